@@ -157,7 +157,8 @@ extern const Op paged_attn_op{
     .not_differentiable = "a cache is for evaluation",
     .decompose = decompose_paged,
     .samples = paged_samples,
-    .cost = paged_cost};
+    .cost = paged_cost,
+    .strided_results = true};
 
 AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg table, TensorArg lengths,
                            const PagedAttentionOptions& options) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -44,19 +46,26 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
           .page_size = static_cast<std::int32_t>(o.page_size),
           .seats = o.seats,
           .chunk = o.chunk,
+          .group = group_size,
           .host_pages = static_cast<std::int32_t>(host)};
 }
 
-// Few programs serve every number of texts and of tokens.
-i64 texts_in_program(i64 texts, i64 most) {
-  for (const i64 n : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128})
-    if (texts <= n) return std::min(n, most);
-  return std::min((texts + 63) / 64 * 64, most);
+// Few programs serve every number of texts and of groups. On an H200 products of 65 to 128 rows take tiles
+// whose time grows with the number of texts, hence 80.
+i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
+  for (const i64 size : sizes)
+    if (n <= size) return std::min(size, most);
+  return std::min((n + 63) / 64 * 64, most);
 }
-i64 tokens_in_program(i64 tokens, i64 most) {
-  i64 n = 16;
-  while (n < tokens) n *= 4;
-  return std::min(n, most);
+i64 texts_in_program(i64 texts, i64 most) {
+  return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128}, texts, most);
+}
+// Of those that are read beside prompts, whose rows are many in any case.
+i64 texts_beside_groups(i64 texts, i64 most) {
+  return one_of({0, 16, 64, 80, 96, 128}, texts, most);
+}
+i64 groups_in_program(i64 groups, i64 most) {
+  return one_of({2, 4, 8, 16, 24, 32}, groups, most);
 }
 
 }  // namespace
@@ -87,15 +96,39 @@ Engine::Engine(LanguageModel model, const Options& options, const std::source_lo
       cache_(scheduler_.pool().pages(), options_.page_size, model_.device(), options_.cache_dtype) {
   if (options_.ahead.value_or(model_.device().kind == Device::cuda_kind))
     last_ = Parameter("engine.last", Array({options_.seats}, i32), model_.device());
-  vocabulary_ = run_of(1, 1).logits.size(-1);  // makes the cache's tensors
+  vocabulary_ = run_of(1, 0).logits.size(-1);  // makes the cache's tensors
 }
 Engine::~Engine() = default;
 
-Engine::Run& Engine::run_of(i64 texts, i64 length) {
-  std::unique_ptr<Run>& run = runs_[{texts, length}];
+Engine::Run& Engine::run_of(i64 singles, i64 groups) {
+  std::unique_ptr<Run>& run = runs_[{singles, groups}];
   const i64 room = std::min<i64>(pages_for(model_.context, options_.page_size), scheduler_.pool().pages());
-  if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, last_, arena_, where_);
+  if (!run)
+    run = std::make_unique<Run>(model_, cache_, singles, groups, room, options_, last_, arena_, where_);
   return *run;
+}
+
+// In a run.
+i64 Engine::most_groups() const {
+  constexpr i64 most_rows = 1024;
+  return pages_for(std::min(options_.chunk, most_rows), group_size);
+}
+
+void Engine::prepare() {
+  const i64 seats = std::min<i64>(options_.seats, scheduler_.pool().pages()), most = most_groups();
+  std::set<std::pair<i64, i64>> sizes;
+  for (i64 texts = 0; texts <= seats; ++texts) {
+    if (texts > 0) sizes.emplace(texts_in_program(texts, options_.seats), 0);
+    for (i64 groups = 1; groups <= most; ++groups)
+      sizes.emplace(texts_beside_groups(texts, options_.seats), groups_in_program(groups, most));
+  }
+  for (const auto& [singles, groups] : sizes) {
+    Run& run = run_of(singles, groups);
+    for (std::size_t b = 0; b < run.length.size(); ++b) run.set_empty(b);
+    run.feed();
+    run.program.run();
+    run.program.fetch_later({run.next}).wait();
+  }
 }
 
 // How many tokens a text will get. Throws Error for a prompt or a number that does not fit.
@@ -238,38 +271,53 @@ void Engine::forget() {
 void Engine::start(Step& step) {
   const Scheduler::Plan& plan = scheduler_.plan();
   move(plan);
-  // Prompts come last: their first tokens are put where the others still find those that they read.
-  if (!plan.single.empty())
-    start(step, plan.single, run_of(texts_in_program(std::ssize(plan.single), options_.seats), 1));
-  const i64 longest = std::min(options_.chunk, model_.context);
+  std::vector<Scheduler::Part> groups;
   for (const Scheduler::Part& p : plan.several)
-    start(step, {&p, 1}, run_of(1, tokens_in_program(p.count, longest)));
+    for (i64 done = 0; done < p.count; done += group_size)
+      groups.push_back({p.text, p.begin + done, std::min(group_size, p.count - done)});
+  std::span<const Scheduler::Part> left = groups;
+  std::span<const Scheduler::Part> singles = plan.single;
+  // One run reads both; what is too much for it is read in others. Prompts come last: their first tokens are
+  // put where the others still find those that they read.
+  const i64 most = most_groups();
+  while (!singles.empty() || !left.empty()) {
+    const auto now = left.first(std::min(left.size(), static_cast<std::size_t>(most)));
+    const i64 texts = std::ssize(singles), n = std::ssize(now);
+    start(step, singles, now,
+          n == 0 ? run_of(texts_in_program(texts, options_.seats), 0)
+                 : run_of(texts_beside_groups(texts, options_.seats), groups_in_program(n, most)));
+    singles = {}, left = left.subspan(now.size());
+  }
 }
 
-void Engine::start(Step& step, std::span<const Scheduler::Part> parts, Run& run) {
+void Engine::start(Step& step, std::span<const Scheduler::Part> singles,
+                   std::span<const Scheduler::Part> groups, Run& run) {
   const std::size_t first = step.drawn.size();
   bool logits = false;
-  for (std::size_t b = 0; b < run.length.size(); ++b) {
-    if (b >= parts.size()) {
-      run.set_empty(b);
-      continue;
-    }
-    const Scheduler::Part& p = parts[b];
+  const auto put = [&](std::size_t b, const Scheduler::Part& p) {
     Text& t = *texts_.find(p.text);
     const std::vector<std::int32_t>& tokens = scheduler_.tokens(p.text);
     const i64 end = p.begin + p.count;
     const bool is_known = end <= std::ssize(tokens), is_last = end >= std::ssize(tokens);
     const std::int32_t read = is_known ? 0 : t.place;
-    if (is_last) {
-      t.place = static_cast<std::int32_t>(step.drawn.size());
-      step.drawn.push_back({p.text, step.runs.size(), static_cast<i64>(b)});
-      logits = logits || t.request.logits || t.search;
-    }
+    run.set(b, p.begin, end, tokens, scheduler_.table(p.text));
+    if (!is_last) return run.set_unread(b);
+    t.place = static_cast<std::int32_t>(step.drawn.size());
+    step.drawn.push_back({p.text, step.runs.size(), static_cast<i64>(b)});
+    logits = logits || t.request.logits || t.search;
     if (!is_known) t.part = p;
-    run.set(b, p, tokens, scheduler_.table(p.text));
     run.set_sampling(b, t.request.sampling, t.request.seed, end - std::ssize(t.request.prompt));
-    run.set_places(b, read, is_last ? t.place : -1);
-  }
+    run.set_places(b, read, t.place);
+  };
+  const auto fill = [&](std::size_t begin, i64 count, std::span<const Scheduler::Part> parts) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+      if (i < parts.size())
+        put(begin + i, parts[i]);
+      else
+        run.set_empty(begin + i);
+  };
+  fill(0, run.singles, singles);
+  fill(static_cast<std::size_t>(run.singles), run.groups, groups);
   run.feed();
   const auto start = std::chrono::steady_clock::now();
   run.program.run();
@@ -277,8 +325,9 @@ void Engine::start(Step& step, std::span<const Scheduler::Part> parts, Run& run)
       {&run, logits ? run.program.fetch_later({run.next, run.logits}) : run.program.fetch_later({run.next}),
        logits});
   run_seconds_ += seconds_since(start);
-  for (const Scheduler::Part& p : parts)
-    if (p.begin + p.count <= std::ssize(scheduler_.tokens(p.text))) scheduler_.done(p);
+  for (const auto parts : {singles, groups})
+    for (const Scheduler::Part& p : parts)
+      if (p.begin + p.count <= std::ssize(scheduler_.tokens(p.text))) scheduler_.done(p);
   if (last_)
     for (const Drawn& d : std::span(step.drawn).subspan(first))
       if (const Text& t = *texts_.find(d.text); !t.part && !t.search && t.goes_on())

@@ -78,6 +78,10 @@ class Engine {
          const std::source_location& where = std::source_location::current());
   ~Engine();
 
+  // Compiles all programs that steps may need, which is else done when one is needed first, and runs each of
+  // them once, on no text.
+  void prepare();
+
   // Throws Error for an empty prompt, a token that the model does not have, more tokens than its context or
   // the whole cache has room for, and a sampling with numbers out of range.
   Handle add(Request request);
@@ -114,7 +118,7 @@ class Engine {
  private:
   struct Text;
   struct Beams;  // a search
-  struct Run;    // a program for some number of texts and of tokens in each
+  struct Run;    // a program for some number of single tokens, and of groups of a prompt's
   struct Move;   // a program that moves rows of the cache
   // Where a text's next token comes from: row `row` of the step's run `run`.
   struct Drawn {
@@ -137,10 +141,12 @@ class Engine {
     void clear() { runs.clear(), drawn.clear(); }
   };
 
-  Run& run_of(std::int64_t texts, std::int64_t length);
+  Run& run_of(std::int64_t singles, std::int64_t groups);
+  std::int64_t most_groups() const;
   void move(const Scheduler::Plan& plan);
   void start(Step& step);
-  void start(Step& step, std::span<const Scheduler::Part> parts, Run& run);
+  void start(Step& step, std::span<const Scheduler::Part> singles, std::span<const Scheduler::Part> groups,
+             Run& run);
   void wait(Step& step);
   void lose_steps();
   void report(const Drawn& drawn);

@@ -14,62 +14,70 @@
 
 namespace tg::nn {
 
-// The last `length` tokens of each of some texts → the logits of its very last one, and a token drawn from
-// them. With `last`, that token is put there for the next step, and a single token may come from there.
+// Tokens of a prompt that follow one another and are read together: as many as GPUs have rows in the smaller
+// tiles of attention. With larger groups more rows are padding, at the end of each prompt.
+constexpr std::int64_t group_size = 8;
+
+// Tokens of texts → for each single token, and for the last of each group, the logits of what follows it and
+// a token drawn from them: first those of the singles, then those of the groups. With `last`, what is drawn
+// is put there for the next step, and single tokens may come from there.
 struct Engine::Run {
+  const std::int64_t singles, groups;
   Graph graph;
-  Tensor tokens;                           // i32 [texts, length]; −1: in `last`
-  Tensor temperature, keys, top_k, top_p;  // [texts], keys [texts, 2]
-  Tensor from, to;                         // i32 [texts]: places in `last`; −1: nowhere
-  Tensor logits, next;                     // f32 [texts, vocabulary], i32 [texts]
+  Tensor tokens;                           // i32 [rows, 1]; −1: in `last`
+  Tensor temperature, keys, top_k, top_p;  // [singles + groups], keys [singles + groups, 2]
+  Tensor from, to;                         // i32 [rows], [singles + groups]: places in `last`; −1: nowhere
+  Tensor logits, next;                     // f32 [singles + groups, vocabulary], i32 [singles + groups]
   CacheCall cache;
   Program program;
-  std::vector<std::int32_t> token, row, length, table, place, new_place;  // what is fed
+  std::vector<std::int32_t> token, row, position, length, table, place, new_place;  // what is fed
   std::vector<double> temperatures, top_ps;
   std::vector<std::int64_t> key, top_ks;
   bool is_sampling_fed = false;  // as it is now: programs keep what they were fed
 
-  Run(const LanguageModel& model, KvCache& into, std::int64_t texts, std::int64_t n, std::int64_t room,
+  Run(const LanguageModel& model, KvCache& into, std::int64_t singles, std::int64_t groups, std::int64_t room,
       const Options& o, const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
       const std::source_location& where)
-      : tokens(graph.input("tokens", {texts, n}, i32, where)),
-        cache(graph, into, texts, n, room),
-        program(build(model, n, o, last, arena, where)),
-        token(static_cast<std::size_t>(texts * n)),
+      : singles(singles),
+        groups(groups),
+        tokens(graph.input("tokens", {singles + groups * group_size, 1}, i32, where)),
+        cache(graph, into, {singles, groups, group_size, room}),
+        program(build(model, o, last, arena, where)),
+        token(static_cast<std::size_t>(tokens.numel())),
         row(token.size()),
-        length(static_cast<std::size_t>(texts)),
-        table(static_cast<std::size_t>(texts * room)),
-        place(length.size()),
+        position(token.size()),
+        length(static_cast<std::size_t>(singles + groups)),
+        table(length.size() * static_cast<std::size_t>(room)),
+        place(token.size()),
         new_place(length.size()),
         temperatures(length.size()),
         top_ps(length.size(), 1),
         key(2 * length.size()),
         top_ks(length.size()) {}
 
-  Program build(const LanguageModel& model, std::int64_t n, const Options& o,
-                const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
-                const std::source_location& where) {
-    const std::int64_t texts = tokens.size(0);
+  Program build(const LanguageModel& model, const Options& o, const std::optional<Parameter>& last,
+                const std::shared_ptr<SharedArena>& arena, const std::source_location& where) {
+    const std::int64_t rows = tokens.numel(), entries = singles + groups;
     std::vector<Assign> assign;
     Tensor read = tokens;
-    if (last && n == 1) {
-      from = graph.input("from", {texts}, i32, where);
+    if (last && singles > 0) {
+      from = graph.input("from", {rows}, i32, where);
       // In i64, of which a chain of ops is one step.
-      const Tensor drawn = cast(view(index_select(graph.param(*last), 0, from), {texts, 1}), i64),
+      const Tensor drawn = cast(view(index_select(graph.param(*last), 0, from), {rows, 1}), i64),
                    known = cast(tokens, i64);
       // −1, of logits that are all NaN, is no token: that text is about to end.
       read = cast(tg::where(less(known, 0), maximum(drawn, 0), known), i32);
     }
-    if (last) to = graph.input("to", {texts}, i32, where);
+    if (last) to = graph.input("to", {entries}, i32, where);
     {
       const Autocast autocast(graph, o.precision);
-      const Tensor x = slice(model.features_of({read, where}, {.cache = &cache}), 1, n - 1, n);
+      const Tensor x = ends_of(model.features_of({read, where}, {.cache = &cache}));
       logits = contiguous(squeeze(cast(model.head_of({x, where}), f32), 1));
     }
-    temperature = graph.input("temperature", {texts}, f64, where);
-    keys = graph.input("keys", {texts, 2}, i64, where);
-    top_k = graph.input("top_k", {texts}, i64, where);
-    top_p = graph.input("top_p", {texts}, f64, where);
+    temperature = graph.input("temperature", {entries}, f64, where);
+    keys = graph.input("keys", {entries, 2}, i64, where);
+    top_k = graph.input("top_k", {entries}, i64, where);
+    top_p = graph.input("top_p", {entries}, f64, where);
     next = sample({logits, where}, temperature, keys, top_k, top_p);
     if (last) assign.push_back({*last, index_assign(graph.param(*last), 0, to, next)});
     detail::check_cached_attention(graph, "engine");
@@ -81,22 +89,35 @@ struct Engine::Run {
                            .arena = arena};
     return compile(graph, {next, logits}, options);
   }
+  // The rows that are drawn from, [singles + groups, 1, …] of x [rows, 1, …].
+  Tensor ends_of(const Tensor& x) const {
+    std::vector<Tensor> parts;
+    if (singles > 0) parts.push_back(slice(x, 0, 0, singles));
+    if (groups > 0) parts.push_back(slice(x, 0, singles + group_size - 1, x.size(0), group_size));
+    return parts.size() == 1 ? parts[0] : concat(parts, 0);
+  }
 
-  // Entry b of the call: a part of a text, of which all tokens are known but perhaps its last.
-  void set(std::size_t b, const Scheduler::Part& part, std::span<const std::int32_t> text,
+  // Entry b of the call, a single or a group: tokens [begin, end) of a text, at most as many as it has rows.
+  // All of them are known but perhaps the last.
+  void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> text,
            const PageTable& pages) {
-    const std::size_t n = token.size() / length.size(), room = table.size() / length.size();
-    const std::int64_t end = part.begin + part.count, first = end - static_cast<std::int64_t>(n),
-                       known = std::ssize(text);
+    const auto [at, n] = rows_of(b);
+    const std::int64_t known = std::ssize(text);
     for (std::size_t i = 0; i < n; ++i) {
-      const std::int64_t at = first + static_cast<std::int64_t>(i);
-      token[b * n + i] = at < 0 ? 0 : at < known ? text[static_cast<std::size_t>(at)] : -1;
+      const std::int64_t t = end - static_cast<std::int64_t>(n - i);
+      token[at + i] = t < 0 ? 0 : t < known ? text[static_cast<std::size_t>(t)] : -1;
       // The pool counts pages from 1, the cache from 0.
-      row[b * n + i] = at < part.begin ? -1 : static_cast<std::int32_t>(pages.row(at) - pages.page_size());
+      row[at + i] = t < begin ? -1 : static_cast<std::int32_t>(pages.row(t) - pages.page_size());
+      position[at + i] = static_cast<std::int32_t>(std::max<std::int64_t>(t, 0));
     }
     length[b] = static_cast<std::int32_t>(end);
-    const auto held = std::min(room, pages.pages().size());
+    const std::size_t room = table.size() / length.size(), held = std::min(room, pages.pages().size());
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
+  }
+  // The first row of entry b, and how many it has.
+  std::pair<std::size_t, std::size_t> rows_of(std::size_t b) const {
+    const auto s = static_cast<std::size_t>(singles), n = static_cast<std::size_t>(group_size);
+    return b < s ? std::pair(b, std::size_t{1}) : std::pair(s + (b - s) * n, n);
   }
   void set_sampling(std::size_t b, const Sampling& s, std::uint64_t seed, std::int64_t k) {
     const auto put = [&](auto& to, auto value) {
@@ -107,12 +128,18 @@ struct Engine::Run {
     put(key[2 * b], static_cast<std::int64_t>(seed)), put(key[2 * b + 1], k);
   }
   void set_places(std::size_t b, std::int32_t read, std::int32_t written) {
-    place[b] = read, new_place[b] = written;
+    const auto [at, n] = rows_of(b);
+    for (std::size_t i = 0; i < n; ++i) place[at + i] = read;
+    new_place[b] = written;
   }
   void set_empty(std::size_t b) {
-    const std::size_t n = token.size() / length.size();
-    for (std::size_t i = 0; i < n; ++i) token[b * n + i] = 0, row[b * n + i] = -1;
+    const auto [at, n] = rows_of(b);
+    for (std::size_t i = 0; i < n; ++i) token[at + i] = 0, row[at + i] = -1, position[at + i] = 0;
     length[b] = 0;
+    set_unread(b);
+  }
+  // What follows entry b is not drawn.
+  void set_unread(std::size_t b) {
     set_sampling(b, {.temperature = 0}, 0, 0);
     set_places(b, 0, -1);
   }
@@ -121,7 +148,8 @@ struct Engine::Run {
     const auto feed = [&](const Tensor& input, const auto& values) {
       if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
     };
-    feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
+    feed(tokens, token), feed(cache.rows(), row), feed(cache.positions(), position);
+    feed(cache.lengths(), length), feed(cache.table(), table);
     if (from.defined()) feed(from, place);
     if (to.defined()) feed(to, new_place);
     if (is_sampling_fed) return;

@@ -16,10 +16,11 @@ namespace {
 constexpr int most_preemptions = 3;
 
 const Scheduler::Options& checked(const Scheduler::Options& o) {
-  if (o.seats < 1 || o.chunk < 1 || o.host_pages < 0)
-    throw ShapeError("[scheduler] expected positive numbers of seats and of tokens in a chunk, got " +
-                     std::to_string(o.seats) + " and " + std::to_string(o.chunk) + ", with " +
-                     std::to_string(o.host_pages) + " pages on the host");
+  if (o.seats < 1 || o.chunk < 1 || o.group < 1 || o.host_pages < 0)
+    throw ShapeError(
+        "[scheduler] expected positive numbers of seats and of tokens in a chunk and in a group, got " +
+        std::to_string(o.seats) + ", " + std::to_string(o.chunk) + " and " + std::to_string(o.group) +
+        ", with " + std::to_string(o.host_pages) + " pages on the host");
   return o;
 }
 
@@ -201,7 +202,7 @@ void Scheduler::read_on(Text& text) {
                      count = unread == 1 ? 1 : std::min(unread, left_);
   if (count == 0 || !make_room(text, count)) return;
   (unread == 1 ? plan_.single : plan_.several).push_back({text.id, held, count});
-  if (unread > 1) left_ -= count;
+  if (unread > 1) left_ -= std::min(left_, detail::pages_for(count, options_.group) * options_.group);
 }
 
 // A text of which a token is expected has just left, and nobody overtakes it.

@@ -20,6 +20,7 @@ class Scheduler {
     std::int32_t pages = 1, page_size = 16;  // of the PagePool
     std::int64_t seats = 16;                 // texts that are read in the same step, at most
     std::int64_t chunk = 256;                // tokens of prompts that are read in a step, at most
+    std::int64_t group = 1;                  // they are read in groups of so many, which count as full ones
     std::int32_t host_pages = 0;             // pages of texts that had to leave, kept by the caller
   };
   using Id = std::uint64_t;

@@ -56,18 +56,20 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
   rows_ = where(less(positions_, size), row, texts * size);
 }
 
-CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t texts, std::int64_t length, std::int64_t room)
-    : cache_(cache) {
-  if (texts < 1 || length < 1 || room < 1)
-    throw ShapeError("[kv_cache] a call of " + sizes(texts, length) + " with room for " +
-                     std::to_string(room) + " pages, expected positive sizes");
-  rows_ = graph.input("rows", {texts, length}, i32);
-  lengths_ = graph.input("lengths", {texts}, i32);
-  table_ = graph.input("table", {texts, room}, i32);
-  const Scope scope("cache");
-  // In i64, of which a chain of ops is one step.
-  const Tensor ends = cast(view(lengths_, {texts, 1}), i64);
-  positions_ = cast(maximum(ends + cast(numbers(graph, {1, length}, -length), i64), 0), i32);
+CacheCall::CacheCall(Graph& graph, KvCache& cache, const InPages& call) : cache_(cache), parts_(call) {
+  const auto refuse = [&] {
+    throw ShapeError("[kv_cache] a call of " + std::to_string(call.singles) + " tokens and of " +
+                     std::to_string(call.groups) + " groups of " + std::to_string(call.length) +
+                     " with room for " + std::to_string(call.room) + " pages, expected positive sizes");
+  };
+  if (call.singles < 0 || call.groups < 0 || call.length < 1 || call.room < 1) refuse();
+  if (call.singles > largest || call.groups > largest / call.length) refuse();
+  const std::int64_t rows = call.singles + call.groups * call.length, entries = call.singles + call.groups;
+  if (rows == 0) refuse();
+  rows_ = graph.input("rows", {rows, 1}, i32);
+  positions_ = graph.input("positions", {rows, 1}, i32);
+  lengths_ = graph.input("lengths", {entries}, i32);
+  table_ = graph.input("table", {entries, call.room}, i32);
 }
 
 void CacheCall::check(TensorArg x) const {
@@ -114,6 +116,27 @@ std::vector<Tensor> CacheCall::append(const std::vector<Rows>& tensors) {
   return extended;
 }
 
+// Singles and groups, one after the other: q [rows, H, 1, d] of a group is that of one text.
+Tensor CacheCall::attention_in_pages(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const PagedAttentionOptions& o) const {
+  const auto [singles, groups, length, room] = parts_;
+  const std::int64_t rows = q.size(0), heads = q.size(1), entries = singles + groups;
+  std::vector<Tensor> parts;
+  if (singles > 0)
+    parts.push_back(paged_attn(slice(q, 0, 0, singles), k, v, slice(table_, 0, 0, singles),
+                               slice(lengths_, 0, 0, singles), o)
+                        .o);
+  if (groups > 0) {
+    const Tensor of_groups = transpose(
+        reshape(transpose(slice(q, 0, singles, rows), 1, 2), {groups, length, heads, q.size(3)}), 1, 2);
+    const Tensor out = paged_attn(of_groups, k, v, slice(table_, 0, singles, entries),
+                                  slice(lengths_, 0, singles, entries), o)
+                           .o;  // [groups, H, length, dv]
+    parts.push_back(transpose(reshape(transpose(out, 1, 2), {groups * length, 1, heads, out.size(3)}), 1, 2));
+  }
+  return parts.size() == 1 ? parts[0] : concat(parts, 0);
+}
+
 // k [rows of the cache, Hk, d], v [rows of the cache, Hk, dv].
 Tensor CacheCall::attention(const Tensor& in, const Tensor& k, const Tensor& v,
                             const PagedAttentionOptions& o) const {
@@ -122,7 +145,7 @@ Tensor CacheCall::attention(const Tensor& in, const Tensor& k, const Tensor& v,
   };
   const Tensor q = cast(in, k.dtype());
   const Tensor result = table_.defined()
-                            ? paged_attn(q, in_pages(k), in_pages(v), table_, lengths_, o).o
+                            ? attention_in_pages(q, in_pages(k), in_pages(v), o)
                             : flash_attn(q, transpose(in_pages(k), 1, 2), transpose(in_pages(v), 1, 2),
                                          {.scale = o.scale,
                                           .causal = true,

@@ -45,22 +45,29 @@ class CacheCall {
   // "cached" (i32 [texts]); a run in which a text outgrows its page fails with an Error. Throws ShapeError
   // for a length outside 1 … page_size.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
-  // For any `texts` of a cache in pages: the last `length` tokens of each, of which those that are in the
-  // cache already, and those before a text that is shorter, are to be left out when rows are written. The
-  // graph gets the inputs "rows" (i32 [texts, length]), "lengths" (i32 [texts]) and "table" (i32 [texts,
-  // `room` pages]). A token's results have the same bits in any company (paged_attn). Throws ShapeError for
-  // sizes that are not positive.
-  CacheCall(Graph& graph, KvCache& cache, std::int64_t texts, std::int64_t length, std::int64_t room);
+  // For a cache in pages, rows of one token each, x [singles + groups · length, 1, …]: of `singles` texts the
+  // last token; then groups of `length` tokens that follow one another in a text, the last ones up to some
+  // place. A text may have several groups: they see the tokens of those before them. Rows are left out of
+  // what is written where their tokens are in the cache already, or are none. The graph gets the inputs
+  // "rows" and "positions" (i32 [singles + groups · length, 1]), "lengths" (i32 [singles + groups]) and
+  // "table" (i32 [singles + groups, `room` pages]). A token's results have the same bits in any company
+  // (paged_attn). Throws ShapeError for numbers that are negative, no row, a length or a room that is not
+  // positive.
+  struct InPages {
+    std::int64_t singles = 0, groups = 0, length = 1, room = 1;
+  };
+  CacheCall(Graph& graph, KvCache& cache, const InPages& call);
 
   // To be fed. Of a cache with one page for each text: tokens in the cache so far, i32 [texts].
   const Tensor& cached() const { return cached_; }
   // Of a cache in pages: for each token the number of its row, page·page_size + place, or −1 to write none;
-  // each text's tokens, those in the call included; its pages, as many as it has tokens for.
+  // its place in the text (0, where there is none); tokens up to the last of each single and of each group,
+  // that one included; the text's pages, as many as those take.
   const Tensor& rows() const { return rows_; }
   const Tensor& lengths() const { return lengths_; }
   const Tensor& table() const { return table_; }
 
-  const Tensor& positions() const { return positions_; }  // i32 [texts, length]: of the new tokens
+  const Tensor& positions() const { return positions_; }  // i32 [texts, length]: of the new tokens; see above
 
   // Throws ShapeError for x [texts, length, …] of other sizes than the call's.
   void check(TensorArg x) const;
@@ -87,8 +94,11 @@ class CacheCall {
   Rows rows_of(const std::string& name, const TensorArg& in);
   std::vector<Tensor> append(const std::vector<Rows>& tensors);
   Tensor attention(const Tensor& in, const Tensor& k, const Tensor& v, const PagedAttentionOptions& o) const;
+  Tensor attention_in_pages(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const PagedAttentionOptions& o) const;
 
   KvCache& cache_;
+  InPages parts_ = {};  // of a cache in pages
   Tensor cached_, rows_, lengths_, table_, positions_;
   std::vector<Assign> assign_;
 };

@@ -149,13 +149,18 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
   for (const bool in_pages : {false, true}) {
     Graph graph;
     nn::KvCache cache(2, 4);
-    nn::CacheCall call = in_pages ? nn::CacheCall(graph, cache, 2, 3, 2) : nn::CacheCall(graph, cache, 3);
-    const auto rows = [&](const Shape& shape, DType dtype = f32) {
+    nn::CacheCall call =
+        in_pages ? nn::CacheCall(graph, cache, {.singles = 3, .groups = 1, .length = 3, .room = 2})
+                 : nn::CacheCall(graph, cache, 3);
+    const auto rows = [&](Shape shape, DType dtype = f32) {
+      // [2, heads, 3, n] for six tokens: in pages each of them is a row.
+      if (in_pages && shape.size() == 4) shape[0] *= 3, shape[2] -= 2;
       return graph.input("rows", shape, dtype);
     };
     const Tensor q = rows({2, 2, 3, 8}), k = rows({2, 1, 3, 8}), v = rows({2, 1, 3, 6});
-    EXPECT_EQ(call.attend("a", q, k, v).shape(), (Shape{2, 2, 3, 6}));
-    EXPECT_EQ(call.attend("b", q, k, 5).shape(), (Shape{2, 2, 3, 5}));
+    const std::string expected = in_pages ? " [6, heads, 1, n], got" : " [2, heads, 3, n], got";
+    EXPECT_EQ(call.attend("a", q, k, v).shape(), (in_pages ? Shape{6, 2, 1, 6} : Shape{2, 2, 3, 6}));
+    EXPECT_EQ(call.attend("b", q, k, 5).shape(), (in_pages ? Shape{6, 2, 1, 5} : Shape{2, 2, 3, 5}));
     EXPECT_EQ(cache.bytes(), 8 * (8 + 6 + 8) * sizeof(float));
     EXPECT_EQ(call.assign().size(), 3u);
     const std::string here = "hostile_programs_test.cpp";
@@ -163,7 +168,7 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
         [&] {
           call.attend("c", q, rows({2, 3, 8}), v);
         },
-        {"/kv_cache] expected c.k [2, heads, 3, n], got", here});
+        {"/kv_cache] expected c.k" + expected, here});
     expect_error<ShapeError>([&] { call.attend("c", q, rows({1, 1, 3, 8}), v); }, {"expected c.k", here});
     expect_error<ShapeError>([&] { call.attend("c", q, k, rows({2, 1, 2, 6})); }, {"expected c.v", here});
     expect_error<ShapeError>(
@@ -190,14 +195,16 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
         [&] {
           call.check(rows({2, 4, 8}));
         },
-        {"[kv_cache] the call is for 3 tokens in each of 2 texts", here});
+        {in_pages ? "[kv_cache] the call is for 1 tokens in each of 6 texts"
+                  : "[kv_cache] the call is for 3 tokens in each of 2 texts",
+         here});
   }
 }
 
 TEST_F(HostileModel, NumbersOfRowsPagesAndTokensOutsideTheCacheAreErrorsOfTheRun) {
   nn::KvCache cache(3, 4);
-  nn::CacheCall call(g, cache, 1, 2, 2);
-  const Tensor q = g.input("q", {1, 1, 2, 4}), o = call.attend("a", q, q, q);
+  nn::CacheCall call(g, cache, {.groups = 1, .length = 2, .room = 2});
+  const Tensor q = g.input("q", {2, 1, 1, 4}), o = call.attend("a", q, q, q);
   Program program = compile(g, {o}, {.assign = call.assign()});
   using Numbers = std::vector<std::int32_t>;
   const auto run = [&](const Numbers& rows, const Numbers& lengths, const Numbers& table) {

@@ -135,19 +135,19 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
       {"CacheCall of no texts",
        [&] {
          nn::KvCache c(4, 4);
-         nn::CacheCall(g, c, 0, 1, 1);
+         nn::CacheCall(g, c, nn::CacheCall::InPages{.singles = 0, .groups = 0});
        },
-       "[kv_cache] a call of 1 tokens in each of 0 texts with room for 1 pages, expected positive sizes"},
+       "[kv_cache] a call of 0 tokens and of 0 groups of 1 with room for 1 pages, expected positive sizes"},
       {"CacheCall without room",
        [&] {
          nn::KvCache c(4, 4);
-         nn::CacheCall(g, c, 2, 1, -1);
+         nn::CacheCall(g, c, {.singles = 2, .room = -1});
        },
        "[kv_cache]"},
       {"CacheCall of more texts than there are",
        [&] {
          nn::KvCache c(4, 4);
-         nn::CacheCall(g, c, huge, huge, huge);
+         nn::CacheCall(g, c, {.singles = huge, .groups = huge, .length = huge, .room = huge});
        }},
       {"KvCache of too many rows", [&] { nn::KvCache(1 << 16, 1 << 16); }, "[kv_cache]"},
       {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool takes positive sizes"},

@@ -630,8 +630,8 @@ std::vector<Call> model_calls() {
          KvCache cache(size(w), size(w), Draw<Device>::of(w), dtype);
          Graph& graph = Draw<Graph&>::of(w);
          const bool in_pages = w.chance(0.5);
-         CacheCall call =
-             in_pages ? CacheCall(graph, cache, size(w), size(w), size(w)) : CacheCall(graph, cache, size(w));
+         CacheCall call = in_pages ? CacheCall(graph, cache, {size(w), size(w), size(w), size(w)})
+                                   : CacheCall(graph, cache, size(w));
          w.keep(call.positions()), w.keep(call.lengths());
          w.keep(in_pages ? call.rows() : call.cached());
          if (in_pages) w.keep(call.table());

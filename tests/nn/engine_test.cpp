@@ -46,6 +46,47 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
   }
 }
 
+// Numbers of rows of the programs that an engine has made.
+nn::LanguageModel noting(const nn::Model& model, std::vector<std::int64_t>& rows) {
+  nn::LanguageModel noting = model;
+  noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::Call& call) {
+    rows.push_back(tokens.tensor().numel());
+    return features(tokens, call);
+  };
+  return noting;
+}
+
+TEST(Engine, ReadsPromptsInTheRunOfTheTextsThatAreWritten) {
+  nn::Params params(1);
+  const nn::Model model(params, engine_kinds()[0].config);
+  std::vector<std::int64_t> rows;
+  nn::Engine engine(noting(model, rows), {.seats = 4, .threads = 1, .ahead = false});
+  engine.add(nn::Engine::Request{.prompt = Tokens(4, 1)});
+  engine.step();
+  engine.add(nn::Engine::Request{.prompt = Tokens(17, 2)});
+  engine.add(nn::Engine::Request{.prompt = Tokens(3, 2)});
+  engine.step();
+  engine.step();
+  // The vocabulary's; two groups of 8 tokens, of which one is needed; all seats and four groups, which hold
+  // 17 tokens and 3; all seats.
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{1, 2 * 8, 4 + 4 * 8, 4}));
+}
+
+TEST(Engine, PreparesAllProgramsThatStepsNeed) {
+  nn::Params params(1);
+  const nn::Model model(params, engine_kinds()[0].config);
+  const auto list = requests(24, 7);
+  for (const std::int64_t chunk : {256, 40, 7}) {
+    std::vector<std::int64_t> rows;
+    nn::Engine engine(noting(model, rows), {.seats = 20, .cache_tokens = 640, .chunk = chunk, .threads = 1});
+    engine.prepare();
+    const std::size_t prepared = rows.size();
+    const std::vector<Written> got = together(engine, list);
+    EXPECT_EQ(rows.size(), prepared);
+    EXPECT_TRUE(got == alone(model, list));
+  }
+}
+
 // Beam search with nothing shared: every continuation is read as a text of its own.
 std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::Search& s) {
   nn::Generator generator(model, {.threads = 1, .cache = false});

@@ -72,6 +72,16 @@ TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
   EXPECT_EQ(s.pool().free(), 20);
 }
 
+TEST(Scheduler, GroupsOfAPromptCountAsFullOnesInAChunk) {
+  Scheduler s({.pages = 20, .page_size = 2, .seats = 4, .chunk = 12, .group = 4});
+  s.add(count_from(1, 5), 9), s.add(count_from(10, 7), 9), s.add(count_from(20, 2), 9);
+  EXPECT_EQ(step(s), "1:0+5 2:0+4 |");
+  EXPECT_EQ(step(s), "2:4+3 3:0+2 | 1:5+1");
+  Scheduler uneven({.pages = 20, .page_size = 2, .seats = 4, .chunk = 10, .group = 4});
+  uneven.add(count_from(1, 5), 9), uneven.add(count_from(10, 7), 9);
+  EXPECT_EQ(step(uneven), "1:0+5 2:0+2 |");
+}
+
 TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
   Scheduler s({.pages = 20, .page_size = 2, .seats = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 3), 9);
@@ -195,7 +205,7 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
   EXPECT_THROW(Scheduler({.page_size = 0}), ShapeError);
   EXPECT_THROW(Scheduler({.seats = 0}), ShapeError);
   EXPECT_NE(message({.seats = -1}).find("[scheduler] expected positive numbers of seats"), std::string::npos);
-  EXPECT_NE(message({.chunk = 0}).find("got 16 and 0"), std::string::npos);
+  EXPECT_NE(message({.chunk = 0}).find("got 16, 0 and 1"), std::string::npos);
   EXPECT_NE(message({.host_pages = -1}).find("-1 pages on the host"), std::string::npos);
 
   Scheduler s({.pages = 4, .page_size = 4, .seats = 1});
@@ -290,8 +300,9 @@ class Trace {
   }
   std::string text() const {
     return std::to_string(options_.pages) + " pages of " + std::to_string(options_.page_size) + ", " +
-           std::to_string(options_.seats) + " seats, chunks of " + std::to_string(options_.chunk) + ", " +
-           std::to_string(options_.host_pages) + " pages on the host";
+           std::to_string(options_.seats) + " seats, chunks of " + std::to_string(options_.chunk) +
+           ", groups of " + std::to_string(options_.group) + ", " + std::to_string(options_.host_pages) +
+           " pages on the host";
   }
   std::int64_t steps = 0, found = 0, preempted = 0, spared = 0, returned = 0, out = 0, in = 0, copied = 0,
                forked = 0, cancelled = 0, ended = 0, failed = 0, forgotten = 0, lost = 0, planned_ahead = 0;
@@ -316,6 +327,7 @@ class Trace {
     o.pages = static_cast<std::int32_t>(1 + below(4 + 200 / o.page_size));
     o.seats = 1 + below(20);
     o.chunk = 1 + below(chance(2) ? 6 : 60);
+    o.group = chance(2) ? 1 : 1 + below(9);
     o.host_pages = static_cast<std::int32_t>(chance(2) ? 0 : below(2 * o.pages));
     return o;
   }
@@ -501,7 +513,7 @@ class Trace {
 
   void check_parts(const Scheduler::Plan& plan) {
     std::map<Id, std::int64_t> counts;
-    std::int64_t of_prompts = 0;
+    std::int64_t of_prompts = 0, spent = 0;  // of the chunk
     const auto check_part = [&](const Scheduler::Part& p) {
       ASSERT_TRUE(texts_.contains(p.text));
       ASSERT_TRUE(scheduler_.is_running(p.text));
@@ -516,6 +528,7 @@ class Trace {
     }
     for (const auto& p : plan.several) {
       check_part(p), of_prompts += p.count;
+      spent += (p.count + options_.group - 1) / options_.group * options_.group;
       ASSERT_FALSE(expected_.contains(p.text));
     }
     ASSERT_LE(of_prompts, options_.chunk);
@@ -526,7 +539,7 @@ class Trace {
       if (unread == 1) {
         ASSERT_TRUE(counts.contains(id));
       }
-      if (unread > 1 && of_prompts < options_.chunk) {
+      if (unread > 1 && spent < options_.chunk) {
         ASSERT_EQ(counts[id], unread);
       }
       check_content(id);

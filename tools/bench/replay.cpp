@@ -65,23 +65,6 @@ double percentile(const std::vector<double>& sorted, double p) {
   return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
 }
 
-void warm_up(nn::Engine& engine, const nn::Engine::Options& options, i64 context) {
-  const i64 most = std::min<i64>(options.seats, engine.scheduler().pool().pages());
-  for (i64 texts = most; texts > 0; --texts) {
-    for (i64 i = 0; i < texts; ++i) engine.add(nn::Engine::Request{.prompt = {0}, .tokens = 1});
-    engine.run();
-  }
-  const i64 longest = std::min(options.chunk, context);
-  for (i64 length = 2; length <= longest;
-       length = length < longest ? std::min(2 * length, longest) : longest + 1) {
-    engine.forget();
-    engine.add(nn::Engine::Request{.prompt = std::vector<std::int32_t>(static_cast<std::size_t>(length)),
-                                   .tokens = 1});
-    engine.run();
-  }
-  engine.forget();
-}
-
 Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
               const std::vector<std::vector<std::int32_t>>& prompts, CacheHistory* history) {
   const nn::Scheduler& scheduler = engine.scheduler();

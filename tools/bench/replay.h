@@ -21,9 +21,6 @@ struct Replay {
   std::vector<std::vector<std::int32_t>> texts_written;  // of each request
 };
 
-// Runs each program that a replay needs once, so that none is compiled during it.
-void warm_up(nn::Engine& engine, const nn::Engine::Options& options, std::int64_t context);
-
 // Each request is added when its time has come, and its text written greedily. The clock stands still while
 // this function looks at the pages. `history`, if there is one, gets every step.
 Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,

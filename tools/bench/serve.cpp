@@ -120,7 +120,7 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
                                 .precision = precision};
     if (s.in_step) options.ahead = false;
     c.engine.emplace(model, options);
-    warm_up(*c.engine, options, context);
+    c.engine->prepare();  // so that nothing is compiled during the replay
     constexpr std::int64_t most_columns = 2000;
     if (!s.picture.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
     c.replay = replay(*c.engine, trace, prompts, c.history ? &*c.history : nullptr);
