@@ -327,7 +327,7 @@ class Trace {
     o.pages = static_cast<std::int32_t>(1 + below(4 + 200 / o.page_size));
     o.seats = 1 + below(20);
     o.chunk = 1 + below(chance(2) ? 6 : 60);
-    o.group = chance(2) ? 1 : 1 + below(9);
+    o.group = 1 + o.chunk % 4;
     o.host_pages = static_cast<std::int32_t>(chance(2) ? 0 : below(2 * o.pages));
     return o;
   }
