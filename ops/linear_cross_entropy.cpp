@@ -10,6 +10,8 @@
 // Others take c = ξ, and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G: products alone.
 #include <tilegrad/ops/linear_cross_entropy.h>
 
+#include <cmath>
+
 #include "ops/common.h"
 #include "ops/cross_entropy.h"
 #include "ops/losses.h"
@@ -114,6 +116,10 @@ extern const Op linear_cross_entropy_op{
 Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const LinearCrossEntropyOptions& o) {
   const Scope scope(x);
   detail::check_smoothing("linear_cross_entropy", o.label_smoothing, x.where());
+  if (!(o.z_loss >= 0 && std::isfinite(o.z_loss)))
+    throw Error(in_context(
+        "[linear_cross_entropy] z_loss is " + std::to_string(o.z_loss) + ", expected 0 or a positive number",
+        x.where()));
   const Tensor rows = x.tensor().rank() == 2 ? x.tensor() : reshape(x, {-1, x.tensor().size(-1)});
   const Tensor t = targets.tensor().rank() == 1 ? targets.tensor() : reshape(targets, {-1});
   const LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
