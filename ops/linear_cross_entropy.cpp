@@ -59,9 +59,9 @@ Tensors head_gradient(const Backprop& g) {
   const Tensor &x = g.in[0], &w = g.in[1], &G = g.out[2];
   const Tensor f = unsqueeze(g.z[0] * g.out[1], 1);
   Tensors z(3);
-  if (g.needed[0]) z[0] = cast(f * matmul_wide(G, transpose(w, 0, 1)), x.dtype());
+  if (g.needed[0]) z[0] = cast(matmul(G, transpose(w, 0, 1)) * f, x.dtype());
   if (g.needed[1]) {
-    const Tensor scaled = cast(f * x, x.dtype());
+    const Tensor scaled = cast(x * f, x.dtype());
     const bool column_major = w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
     z[1] = column_major ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
                         : matmul(transpose(scaled, 0, 1), G);
