@@ -16,5 +16,6 @@
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/nn/training/training.h>
+#include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/version.h>

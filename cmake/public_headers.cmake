@@ -97,6 +97,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/training/training.h
     ops/ceilings.h
     ops/flash_attn.h
+    ops/linear_cross_entropy.h
     ops/ops.h
     ops/paged_attn.h
     tilegrad.h

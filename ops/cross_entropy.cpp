@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "ops/common.h"
+#include "ops/losses.h"
 
 namespace tg {
 
@@ -152,15 +153,24 @@ extern const Op cross_entropy_backward_op{
 
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);
-  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    throw Error(in_context(
-        "[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) + ", expected 0 to 1",
-        logits.where()));
+  detail::check_smoothing("cross_entropy", o.label_smoothing, logits.where());
   const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
-  if (o.reduction == Reduction::none) return loss;
-  if (o.reduction == Reduction::sum) return sum(loss);
-  const auto ignored = static_cast<double>(o.ignore_index);
-  const Tensor t = holds(targets.tensor().dtype(), ignored) ? targets.tensor() : cast(targets, i64);
+  return detail::reduced(loss, targets.tensor(), o.reduction, o.ignore_index);
+}
+
+void detail::check_smoothing(const char* op, double smoothing, const std::source_location& where) {
+  if (!(smoothing >= 0 && smoothing <= 1))
+    throw Error(in_context(
+        "[" + std::string(op) + "] label_smoothing is " + std::to_string(smoothing) + ", expected 0 to 1",
+        where));
+}
+
+Tensor detail::reduced(const Tensor& loss, const Tensor& targets, Reduction reduction,
+                       std::int64_t ignore_index) {
+  if (reduction == Reduction::none) return loss;
+  if (reduction == Reduction::sum) return sum(loss);
+  const auto ignored = static_cast<double>(ignore_index);
+  const Tensor t = holds(targets.dtype(), ignored) ? targets : cast(targets, i64);
   const Tensor counted = sum(cast(not_equal(t, ignored), loss.dtype()));
   return sum(loss) / maximum(counted, 1);
 }

@@ -1,4 +1,4 @@
-// The attributes that cross_entropy shares with its kernels.
+// The attributes that cross_entropy and linear_cross_entropy share with their kernels.
 #pragma once
 
 #include <tilegrad/core/base/attrs.h>
@@ -10,6 +10,14 @@ struct CrossEntropyAttrs {
   double smoothing;
   void fields(auto&& field) const {
     field("ignore_index", ignore_index, -100), field("smoothing", smoothing, 0);
+  }
+};
+
+struct LinearCrossEntropyAttrs {
+  std::int64_t ignore_index;
+  double smoothing, z_loss;
+  void fields(auto&& field) const {
+    field("ignore_index", ignore_index, -100), field("smoothing", smoothing, 0), field("z_loss", z_loss, 0);
   }
 };
 

@@ -16,6 +16,14 @@ bool widens(const Weight& weight, TensorArg x) {
   return compute_type(dtype) != dtype && !Autocast::has_half_logits(x);
 }
 
+// x·Wᵀ, unless the result has another dtype than W or the two differ.
+std::optional<Product> product_with(const Weight& weight, TensorArg x) {
+  if (widens(weight, x)) return {};
+  const Product p{Autocast::input(x), transpose(weight.tensor(x), 0, 1)};
+  if (p.x.dtype() != p.w.dtype()) return {};
+  return p;
+}
+
 class TiedHead : public Module {
  public:
   explicit TiedHead(const Embedding& table) : Module(table), weight_(table.weight()) {}
@@ -25,6 +33,7 @@ class TiedHead : public Module {
     const Tensor in = Autocast::input(x), w = transpose(weight_.tensor(x), 0, 1);
     return widens(weight_, x) ? matmul_wide(in, w) : linear(in, w);
   }
+  std::optional<Product> operands(TensorArg x) const override { return product_with(weight_, x); }
   Weight weight_;
 };
 
@@ -68,6 +77,11 @@ Tensor Linear::product(TensorArg x, const Call& call) const {
   const Tensor added = b.defined() ? onto + b : onto;
   const Tensor rows = linear(reshape(in, {-1, w.size(0)}), w, reshape(added, {-1, w.size(1)}));
   return reshape(rows, onto.shape());
+}
+
+std::optional<Product> Linear::operands(TensorArg x) const {
+  if (*adapter_ || !bias_.is_absent()) return {};
+  return product_with(weight_, x);
 }
 
 Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init)

@@ -32,6 +32,7 @@ class Linear : public Module {
  private:
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }  // in the matmul's pass
+  std::optional<Product> operands(TensorArg x) const override;
   Tensor product(TensorArg x, const Call& call) const;  // without the adapter
   Weight weight_, bias_;
   bool wide_;

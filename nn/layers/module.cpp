@@ -29,6 +29,11 @@ Tensor Module::operator()(TensorArg x, const Call& call) const {
   return TensorArg(call.residual, x.where()) + y;
 }
 
+std::optional<Product> Module::as_product(TensorArg x) const {
+  const Scope scope(name_, x.where());
+  return operands(x);
+}
+
 Layer Layer::of_function(std::string name, Function f) {
   if (!f) throw Error("[layer] " + name + " is made of an empty function");
   return Named(std::move(name), std::move(f));
@@ -37,6 +42,11 @@ Layer Layer::of_function(std::string name, Function f) {
 Tensor Layer::operator()(TensorArg x, const Call& call) const {
   if (is_empty()) throw Error(in_context("[layer] an empty Layer was called", x.where()));
   return (*module_)(x, call);
+}
+
+std::optional<Product> Layer::as_product(TensorArg x) const {
+  if (is_empty()) throw Error(in_context("[layer] an empty Layer was called", x.where()));
+  return module_->as_product(x);
 }
 
 }  // namespace tg::nn

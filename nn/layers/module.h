@@ -5,6 +5,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <tilegrad/core/graph/graph.h>
@@ -25,6 +26,12 @@ struct Call {
   bool recompute = false;  // a model keeps only each block's input for the backward pass, which runs it again
 };
 
+// The operands of a layer that is a product and nothing else, x·w: x [..., in] and w [in, out] in one dtype,
+// which the result has too.
+struct Product {
+  Tensor x, w;
+};
+
 // A layer is a Module with a record() of its own. Calling it opens the Scope with the layer's name, and adds
 // the residual unless record() does that.
 class Module {
@@ -32,6 +39,8 @@ class Module {
   virtual ~Module() = default;
 
   Tensor operator()(TensorArg x, const Call& call = {}) const;
+  // What it multiplies, if that is all it does: what comes after can be computed with the product.
+  std::optional<Product> as_product(TensorArg x) const;
 
   const std::string& name() const { return name_; }  // of its nodes: "attn", "h.0"
   const std::string& path() const { return path_; }  // of its parameters: "transformer.h.0.attn"
@@ -47,6 +56,7 @@ class Module {
   virtual Tensor record(TensorArg x, const Call& call) const = 0;
   // Whether record() adds call.residual, which Linear does in its matmul's pass.
   virtual bool adds_residual() const { return false; }
+  virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_product()
 
   std::string name_, path_;
 };
@@ -66,7 +76,8 @@ class Layer {
       : Layer(of_function(std::move(name), two_arguments(std::move(f)))) {}
 
   bool is_empty() const { return !module_; }
-  Tensor operator()(TensorArg x, const Call& call = {}) const;  // throws Error when empty
+  Tensor operator()(TensorArg x, const Call& call = {}) const;  // this and the next throw Error when empty
+  std::optional<Product> as_product(TensorArg x) const;         // see Module
 
  private:
   using Function = std::function<Tensor(TensorArg, const Call&)>;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tilegrad/nn/layers/module.h>
+#include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
 
@@ -18,6 +19,9 @@ struct LanguageModel {
   std::function<Tensor(TensorArg features)> head = {};
   std::int64_t context = 0;                // tokens in a row of a training batch; the most there may be
   std::vector<Parameter> parameters = {};  // params.all(); they lie on one device
+  // The mean cross_entropy of the logits of any rows of features, with targets [B, n], for models that have
+  // one in training that need not be made of logits. If left out, it is that of the head's.
+  std::function<Tensor(TensorArg features, TensorArg targets)> loss = {};
 
   Tensor logits(TensorArg tokens, const Call& call = {}) const {
     return head_of({features_of(tokens, call), tokens.where()});
@@ -27,6 +31,9 @@ struct LanguageModel {
     return features(tokens, call);
   }
   Tensor head_of(TensorArg x) const { return head ? head(x) : x.tensor(); }
+  Tensor loss_of(TensorArg x, TensorArg targets) const {
+    return loss ? loss(x, targets) : cross_entropy({head_of(x), x.where()}, targets);
+  }
   Device device() const { return parameters.empty() ? Device::cpu() : parameters[0].device(); }
   std::int64_t count() const {  // numbers in all parameters
     std::int64_t n = 0;

@@ -3,6 +3,7 @@
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/layers/layers.h>
+#include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
@@ -52,11 +53,22 @@ Tensor Model::head(TensorArg x) const {
   return parts_.head(x);
 }
 
+Tensor Model::loss(TensorArg x, TensorArg targets) const {
+  {
+    const Scope scope(parts_.name, x.where());
+    const std::optional<Product> product = parts_.head.as_product(x);
+    if (product && size_of(product->x.dtype()) == 2)
+      return linear_cross_entropy(product->x, product->w, targets);
+  }
+  return cross_entropy({head(x), x.where()}, targets);
+}
+
 Model::operator LanguageModel() const {
   return {.features = [m = *this](TensorArg tokens, const Call& call) { return m.features(tokens, call); },
           .head = [m = *this](TensorArg x) { return m.head(x); },
           .context = parts_.context,
-          .parameters = parameters()};
+          .parameters = parameters(),
+          .loss = [m = *this](TensorArg x, TensorArg targets) { return m.loss(x, targets); }};
 }
 
 }  // namespace tg::nn

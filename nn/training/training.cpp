@@ -16,10 +16,18 @@ Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& mode
   return graph.input(name, {options.batch, model.context}, i32, where);
 }
 
-Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Mode mode, nn::Precision precision,
-                    bool recompute) {
+// The mean loss of a training step.
+Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor& targets,
+                  const ProgramOptions& o) {
+  const nn::Autocast autocast(tokens.tensor().graph(), o.precision, true);
+  const Tensor x = model.features_of(tokens, {.mode = nn::Mode::train, .recompute = o.recompute});
+  return model.loss_of({x, tokens.where()}, targets);
+}
+
+// The logits of an evaluation.
+Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Precision precision) {
   const nn::Autocast autocast(tokens.tensor().graph(), precision, true);
-  return model.logits(tokens, {.mode = mode, .recompute = recompute});
+  return model.logits(tokens, {.mode = nn::Mode::evaluate});
 }
 
 CompileOptions compile_options(const ProgramOptions& o) {
@@ -56,10 +64,7 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
                                  const std::source_location& where)
     : tokens_(token_input(graph_, "tokens", model, options, where)),
       targets_(token_input(graph_, "targets", model, options, where)),
-      loss_(cross_entropy(
-          {model_logits(model, {tokens_, where}, nn::Mode::train, options.precision, options.recompute),
-           where},
-          targets_)),
+      loss_(model_loss(model, {tokens_, where}, targets_, options)),
       seed_(seed),
       threads_(options.threads),
       accumulate_(options.accumulate) {
@@ -188,7 +193,7 @@ EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const Progr
                                      const std::source_location& where)
     : tokens_(token_input(graph_, "tokens", model, options, where)),
       targets_(token_input(graph_, "targets", model, options, where)),
-      logits_(model_logits(model, {tokens_, where}, nn::Mode::evaluate, options.precision, false)),
+      logits_(model_logits(model, {tokens_, where}, options.precision)),
       loss_(cross_entropy({logits_, where}, targets_)),
       predictions_(options.predictions ? argmax(logits_, {-1}) : Tensor()),
       results_(options.predictions ? std::vector{loss_, predictions_} : std::vector{loss_}),

@@ -1,4 +1,4 @@
-// Every function of ops/ops.h, ops/flash_attn.h and ops/paged_attn.h.
+// Every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h and ops/paged_attn.h.
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -113,6 +113,7 @@ std::vector<Call> op_calls() {
       OP(layer_norm),
       OP(rms_norm),
       OP(cross_entropy),
+      OP(linear_cross_entropy),
       OP(rope),
       OP(rope_frequencies),
       one<T, T>("swiglu", tg::swiglu),
@@ -179,6 +180,17 @@ std::vector<Call> op_calls() {
          w.trace += "cross_entropy(logits, targets, …)\n";
          for (const Tensor& t :
               {logits, targets, cross_entropy(logits, targets, Draw<CrossEntropyOptions>::of(w))})
+           w.keep(t);
+       }},
+      {"classes of a head",
+       [](World& w) {
+         const DType dtype = w.one_of({f64, f32, bf16, f16});
+         const Tensor x = w.graph.input("x", {3, 4}, dtype), weight = w.graph.input("w", {4, 5}, dtype),
+                      targets = w.graph.input("targets", {3}, w.one_of({i64, i32}));
+         w.trace += "linear_cross_entropy(x, w, targets, …)\n";
+         for (const Tensor& t :
+              {x, weight, targets,
+               linear_cross_entropy(x, weight, targets, Draw<LinearCrossEntropyOptions>::of(w))})
            w.keep(t);
        }},
   };

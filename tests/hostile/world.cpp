@@ -156,6 +156,9 @@ Reduction Draw<Reduction>::of(World& w) {
 CrossEntropyOptions Draw<CrossEntropyOptions>::of(World& w) {
   return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w), Draw<double>::of(w)};
 }
+LinearCrossEntropyOptions Draw<LinearCrossEntropyOptions>::of(World& w) {
+  return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w), Draw<double>::of(w), Draw<double>::of(w)};
+}
 RopeOptions Draw<RopeOptions>::of(World& w) {
   RopeOptions o{.interleaved = w.chance(0.5)};
   if (w.chance(0.5)) o.theta = Draw<double>::of(w);

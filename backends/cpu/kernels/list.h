@@ -11,7 +11,7 @@
   X(argmax) X(argmin) \
   X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
-  X(cross_entropy) X(cross_entropy_backward) \
+  X(cross_entropy) X(cross_entropy_backward) X(linear_cross_entropy) \
   X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
   X(adamw) X(squared_norm) \

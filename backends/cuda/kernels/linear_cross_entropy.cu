@@ -1,0 +1,122 @@
+// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). Where head_loss.h does not compute it: the
+// logits x·w into the memory of G, and then each row of them becomes its row of G, with c = ξ.
+#include "backends/cuda/head_loss.h"
+#include "backends/cuda/kernels/online.cuh"
+#include "backends/cuda/kernels/target.cuh"
+#include "ops/cross_entropy.h"
+
+namespace tg::cuda {
+
+extern const Kernel matmul_kernel;
+
+namespace {
+
+struct LogitRows {
+  RowLayout logits;
+  Targets targets;
+  void *loss, *factor;  // [rows], the compute type
+  i64 n, rows;
+  double hit, z_loss;  // 1 - ε and λ
+};
+
+template <class S, class Row>
+__global__ void __launch_bounds__(most_threads)
+    gradients_of_rows(const __grid_constant__ LogitRows a, Faults faults) {
+  begin_early();
+  using C = compute_t<S>;
+  Team<!Row::held> team(false);
+  const C hit = static_cast<C>(a.hit), z_loss = static_cast<C>(a.z_loss);
+  const i64 step = i64{gridDim.x} * blockDim.y;
+  for (i64 first = i64{blockIdx.x} * blockDim.y; first < a.rows; first += step) {
+    const i64 r = first + team.index;
+    const Row row = load_row<S, Row>(team, r, a.rows, a.n, a.logits);
+    const i64 t = r < a.rows ? a.targets.at(r, a.n, faults, team.rank == 0) : -1;
+    S* out = r < a.rows ? a.logits.at<S, Row::held>(r) : nullptr;
+    const C own = t >= 0 && team.rank == 0 ? widen(out[t]) : C(0);  // before the row is overwritten
+    Normalizer<C> all;
+    if constexpr (Row::held) {
+      all.max = team.max(row.max());
+      const C low = all.shift();
+      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
+    } else {
+      row.read_packs([&](const auto& x) { all.take(x); });
+      all.combine(team);
+    }
+    if (r >= a.rows) continue;
+    const C log_sum = all.log_sum(), factor = row_factor(log_sum, z_loss), less = hit / factor;
+    if (t < 0)
+      row.write(out, 1, [](C, auto) { return C(0); });
+    else if constexpr (Row::held)
+      row.write_packs(out, [&](C(&x)[Row::V], int p) {
+        const int at = static_cast<int>(t) - p * Row::V;  // t's index in the pack
+#pragma unroll
+        for (int e = 0; e < Row::V; ++e) x[e] = exp_below(x[e] - log_sum) - (e == at ? less : C(0));
+      });
+    else
+      row.write(out, 1, [&](C x, i64 i) { return exp_below(x - log_sum) - (i == t ? less : C(0)); });
+    if (team.rank > 0) continue;
+    static_cast<C*>(a.loss)[r] = t < 0 ? C(0) : log_sum + z_loss * log_sum * log_sum - hit * own;
+    static_cast<C*>(a.factor)[r] = t < 0 ? C(0) : factor;
+  }
+}
+
+void launch_rows_of_logits(const Stream& s, const Call& c) {
+  const auto& attrs = c.attrs->as<LinearCrossEntropyAttrs>();
+  LogitRows a{RowLayout(c.out[2], 1), Targets(c.in[2], attrs.ignore_index), c.out[0].data, c.out[1].data};
+  a.rows = c.out[2].layout.shape[0], a.n = c.out[2].layout.shape[1];
+  a.hit = 1 - attrs.smoothing, a.z_loss = attrs.z_loss;
+  if (a.rows == 0) return;
+  with_float(c.in[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    using Row = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;
+    const auto run = [&](int per_thread, auto kernel) {
+      launch_rows(s, Teams(a.n, per_thread, false), a.rows, kernel, a, s.faults);
+    };
+    fits<S, Row>(a.n, a.rows, {&a.logits})
+        ? run(Row::per_thread, gradients_of_rows<S, Row>)
+        : run(ReadRow<S, 1>::per_thread, gradients_of_rows<S, ReadRow<S, 1>>);
+  });
+}
+
+struct Plan {
+  bool is_head_loss;
+  std::shared_ptr<const void> product;
+};
+const Plan& plan_of(const Call& c) {
+  return *static_cast<const Plan*>(c.plan);
+}
+
+Call product_of(const Call& c, const void* plan) {
+  Call product = c;
+  product.in = c.in.first(2), product.out = c.out.subspan(2, 1), product.plan = plan;
+  return product;
+}
+
+std::shared_ptr<const void> plan(const Call& c) {
+  if (is_for_head_loss(c)) return std::make_shared<Plan>(Plan{true, nullptr});
+  return std::make_shared<Plan>(Plan{false, matmul_kernel.plan(product_of(c, nullptr))});
+}
+
+std::size_t workspace(const Call& c) {
+  const Plan& p = plan_of(c);
+  return p.is_head_loss ? head_loss_workspace(c) : matmul_kernel.workspace(product_of(c, p.product.get()));
+}
+
+std::string choice(const Call& c) {
+  const Plan& p = plan_of(c);
+  return p.is_head_loss ? "exponentials from the product, by wgmma"
+                        : matmul_kernel.choice(product_of(c, p.product.get())) + ", and a pass over its rows";
+}
+
+void launch(const Stream& s, const Call& c) {
+  const Plan& p = plan_of(c);
+  if (p.is_head_loss) return launch_head_loss(s, c);
+  matmul_kernel.launch(s, product_of(c, p.product.get()));
+  launch_rows_of_logits(s, c);
+}
+
+}  // namespace
+
+extern const Kernel linear_cross_entropy_kernel{&launch, &workspace, &plan, &choice};
+
+}  // namespace tg::cuda

@@ -1,0 +1,137 @@
+// linear_cross_entropy of rows x [n, c] with w [c, V] and classes t [n]: with logits l = x·w, ξ = log Σ exp
+// l, smoothing ε and z-loss λ, each row's
+//   loss = ξ - (1 - ε)·l_t - ε·mean(l) + λ·ξ²   and   z_l = z·((1 + 2λξ)·exp(l - ξ) - (1 - ε)·[· = t] - ε/V).
+// The op has all of it but the terms of the mean, which is x·mean(w): plain ops. It leaves z_l as the product
+// of a number of each row and a matrix in the dtype of x,
+//   z_l = z·h ⊛ G,
+// so that a kernel may choose how it divides them. One that does not know ξ before it has seen all logits
+// takes exp(l - c), c a number of the row, and corrects one element of a row when it does:
+//   s = Σ exp(l - c), ξ = c + log s, h = (1 + 2λξ)/s, G = exp(l - c) - [· = t]·(1 - ε)/h.
+// Others take c = ξ, and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G: products alone.
+#include <tilegrad/ops/linear_cross_entropy.h>
+
+#include <cmath>
+
+#include "ops/common.h"
+#include "ops/cross_entropy.h"
+#include "ops/losses.h"
+
+namespace tg {
+
+extern const Op linear_cross_entropy_op;
+
+namespace {
+
+void check_head(const Operand& x, const Operand& w, const Operand& targets) {
+  detail::require_float(x.dtype);
+  if (w.dtype != x.dtype) throw DTypeError("x and w differ in dtype");
+  detail::require_index(targets.dtype);
+  const bool fits = x.layout.rank() == 2 && w.layout.rank() == 2 && targets.layout.rank() == 1 &&
+                    x.shape()[1] == w.shape()[0] && targets.shape()[0] == x.shape()[0];
+  if (!fits) throw ShapeError("needs x [n, c], w [c, V] and targets [n]");
+}
+
+// h of c = ξ. A row where it is 0 has no gradient but that of its target, which G would hold times infinity.
+Tensor head_factor(const Tensor& lse, double z_loss) {
+  constexpr double least = 1e-6;
+  const Tensor h = 1 + 2 * z_loss * lse;
+  return where(less(abs(h), least), least, h);
+}
+
+Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<LinearCrossEntropyAttrs>();
+  const Tensor l = cast(matmul_wide(in[0], in[1]), compute_type(in[0].dtype())), t = cast(in[2], i64);
+  const Tensor counts = not_equal(t, static_cast<double>(a.ignore_index));
+  const Tensor chosen = equal(unsqueeze(t, -1), arange(l.graph(), 0, static_cast<double>(l.size(1))));
+  const Tensor lse = logsumexp(l, {-1});
+  const Tensor loss = lse + a.z_loss * lse * lse - (1 - a.smoothing) * sum(where(chosen, l, 0), {-1});
+  const Tensor h = head_factor(lse, a.z_loss);
+  const Tensor G = exp(l - unsqueeze(lse, -1)) - where(chosen, unsqueeze((1 - a.smoothing) / h, -1), 0);
+  return {where(counts, loss, 0), where(counts, h, 0),
+          cast(where(unsqueeze(counts, -1), G, 0), in[0].dtype())};
+}
+
+// z_w lies in memory as w does: a head's weight is [V, c], and w a view of it.
+Tensors head_gradient(const Backprop& g) {
+  if (g.z[1].defined() || g.z[2].defined())
+    throw GradientError(
+        "linear_cross_entropy has a first derivative only; cross_entropy of a product has others");
+  const Tensor &x = g.in[0], &w = g.in[1], &G = g.out[2];
+  const Tensor f = unsqueeze(g.z[0] * g.out[1], 1);
+  Tensors z(3);
+  if (g.needed[0]) z[0] = cast(matmul(G, transpose(w, 0, 1)) * f, x.dtype());
+  if (g.needed[1]) {
+    const Tensor scaled = cast(x * f, x.dtype());
+    const bool column_major = w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
+    z[1] = column_major ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
+                        : matmul(transpose(scaled, 0, 1), G);
+  }
+  return z;
+}
+
+constexpr Fill seven_classes{Fill::index, 0, 7};
+
+std::vector<Sample> head_samples() {
+  const auto call = [](LinearCrossEntropyOptions o) {
+    return [o](std::span<const Tensor> x) { return Tensors{linear_cross_entropy(x[0], x[1], x[2], o)}; };
+  };
+  return {{"mean", {{{2, 3, 4}}, {{4, 7}}, {{2, 3}, seven_classes, i64}}, call({})},
+          {"ignore and smooth",
+           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i32}},
+           call({.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})},
+          {"z-loss",
+           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
+           call({.reduction = Reduction::sum, .z_loss = 0.05})},
+          {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
+             return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
+           }}};
+}
+
+}  // namespace
+
+extern const Op linear_cross_entropy_op{
+    .name = "linear_cross_entropy",
+    .doc =
+        "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − ε)·l_t + "
+        "λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 where t is ignored",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 3);
+          a.as<LinearCrossEntropyAttrs>();
+          check_head(in[0], in[1], in[2]);
+          const OutSpec row{compute_type(in[0].dtype), row_major(in[2].shape())};
+          const Shape logits{in[0].shape()[0], in[1].shape()[1]};
+          return std::vector<OutSpec>{row, row, {in[0].dtype, row_major(logits)}};
+        },
+    .vjp = head_gradient,
+    .decompose = decompose_head,
+    .samples = head_samples,
+    .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
+      const Shape &x = in[0].shape(), &w = in[1].shape();
+      return {.flops = static_cast<double>(x[0]) * static_cast<double>(w[1]) *
+                       (2 * static_cast<double>(x[1]) + 20)};
+    },
+    .first_order_only = true};
+
+Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const LinearCrossEntropyOptions& o) {
+  const Scope scope(x);
+  detail::check_smoothing("linear_cross_entropy", o.label_smoothing, x.where());
+  if (!(o.z_loss >= 0 && std::isfinite(o.z_loss)))
+    throw Error(in_context(
+        "[linear_cross_entropy] z_loss is " + std::to_string(o.z_loss) + ", expected 0 or a positive number",
+        x.where()));
+  const Tensor rows = x.tensor().rank() == 2 ? x.tensor() : reshape(x, {-1, x.tensor().size(-1)});
+  const Tensor t = targets.tensor().rank() == 1 ? targets.tensor() : reshape(targets, {-1});
+  const LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
+  Tensor loss = record_all(linear_cross_entropy_op, {rows, w, t}, attrs)[0];
+  if (o.label_smoothing != 0) {
+    const Tensor mean_weight = mean(cast(w, loss.dtype()), {1});
+    const Tensor mean_logit = sum(rows * mean_weight, {1});
+    const Tensor counts = not_equal(cast(t, i64), static_cast<double>(o.ignore_index));
+    loss = loss - where(counts, o.label_smoothing * mean_logit, 0);
+  }
+  return detail::reduced(reshape(loss, targets.tensor().shape()), targets.tensor(), o.reduction,
+                         o.ignore_index);
+}
+
+}  // namespace tg

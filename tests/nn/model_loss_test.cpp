@@ -1,0 +1,91 @@
+// Model::loss: which models compute it without logits, and that it is cross_entropy of the head's all the
+// same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include <tilegrad/nn/models/lora.h>
+#include <tilegrad/tilegrad.h>
+#include "tests/support/small_models.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+bool uses(const Graph& g, std::string_view op) {
+  return std::ranges::any_of(g.nodes(), [&](const Node& n) { return n.op->name == op; });
+}
+
+std::vector<std::int32_t> numbers(std::size_t n, std::size_t step) {
+  std::vector<std::int32_t> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<std::int32_t>(i * step % 61);
+  return x;
+}
+
+// Records a model's loss and that of its logits.
+struct Losses {
+  Graph g;
+  Tensor tokens = g.input("tokens", {2, 12}, i32), targets = g.input("targets", {2, 12}, i32);
+  Tensor loss, of_logits;
+  bool has_logits;  // whether the first has
+
+  Losses(const nn::Model& model, nn::Precision precision) {
+    const nn::Autocast autocast(g, precision, true);
+    const Tensor x = model.features(tokens);
+    loss = model.loss(x, targets);
+    has_logits = uses(g, "cross_entropy");
+    EXPECT_NE(has_logits, uses(g, "linear_cross_entropy"));
+    of_logits = cross_entropy(model.head(x), targets);
+  }
+};
+
+TEST(ModelLoss, IsThatOfTheLogits) {
+  for (const auto& [name, config] : small_models(12))
+    for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16, nn::Precision::full}) {
+      SCOPED_TRACE(name);
+      nn::Params params(3);
+      const nn::Model model(params, config);
+      Losses l(model, precision);
+      EXPECT_EQ(l.has_logits, precision == nn::Precision::full);
+      std::vector<Tensor> weights, results{l.loss, l.of_logits};
+      for (const Parameter& p : params.all()) weights.push_back(l.g.param(p));
+      for (const Tensor& z : gradients(l.loss, weights)) results.push_back(z);
+      for (const Tensor& z : gradients(l.of_logits, weights)) results.push_back(z);
+      std::vector<std::int32_t> targets = numbers(24, 11);
+      targets[5] = -100;
+      const auto v = eval(results, {{l.tokens, numbers(24, 7)}, {l.targets, targets}});
+      EXPECT_TRUE(v[0].same_bits(v[1]));
+      const double rounding = precision == nn::Precision::bf16 ? 0x1p-8 : 0x1p-11;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const auto a = v[2 + i].to(f64).values<double>(),
+                   b = v[2 + weights.size() + i].to(f64).values<double>();
+        double apart = 0, all = 0;
+        for (std::size_t k = 0; k < a.size(); ++k) apart += (a[k] - b[k]) * (a[k] - b[k]), all += b[k] * b[k];
+        EXPECT_LE(std::sqrt(apart), 8 * rounding * std::sqrt(all)) << params.all()[i].name();
+      }
+    }
+}
+
+// An adapter, a bias, or a softcap.
+TEST(ModelLoss, HasLogitsWhereTheHeadIsMoreThanAProduct) {
+  nn::ModelConfig config = small_models(12)[1].config;
+  config.architecture = nn::Llama{.key_heads = 2, .logit_softcap = 30};
+  nn::Params capped;
+  EXPECT_TRUE(Losses(nn::Model(capped, config), nn::Precision::bf16).has_logits);
+  config.architecture = nn::Llama{.key_heads = 2};
+  nn::Params adapted;
+  nn::Model model(adapted, config);
+  EXPECT_FALSE(Losses(model, nn::Precision::bf16).has_logits);
+  nn::add_lora(model, {.rank = 2, .targets = {"lm_head"}});
+  EXPECT_TRUE(Losses(model, nn::Precision::bf16).has_logits);
+  nn::Params own;
+  const nn::Embedding table(nn::Path(own) / "table", 61, 16);
+  const auto with_head = [&](nn::Layer head) {
+    return nn::Model(nn::Path(own), {.name = "own", .context = 12, .tokens = table, .head = std::move(head)});
+  };
+  EXPECT_FALSE(Losses(with_head(table.head()), nn::Precision::bf16).has_logits);
+  EXPECT_TRUE(Losses(with_head(nn::Linear(nn::Path(own) / "head", 16, 61)), nn::Precision::bf16).has_logits);
+}
+
+}  // namespace

@@ -1,0 +1,119 @@
+// linear_cross_entropy compared with cross_entropy of a product, which has kernels of its own.
+#include <tilegrad/ops/linear_cross_entropy.h>
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+// The same of plain ops. z_loss is that of the mean over targets that count.
+Tensor plain(const Tensor& x, const Tensor& w, const Tensor& targets, const LinearCrossEntropyOptions& o) {
+  const Tensor logits = matmul_wide(x, w);
+  Tensor loss = cross_entropy(
+      logits, targets,
+      {.ignore_index = o.ignore_index, .reduction = Reduction::none, .label_smoothing = o.label_smoothing});
+  const Tensor counts = not_equal(cast(targets, i64), static_cast<double>(o.ignore_index));
+  const Tensor lse = logsumexp(logits, {-1});
+  loss = loss + where(counts, o.z_loss * lse * lse, 0);
+  if (o.reduction == Reduction::none) return loss;
+  return o.reduction == Reduction::sum ? sum(loss) : sum(loss) / maximum(sum(cast(counts, loss.dtype())), 1);
+}
+
+std::vector<LinearCrossEntropyOptions> every_option() {
+  return {{},
+          {.ignore_index = 3},
+          {.reduction = Reduction::none, .label_smoothing = 0.1},
+          {.ignore_index = 3, .reduction = Reduction::sum, .z_loss = 0.02},
+          {.ignore_index = 3, .label_smoothing = 0.2, .z_loss = 0.02},
+          {.label_smoothing = 1}};
+}
+
+constexpr std::int64_t rows = 6, width = 5, classes = 21;
+const std::vector<std::int32_t> some_targets{3, 0, 20, 5, 3, 7};
+
+TEST(LinearCrossEntropy, IsCrossEntropyOfTheProduct) {
+  for (DType dtype : float_dtypes)
+    for (View view : all_views)
+      for (const LinearCrossEntropyOptions& o : every_option()) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + " view " + std::to_string(int(view)));
+        Graph g;
+        const Given x = given(g, {rows, width}, dtype, view, 1, -2, 2),
+                    w = given(g, {width, classes}, dtype, view, 2, -2, 2);
+        const Tensor t = g.input("t", {rows}, i32);
+        const Tensor fused = linear_cross_entropy(x.tensor, w.tensor, t, o),
+                     other = plain(x.tensor, w.tensor, t, o);
+        ASSERT_EQ(fused.shape(), other.shape());
+        ASSERT_EQ(fused.dtype(), compute_type(dtype));
+        std::vector<Tensor> results{fused, other};
+        for (const Tensor& loss : {sum(fused), sum(other)})
+          for (const Tensor& z : gradients(loss, {x.tensor, w.tensor})) results.push_back(z);
+        const auto v = run_checked(results, {x.feed(), w.feed(), {t, some_targets}});
+        const double exact = dtype == f64 ? 1e-13 : 8 * std::max(rounding(dtype), 1e-6);
+        EXPECT_TRUE(close(doubles(v[0]), doubles(v[1]), exact));
+        for (std::size_t i : {2u, 3u}) EXPECT_TRUE(close(doubles(v[i]), doubles(v[i + 2]), exact)) << i;
+      }
+}
+
+TEST(LinearCrossEntropy, TakesLeadingAxesAndTiedWeights) {
+  Graph g;
+  const Given x = given(g, {2, 3, width}, f64, View::contiguous, 1),
+              table = given(g, {classes, width}, f64, View::contiguous, 2);
+  const Tensor t = g.constant(Array::of({2, 3}, std::vector<std::int64_t>{3, 0, 20, 5, 3, 7})),
+               w = transpose(table.tensor, 0, 1);
+  const Tensor loss = linear_cross_entropy(x.tensor, w, t, {.reduction = Reduction::none});
+  EXPECT_EQ(loss.shape(), (Shape{2, 3}));
+  expect_gradients(weighted_sum(loss), {x, table});
+}
+
+// Neither logits beside G, nor a gradient of theirs.
+TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
+  Graph g;
+  const std::int64_t n = 64, V = 4096;
+  const Tensor x = g.input("x", {n, 8}), w = g.input("w", {8, V}), t = g.input("t", {n}, i64);
+  const auto z = gradients(linear_cross_entropy(x, w, t), {x, w});
+  EXPECT_LT(compile(g, z).memory().arena, 3 * n * V * 4u / 2);
+}
+
+TEST(LinearCrossEntropy, StandsLargeLogits) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 1}), w = g.input("w", {1, 3}), t = g.input("t", {2}, i64);
+  const Tensor loss = linear_cross_entropy(x, w, t, {.reduction = Reduction::none});
+  const auto v = run_checked({loss, gradients(sum(loss), {w})[0]}, {{x, std::vector<float>{1, 2}},
+                                                                    {w, std::vector<float>{1e4f, -1e4f, 0}},
+                                                                    {t, std::vector<std::int64_t>{0, 2}}});
+  EXPECT_EQ(doubles(v[0]), (Vector{0, 2e4}));
+  EXPECT_EQ(doubles(v[1]), (Vector{2, 0, -2}));
+}
+
+TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
+  Graph g;
+  const Given x = given(g, {rows, width}), w = given(g, {width, classes});
+  const Tensor t = g.input("t", {rows}, i32);
+  const Tensor z = gradients(linear_cross_entropy(x.tensor, w.tensor, t), {x.tensor})[0];
+  expect_error<GradientError>([&] { gradients(sum(z), {x.tensor}); }, {"first derivative only"});
+}
+
+TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
+  Graph g;
+  const Given x = given(g, {3, 4}), w = given(g, {4, 7});
+  const Tensor t = g.input("t", {3}, i64);
+  const auto call = [&](const Tensor& a, const Tensor& b, const Tensor& c, LinearCrossEntropyOptions o = {}) {
+    return [=] { linear_cross_entropy(a, b, c, o); };
+  };
+  expect_error<ShapeError>(call(x.tensor, x.tensor, t), {"needs x [n, c], w [c, V] and targets [n]"});
+  expect_error<ShapeError>(call(x.tensor, w.tensor, g.input("u", {4}, i64)), {"targets [n]"});
+  expect_error<DTypeError>(call(x.tensor, w.tensor, g.input("f", {3}, f32)), {});
+  expect_error<DTypeError>(call(cast(x.tensor, f32), w.tensor, t), {"differ in dtype"});
+  expect_error<Error>(call(x.tensor, w.tensor, t, {.label_smoothing = 2}),
+                      {"[linear_cross_entropy] label_smoothing is 2"});
+  expect_error<Error>(call(x.tensor, w.tensor, t, {.z_loss = -1}), {"[linear_cross_entropy] z_loss is -1"});
+  const Tensor loss = linear_cross_entropy(x.tensor, w.tensor, t);
+  expect_error<Error>(
+      [&] {
+        eval(loss, {x.feed(), w.feed(), {t, std::vector<std::int64_t>{0, 7, 1}}});
+      },
+      {"[linear_cross_entropy] index 7 at position 1 is out of range"});
+}
+
+}  // namespace
