@@ -278,6 +278,7 @@ TEST(Lora, NeedsLessMemoryThanAllParameters) {
   }
 }
 
+// Both ways round each sum, in orders that depend on the instruction set: 1.02e-6 with AVX2.
 TEST(Lora, MergedModelsComputeTheSame) {
   for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
@@ -287,7 +288,7 @@ TEST(Lora, MergedModelsComputeTheSame) {
     const std::vector<float> apart = logits_of(model);
     nn::merge_lora(model);
     EXPECT_FALSE(model.lora());
-    EXPECT_LE(distance(logits_of(model), apart), 1e-6 * std::max(1.0, largest(apart))) << kind.name;
+    EXPECT_LE(distance(logits_of(model), apart), 2e-6 * std::max(1.0, largest(apart))) << kind.name;
   }
 }
 
