@@ -1,6 +1,8 @@
 // What compile() and Program do with a SharedArena.
 #pragma once
 
+#include <algorithm>
+
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/shared_arena.h>
 
@@ -33,7 +35,8 @@ class ArenaUse {
     if (*arena_.device_ != device)
       throw Error("[compile] the arena is on " + arena_.device_->text() + ", the program on " +
                   device.text());
-    if (bytes > block.bytes) block = {backend.allocate(bytes, what), bytes};
+    if (const std::size_t all = std::max(bytes, block.least); all > block.bytes)
+      block = {backend.allocate(all, what), all, block.least};
     return block.memory;
   }
 
