@@ -26,6 +26,11 @@ class RandomGraph {
     for (const Parameter& p : parameters_) assign_.push_back({p, any()});
   }
 
+  MemoryReport memory(CompileOptions options) {
+    options.assign = assign_;
+    return compile(g_, fetched_, options).memory();
+  }
+
   // The fetched tensors and the new parameters of two runs.
   std::vector<Array> run(CompileOptions options) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].write(initial_[i]);
@@ -109,6 +114,33 @@ TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
         EXPECT_TRUE(got[i].same_bits(expected[i])) << "seed " << seed << ", way " << way << ", value " << i;
     }
   }
+}
+
+// Budgets from what a graph needs down to where nothing more can be saved.
+TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
+  int recomputed = 0, impossible = 0;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    RandomGraph graph(seed);
+    const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
+    const std::size_t peak = graph.memory({.threads = 1, .plan_only = true}).peak();
+    for (int less = 1; less <= 4; ++less) {
+      const std::size_t budget = peak - static_cast<std::size_t>(less) * 37 * 37 * 8;
+      CompileOptions options{.threads = 1, .memory_budget = budget};
+      try {
+        const MemoryReport memory = graph.memory(options);
+        EXPECT_LE(memory.peak(), budget) << "seed " << seed;
+        recomputed += memory.recomputed.steps;
+      } catch (const OutOfMemory&) {
+        ++impossible;
+        break;
+      }
+      const std::vector<Array> got = graph.run(options);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(got[i].same_bits(expected[i])) << "seed " << seed << ", less " << less << ", value " << i;
+    }
+  }
+  EXPECT_GT(recomputed, 50);
+  EXPECT_GT(impossible, 0);
 }
 
 }  // namespace
