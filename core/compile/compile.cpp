@@ -60,8 +60,9 @@ Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredSt
   const Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
   if (others + r.arena > budget)
     throw OutOfMemory("[compile] the program needs at least " + mebibytes(others + r.arena) + ", " +
-                      mebibytes(r.arena) + " of them for intermediate results, with all that is cheap computed " +
-                      "again, and " + mebibytes(others) + " for parameters, inputs and the kernels' " +
+                      mebibytes(r.arena) +
+                      " of them for intermediate results, with all that is cheap computed " + "again, and " +
+                      mebibytes(others) + " for parameters, inputs and the kernels' " +
                       "workspace; memory_budget is " + mebibytes(budget));
   return r;
 }

@@ -7,7 +7,7 @@ namespace tg {
 
 struct Liveness {
   // By value that is its own root.
-  std::vector<int> maker;              // the step that computes it; -1 for leaves and for what is joined from parts
+  std::vector<int> maker;  // the step that computes it; -1 for leaves and for what is joined from parts
   std::vector<std::vector<int>> uses;  // the steps that read it or a view of it, in order
   std::vector<bool> kept;              // computed for the end of the run
   Buffers buffers;                     // after share_in_place

@@ -1,6 +1,8 @@
 #include "core/compile/recompute.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
@@ -14,8 +16,11 @@ namespace {
 
 // Ops, beside fused chains, that take about as long as a copy of their operands. They depend on nothing else:
 // dropout draws by seed, step and the number in its attributes, which a copy of the node keeps.
-constexpr std::string_view cheap_ops[] = {"layer_norm", "rms_norm", "rope", "embedding", "dropout",
+constexpr std::string_view cheap_ops[] = {"layer_norm", "rms_norm",   "rope", "embedding", "dropout",
                                           "concat",     "contiguous", "full", "arange"};
+
+// What a step costs beside the bytes that it moves: those that a GPU copies while a kernel begins.
+constexpr double bytes_of_a_launch = 4 << 20;
 
 // How far back an operand that is not there any more is computed again as well.
 constexpr int most_depth = 4;
@@ -75,16 +80,22 @@ class Recomputing {
 
   Recomputed run(std::size_t limit) {
     Recomputed result{.before = planned()};
-    std::size_t arena = result.before;
-    while (arena > limit) {
-      const std::size_t alive = now_.alive.empty() ? 0 : now_.alive[static_cast<std::size_t>(now_.peak)];
-      const std::optional<Choice> choice = best((alive > limit ? alive : arena) - limit);
+    for (std::size_t arena = result.before; arena > limit;) {
+      const std::optional<Choice> choice = best(arena - limit);
       if (!choice) break;
+      const State before = state();
+      const auto pressure_before = pressure();
       apply(*choice);
-      arena = planned();
+      if (pressure() < pressure_before) {
+        refused_.clear();
+      } else {  // it only shifts the peak: without an end to that there would be none to this loop
+        refused_.insert(before.steps[choice->makers.back()].out[0]);
+        restore(before);
+      }
+      arena = pressure().first > limit ? pressure().first : planned();
     }
-    if (arena <= limit) arena = undo_needless(limit, arena);
-    result.arena = arena;
+    result.arena = planned();
+    if (result.arena <= limit) result.arena = undo_needless(limit, result.arena);
     for (std::size_t s = 0; s < steps_.size(); ++s)
       if (added_by_[s] >= 0) ++result.steps, result.bytes += moved(s);
     return result;
@@ -97,7 +108,7 @@ class Recomputing {
     std::size_t at = 0;
     bool moves = false;
     std::size_t frees = 0, holds = 0;  // bytes at the peak: of results, and of operands that live longer
-    double price = 0;                  // bytes moved
+    double price = 0;                  // bytes moved, and launches
   };
   // A choice that was applied: the steps that have its number in added_by_, and what they stand for.
   struct Applied {
@@ -105,7 +116,25 @@ class Recomputing {
     double price;
   };
 
+  struct State {
+    std::vector<LoweredStep> steps;
+    std::vector<int> added_by;
+    std::vector<Applied> applied;
+  };
+  State state() const { return {steps_, added_by_, applied_}; }
+  void restore(const State& s) {
+    steps_ = s.steps, added_by_ = s.added_by, applied_ = s.applied;
+    analyse();
+  }
+
   const Value& value(ValueId v) const { return graph_.values()[v]; }
+
+  // The most bytes alive at one step, and at how many steps.
+  std::pair<std::size_t, std::ptrdiff_t> pressure() const {
+    if (now_.alive.empty()) return {0, 0};
+    const std::size_t most = now_.alive[static_cast<std::size_t>(now_.peak)];
+    return {most, std::ranges::count(now_.alive, most)};
+  }
 
   void analyse() {
     now_ = liveness_of(graph_, steps_, known_.joined, known_.outputs, known_.assign, known_.directly);
@@ -189,7 +218,7 @@ class Recomputing {
       c.frees += now_.bytes_of(v);
       first = std::min(first, *late);
     }
-    if (c.frees == 0 || !is_cheap(s)) return std::nullopt;
+    if (c.frees == 0 || !is_cheap(s) || refused_.contains(steps_[s].out[0])) return std::nullopt;
     c.at = static_cast<std::size_t>(first);
     while (c.at > static_cast<std::size_t>(now_.peak) + 1 && belong_together(c.at - 1, c.at)) --c.at;
     // What is not used before the peak at all is not computed twice: it moves, and alone.
@@ -210,8 +239,8 @@ class Recomputing {
         if (write != written_.end() && write->second < static_cast<int>(c.at)) return false;
       }
       if (maker.op->leaf || now_.kept[root] || now_.uses[root].back() >= now_.peak) continue;
-      if (now_.maker[root] >= 0 && std::ranges::find(c.makers, static_cast<std::size_t>(now_.maker[root])) !=
-                                       c.makers.end())
+      if (now_.maker[root] >= 0 &&
+          std::ranges::find(c.makers, static_cast<std::size_t>(now_.maker[root])) != c.makers.end())
         continue;
       const std::size_t bytes = now_.bytes_of(root);
       if (bytes > c.frees / 16 && now_.maker[root] >= 0 && depth < most_depth) {
@@ -225,7 +254,7 @@ class Recomputing {
       c.holds += bytes;
     }
     c.makers.push_back(s);
-    c.price += moved(s);
+    c.price += moved(s) + bytes_of_a_launch;
     return true;
   }
 
@@ -259,17 +288,14 @@ class Recomputing {
       return applied_[static_cast<std::size_t>(a)].price > applied_[static_cast<std::size_t>(b)].price;
     });
     for (const int choice : order) {
-      const std::vector<LoweredStep> steps = steps_;
-      const std::vector<int> added_by = added_by_;
-      const std::vector<Applied> applied = applied_;
+      const State before = state();
       undo(choice);
       const std::size_t without = planned();
       if (without <= limit) {
         arena = without;
         continue;
       }
-      steps_ = steps, added_by_ = added_by, applied_ = applied;
-      analyse();
+      restore(before);
     }
     return arena;
   }
@@ -277,7 +303,7 @@ class Recomputing {
   void undo(int choice) {
     const std::unordered_map<ValueId, ValueId> originals =
         std::move(applied_[static_cast<std::size_t>(choice)].originals);
-    const auto restore = [&](ValueId& v) {
+    const auto put_back = [&](ValueId& v) {
       if (const auto found = originals.find(v); found != originals.end()) v = found->second;
     };
     std::vector<LoweredStep> steps;
@@ -286,10 +312,10 @@ class Recomputing {
       if (added_by_[s] == choice) continue;
       steps.push_back(std::move(steps_[s]));
       added_by.push_back(added_by_[s]);
-      for (ValueId& v : steps.back().in) restore(v);
+      for (ValueId& v : steps.back().in) put_back(v);
     }
     for (Applied& other : applied_)  // copies of its copies
-      for (auto& [copy, original] : other.originals) restore(original);
+      for (auto& [copy, original] : other.originals) put_back(original);
     steps_ = std::move(steps), added_by_ = std::move(added_by);
     analyse();
   }
@@ -299,6 +325,7 @@ class Recomputing {
   const Scheduled& known_;
   std::vector<int> added_by_;  // by step: the choice that added it, -1 for none
   std::vector<Applied> applied_;
+  std::set<ValueId> refused_;  // first results of steps, whose choices did not help as things are
   Liveness now_;
   std::unordered_map<const void*, int> written_;  // by Parameter::key: the step that changes it
 };

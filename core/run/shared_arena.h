@@ -18,7 +18,8 @@ class Backend;
 class SharedArena {
  public:
   SharedArena() = default;
-  // With room from the start for a program, compiled later, that needs these bytes for results and for scratch.
+  // With room from the start for a program, compiled later, that needs these bytes for results and for
+  // scratch.
   SharedArena(std::size_t results, std::size_t scratch) {
     results_.least = results, scratch_.least = scratch;
   }

@@ -126,8 +126,7 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions o
     ProgramOptions planned = options;
     planned.plan_only = true, planned.memory_budget = 0;
     const std::size_t others =
-        parts_->state_bytes +
-        own_bytes(compiled(parts_->graph, results_, update_.assign, planned).memory());
+        parts_->state_bytes + own_bytes(compiled(parts_->graph, results_, update_.assign, planned).memory());
     ProgramOptions batch = options;
     batch.memory_budget = options.memory_budget > others ? options.memory_budget - others : 1;
     program_.emplace(compiled(graph_, {}, assign, batch));
@@ -252,8 +251,7 @@ ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions opt
   ProgramOptions planned = options;
   planned.plan_only = true;
   const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
-  if (!options.arena)
-    options.arena = std::make_shared<SharedArena>(evaluation.arena, evaluation.workspace);
+  if (!options.arena) options.arena = std::make_shared<SharedArena>(evaluation.arena, evaluation.workspace);
   if (options.memory_budget > 0) {
     const std::size_t own = own_bytes(evaluation);
     options.memory_budget = options.memory_budget > own ? options.memory_budget - own : 1;

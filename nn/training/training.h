@@ -66,8 +66,8 @@ class TrainingProgram {
   struct Parts {
     std::vector<Parameter> sums;
     Parameter loss_sum;
-    Tensor first;  // [] i32, an input: not 0 for the first batch of a step
-    Tensor share;  // [], an input: of the step's targets, those that the batch has
+    Tensor first;                 // [] i32, an input: not 0 for the first batch of a step
+    Tensor share;                 // [], an input: of the step's targets, those that the batch has
     std::size_t sum_bytes = 0;    // of all of these
     std::size_t state_bytes = 0;  // of the optimizer's state
     Graph graph;
@@ -122,8 +122,8 @@ struct TrainingMemory {
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options);
 
-// The options of a TrainingProgram and an EvaluationProgram that run in turns: one arena for both, and for the
-// step a budget less what the evaluation has of its own.
+// The options of a TrainingProgram and an EvaluationProgram that run in turns: one arena for both, and for
+// the step a budget less what the evaluation has of its own.
 ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
                               const std::source_location& where = std::source_location::current());
 

@@ -1,4 +1,5 @@
-// CompileOptions::memory_budget: what is cheap is computed again instead of being kept (core/compile/recompute.h).
+// CompileOptions::memory_budget: what is cheap is computed again instead of being kept
+// (core/compile/recompute.h).
 #include "core/compile/recompute.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,8 @@ using tg::testing::error_of;
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
 
-// Products forth and back, as in training: f(h) is an operand of the next product and, much later, of another.
+// Products forth and back, as in training: f(h) is an operand of the next product and, much later, of
+// another.
 struct Chain {
   using Function = std::function<Tensor(const Tensor&)>;
   Graph g;
@@ -52,8 +54,8 @@ int count(const Program& program, const std::string& what) {
   return all;
 }
 
-const Chain::Function gelu_of = [](const Tensor& h) { return gelu(h); },
-                      norm_of = [](const Tensor& h) { return layer_norm(h); };
+const Chain::Function gelu_of = [](const Tensor&h) { return gelu(h); },
+                      norm_of = [](const Tensor&h) { return layer_norm(h); };
 
 TEST(Recompute, DoesNothingWithoutABudgetOrWithinIt) {
   Chain chain(gelu_of);
@@ -94,11 +96,11 @@ TEST(Recompute, SaysTheLeastThatItCanReach) {
 }
 
 TEST(Recompute, RepeatsNoProductAndNoAttention) {
-  for (const Chain::Function& f : {Chain::Function([](const Tensor& h) { return matmul(h, h); }),
-                                   Chain::Function([](const Tensor& h) {
-                                     const Tensor q = h.view({1, 1, n, n});
-                                     return flash_attn(q, q, q).o.view({n, n});
-                                   })}) {
+  for (const Chain::Function& f :
+       {Chain::Function([](const Tensor& h) { return matmul(h, h); }), Chain::Function([](const Tensor& h) {
+          const Tensor q = h.view({1, 1, n, n});
+          return flash_attn(q, q, q).o.view({n, n});
+        })}) {
     Chain chain(f);
     const std::size_t peak = chain.compiled(0).memory().peak();
     EXPECT_THROW(chain.compiled(peak - matrix), OutOfMemory);
