@@ -2,6 +2,8 @@
 // data in a file of its own.
 #include <tilegrad/core/compile/compile.h>
 
+#include <algorithm>
+
 #include "core/base/alignment.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
@@ -10,6 +12,7 @@
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
 #include "core/compile/recompute.h"
+#include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
 namespace tg {
@@ -55,6 +58,7 @@ Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredSt
   MemoryReport m = state.memory;
   m.workspace =
       state.backend->prepare(steps_of(graph, steps, known.joined), state.prepared)->workspace_bytes();
+  if (state.arena) m.workspace = std::max(m.workspace, ArenaUse(*state.arena).least_scratch());
   const std::size_t others = m.peak() - m.arena;
   if (m.peak() <= budget) return {.before = m.arena, .arena = m.arena};
   const Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);

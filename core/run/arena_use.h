@@ -19,6 +19,14 @@ class ArenaUse {
     return take(arena_.scratch_, backend, device, bytes, what);
   }
 
+  // A program that is compiled later needs these bytes.
+  void expect(std::size_t results, std::size_t scratch) {
+    arena_.results_.least = std::max(arena_.results_.least, results);
+    arena_.scratch_.least = std::max(arena_.scratch_.least, scratch);
+  }
+  // What programs compiled before and expected ones take of the kernels' scratch in any case.
+  std::size_t least_scratch() const { return std::max(arena_.scratch_.bytes, arena_.scratch_.least); }
+
   // Returns false if another program of the arena is running.
   bool begin(const void* program) {
     if (arena_.running_.exchange(true, std::memory_order_acquire)) return false;

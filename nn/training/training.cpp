@@ -1,10 +1,12 @@
 #include <tilegrad/nn/training/training.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/ops/ops.h>
 #include "core/base/alignment.h"
+#include "core/run/arena_use.h"
 #include "nn/training/targets.h"
 
 namespace tg::train {
@@ -50,6 +52,11 @@ std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
   std::size_t bytes = 0;
   for (const Parameter& p : parameters) bytes += aligned_bytes(p.bytes());
   return bytes;
+}
+
+// Rounded up.
+std::string mebibytes(std::size_t bytes) {
+  return std::to_string((bytes + ((1 << 20) - 1)) >> 20) + " MiB";
 }
 
 // What a program has beside its parameters, and beside an arena that it shares.
@@ -120,22 +127,23 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions o
   Tensor loss = copy(parts_->graph.param(parts_->loss_sum));
   update_ = optimizer.update(loss, means);
   results_ = results_of(loss, update_);
-  // The larger program first, so that the other finds its arena; with a budget it must know what that has of
-  // its own.
-  if (options.memory_budget > 0) {
+  // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
+  const std::size_t budget = std::exchange(options.memory_budget, 0);
+  ProgramOptions batch = options;
+  if (budget > 0) {
     ProgramOptions planned = options;
-    planned.plan_only = true, planned.memory_budget = 0;
-    const std::size_t others =
-        parts_->state_bytes + own_bytes(compiled(parts_->graph, results_, update_.assign, planned).memory());
-    ProgramOptions batch = options;
-    batch.memory_budget = options.memory_budget > others ? options.memory_budget - others : 1;
-    program_.emplace(compiled(graph_, {}, assign, batch));
-  } else {
-    program_.emplace(compiled(graph_, {}, assign, options));
+    planned.plan_only = true;
+    const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
+    ArenaUse(*options.arena).expect(update.arena, update.workspace);
+    const std::size_t others = parts_->state_bytes + own_bytes(update);
+    batch.memory_budget = budget > others ? budget - others : 1;
   }
+  program_.emplace(compiled(graph_, {}, assign, batch));
   loss_ = loss;
-  options.memory_budget = 0;
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
+  if (budget > 0 && memory().peak() > budget)
+    throw OutOfMemory("[training] the update of the parameters needs " + mebibytes(memory().peak()) +
+                      "; memory_budget is " + mebibytes(budget));
 }
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
@@ -238,9 +246,6 @@ std::size_t TrainingMemory::beside_parameters() const {
 
 void TrainingMemory::require(std::size_t budget) const {
   if (budget == 0 || peak() <= budget) return;
-  const auto mebibytes = [](std::size_t bytes) {
-    return std::to_string((bytes + ((1 << 20) - 1)) >> 20) + " MiB";
-  };
   throw OutOfMemory("[training] a step and an evaluation on one arena need " + mebibytes(peak()) +
                     ", the evaluation " + mebibytes(evaluation.arena) +
                     " for intermediate results; memory_budget is " + mebibytes(budget));

@@ -13,7 +13,7 @@ using namespace tg;
 // Values are matrices of whole numbers up to 9, so that every sum is exact in any order.
 class RandomGraph {
  public:
-  explicit RandomGraph(unsigned seed) : random_(seed) {
+  explicit RandomGraph(unsigned seed, int nodes = 24) : random_(seed) {
     for (int i = 0; i < 2; ++i) {
       feeds_.emplace_back(g_.input("x" + std::to_string(i), {n, n}, f64), numbers());
       values_.push_back(feeds_.back().input());
@@ -21,7 +21,7 @@ class RandomGraph {
       parameters_.emplace_back("p" + std::to_string(i), initial_.back());
       values_.push_back(g_.param(parameters_.back()));
     }
-    for (int i = 0; i < 24; ++i) values_.push_back(next());
+    for (int i = 0; i < nodes; ++i) values_.push_back(next());
     for (int i = 0; i < 4; ++i) fetched_.push_back(any());
     for (const Parameter& p : parameters_) assign_.push_back({p, any()});
   }
@@ -119,8 +119,8 @@ TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
 // Budgets from what a graph needs down to where nothing more can be saved.
 TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
   int recomputed = 0, impossible = 0;
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    RandomGraph graph(seed);
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    RandomGraph graph(seed, 80);  // so that values are used much later than they are made
     const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
     const std::size_t peak = graph.memory({.threads = 1, .plan_only = true}).peak();
     for (int less = 1; less <= 4; ++less) {
@@ -139,7 +139,7 @@ TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
         EXPECT_TRUE(got[i].same_bits(expected[i])) << "seed " << seed << ", less " << less << ", value " << i;
     }
   }
-  EXPECT_GT(recomputed, 50);
+  EXPECT_GT(recomputed, 30);
   EXPECT_GT(impossible, 0);
 }
 

@@ -270,7 +270,7 @@ struct Trained {
     nn::Params params(1);
     const nn::Model model(params, small(dropout));
     const optim::AdamW optimizer(params.all());
-    const train::ProgramOptions shared = sharing_memory(model, options);
+    const train::ProgramOptions shared = train::sharing_memory(model, options);
     train::TrainingProgram training(model, optimizer, shared, 5);
     train::EvaluationProgram evaluation(model, shared);
     const Batch step(small(), options.batch * options.accumulate), batch(small(), options.batch);
@@ -315,7 +315,7 @@ TEST(TrainingProgram, SaysTheLeastMemoryThatItNeeds) {
   nn::Params params(1);
   const nn::Model model(params, small());
   const optim::AdamW optimizer(params.all());
-  EXPECT_THROW(plan_memory(model, optimizer, {.batch = 4, .memory_budget = 1 << 16}), OutOfMemory);
+  EXPECT_THROW(train::plan_memory(model, optimizer, {.batch = 4, .memory_budget = 1 << 16}), OutOfMemory);
   EXPECT_THROW(train::TrainingProgram(model, optimizer, {.batch = 4, .memory_budget = 1 << 16}), OutOfMemory);
 }
 
