@@ -94,7 +94,8 @@ inline void print_budget(std::size_t budget, const MemoryReport& training, doubl
                   1e-9 * copy);
     trade = "activations and gradients " + size_text(static_cast<double>(training.arena + again.saved)) +
             " → " + size_text(static_cast<double>(training.arena)) + " by " + grouped(again.steps) +
-            " steps done again, which move " + size_text(again.moved) + ": " + price;
+            (again.steps == 1 ? " step" : " steps") + " done again, which move " + size_text(again.moved) +
+            ": " + price;
   }
   print_row("budget", size_text(static_cast<double>(budget)) + ": " + trade);
 }
