@@ -54,9 +54,10 @@ std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
   return bytes;
 }
 
-// Rounded up.
-std::string mebibytes(std::size_t bytes) {
-  return std::to_string((bytes + ((1 << 20) - 1)) >> 20) + " MiB";
+// Rounded up; in KiB below 10 MiB.
+std::string size_text(std::size_t bytes) {
+  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
+  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
 }
 
 // What a program has beside its parameters, and beside an arena that it shares.
@@ -142,8 +143,8 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions o
   loss_ = loss;
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
   if (budget > 0 && memory().peak() > budget)
-    throw OutOfMemory("[training] the update of the parameters needs " + mebibytes(memory().peak()) +
-                      "; memory_budget is " + mebibytes(budget));
+    throw OutOfMemory("[training] the update of the parameters needs " + size_text(memory().peak()) +
+                      "; memory_budget is " + size_text(budget));
 }
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
@@ -246,9 +247,9 @@ std::size_t TrainingMemory::beside_parameters() const {
 
 void TrainingMemory::require(std::size_t budget) const {
   if (budget == 0 || peak() <= budget) return;
-  throw OutOfMemory("[training] a step and an evaluation on one arena need " + mebibytes(peak()) +
-                    ", the evaluation " + mebibytes(evaluation.arena) +
-                    " for intermediate results; memory_budget is " + mebibytes(budget));
+  throw OutOfMemory("[training] a step and an evaluation on one arena need " + size_text(peak()) +
+                    ", the evaluation " + size_text(evaluation.arena) +
+                    " for intermediate results; memory_budget is " + size_text(budget));
 }
 
 ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,

@@ -33,7 +33,8 @@ done
 cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail "two seeds give the same weights"
 
 # A memory budget is kept, with the same numbers, and its trade is printed; one that is too small is refused with the least.
-deep=("${tiny[@]}" --layers 4 --steps 4 --eval-every 2 --warmup 2 --sample 0 --dropout 0.1)
+deep=(--text "$text" --layers 4 --heads 2 --width 16 --context 16 --batch 2 --steps 4 --eval-every 2 --warmup 2 --sample 0
+  --dropout 0.1)
 "$train" "${deep[@]}" --out "$dir/free" >"$dir/free.txt" || fail "without a budget"
 peak() { sed -n 's/^peak .*(\(.*\) bytes)$/\1/p' "$1" | tr -d ,; }
 budget=$(($(peak "$dir/free.txt") * 97 / 100))
