@@ -19,6 +19,10 @@ class ArenaUse {
     return take(arena_.scratch_, backend, device, bytes, what);
   }
 
+  // What results() has to allocate for a program that needs so much.
+  std::size_t missing(std::size_t bytes) const {
+    return bytes > arena_.results_.bytes ? std::max(bytes, arena_.results_.least) : 0;
+  }
   // A program that is compiled later needs these bytes.
   void expect(std::size_t results, std::size_t scratch) {
     arena_.results_.least = std::max(arena_.results_.least, results);
