@@ -2,16 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/models/language_model.h>
+#include "tools/memory_size.h"
 
 namespace tg {
 
@@ -27,19 +26,12 @@ struct CacheMemory {
 
 // Returns what is wrong with the text, or "".
 inline std::string parse_cache_memory(std::string_view text, CacheMemory& to) {
-  double n = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, n);
-  const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
-  for (const auto& [name, factor] : {std::pair<std::string_view, double>("", 1),
-                                     {"KiB", 0x1p10},
-                                     {"MiB", 0x1p20},
-                                     {"GiB", 0x1p30},
-                                     {"tokens", 1}})
-    if (error == std::errc() && unit == name && n > 0 && n * factor < 0x1p62) {
-      to = {std::floor(n * factor), name == "tokens"};
-      return "";
-    }
+  const auto parts = number_with_unit(text);
+  const bool tokens = parts && parts->second == "tokens" && parts->first < 0x1p62;
+  if (const auto n = tokens ? std::optional(parts->first) : bytes_named(text)) {
+    to = {std::floor(*n), tokens};
+    return "";
+  }
   return "--cache-memory got '" + std::string(text) + "', expected a size like 64MiB, 1.5GiB or 16384tokens";
 }
 

@@ -85,7 +85,8 @@ class Run {
                                          .precision = precision(),
                                          .predictions = data_->answers() > 0,
                                          .accumulate = o_.learning.accumulate,
-                                         .recompute = o_.recompute};
+                                         .recompute = o_.recompute,
+                                         .memory_budget = o_.budget};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, model, memory);
     check_room(memory, model, optimizer, programs);
@@ -249,8 +250,17 @@ class Run {
     if (const nn::Lora* lora = model.lora()) print_lora(*lora);
     std::size_t weights = 0;
     for (const Parameter& p : model.parameters()) weights += p.bytes();
-    print_memory(weights, memory.training, memory.evaluation);
+    print_memory(weights, memory);
+    if (o_.budget > 0) print_budget(o_.budget, memory.training, copy_rate());
     std::fflush(stdout);
+  }
+
+  // Bytes that the device reads and writes in a second.
+  double copy_rate() const {
+    Graph graph;
+    const CompileOptions planned{
+        .device = o_.device, .threads = static_cast<int>(o_.threads), .plan_only = true};
+    return measure_ceilings(compile(graph, {full(graph, {1}, 0)}, planned), {}).copy;
   }
 
   void print_lora(const nn::Lora& lora) const {
@@ -400,6 +410,7 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
+    if (const std::string mistake = take_budget(o); !mistake.empty()) return args.fail(mistake);
     catch_signals();
     return Run(o, args, std::move(store), std::move(base)).go();
   });

@@ -69,19 +69,35 @@ inline void print_parameters(const nn::Params& params) {
   print_row("parameters", grouped(params.count()) + " (" + parts + ")");
 }
 
-// Memory by use, and the exact peak of training and evaluating in turns.
+// Memory by use, and the exact peak of training and evaluating in turns, on one arena.
 // `weights`: bytes of the model's parameters.
-inline void print_memory(std::size_t weights, const MemoryReport& training, const MemoryReport& evaluation) {
-  const std::size_t optimizer = training.parameters - weights;
-  const std::size_t other = evaluation.peak() - evaluation.parameters;
-  const std::size_t peak = training.peak() + other;
+inline void print_memory(std::size_t weights, const train::TrainingMemory& memory) {
+  const MemoryReport &training = memory.training, &evaluation = memory.evaluation;
+  const std::size_t peak = memory.peak(), arena = std::max(training.arena, evaluation.arena),
+                    workspace = std::max(training.workspace, evaluation.workspace);
   const auto mib = [](std::size_t bytes) { return size_text(static_cast<double>(bytes)); };
-  print_row("memory", mib(weights) + " parameters, " + mib(optimizer) + " optimizer, " + mib(training.arena) +
-                          " activations and gradients,");
-  print_row("", mib(training.workspace) + " workspace, " +
-                    mib(training.inputs + training.constants + training.results) + " inputs and results, " +
-                    mib(other) + " evaluation");
+  print_row("memory", mib(weights) + " parameters, " + mib(training.parameters - weights) + " optimizer, " +
+                          mib(arena) + " activations and gradients,");
+  print_row("", mib(workspace) + " workspace, " + mib(memory.beside_parameters() - arena - workspace) +
+                    " inputs and results; an evaluation" + " uses " + mib(evaluation.arena) +
+                    " of the same memory");
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
+}
+
+// What a memory budget costs. `copy`: bytes that the device reads and writes in a second.
+inline void print_budget(std::size_t budget, const MemoryReport& training, double copy) {
+  const MemoryReport::Recomputed& again = training.recomputed;
+  std::string trade = "nothing is computed again";
+  if (again.saved > 0) {
+    char price[80];
+    std::snprintf(price, sizeof price, "about %.3g ms a step at %.3g GB/s", 1e3 * again.moved / copy,
+                  1e-9 * copy);
+    trade = "activations and gradients " + size_text(static_cast<double>(training.arena + again.saved)) +
+            " → " + size_text(static_cast<double>(training.arena)) + " by " + grouped(again.steps) +
+            (again.steps == 1 ? " step" : " steps") + " done again, which move " + size_text(again.moved) +
+            ": " + price;
+  }
+  print_row("budget", size_text(static_cast<double>(budget)) + ": " + trade);
 }
 
 // The losses of a run, over steps: each step's training loss, faint; its smoothed mean; validation.

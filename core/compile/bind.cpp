@@ -20,7 +20,8 @@ void make_fused(Step& step) {
 }
 
 void allocate(Program::State& state, const MemoryPlan& plan) {
-  const std::size_t arena = plan.report.arena, leaves = plan.leaf_bytes(), needed = arena + leaves;
+  const std::size_t arena = plan.report.arena, leaves = plan.leaf_bytes();
+  const std::size_t needed = (state.arena ? ArenaUse(*state.arena).missing(arena) : arena) + leaves;
   const std::size_t free = needed > Backend::worth_asking ? state.backend->available_bytes() : needed;
   if (needed > free)
     throw OutOfMemory("[compile] the program needs " + std::to_string(arena >> 20) +

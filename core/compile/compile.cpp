@@ -2,6 +2,8 @@
 // data in a file of its own.
 #include <tilegrad/core/compile/compile.h>
 
+#include <algorithm>
+
 #include "core/base/alignment.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
@@ -9,6 +11,8 @@
 #include "core/compile/join.h"
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
+#include "core/compile/recompute.h"
+#include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
 namespace tg {
@@ -21,6 +25,51 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
   for (const Node& n : graph.nodes())
     if (n.op == &parameter_op) return n.attrs.as<ParameterAttrs>().parameter.device();
   return Device::cpu();
+}
+
+// Rounded up; in KiB below 10 MiB.
+std::string size_text(std::size_t bytes) {
+  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
+  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
+}
+
+struct Placed {
+  Buffers buffers;
+  MemoryPlan plan;
+};
+
+// Steps → buffers → places. Fills in the state's memory, except for the kernels' workspace.
+Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known, bool reuse,
+              Program::State& state) {
+  Placed p{buffers_of(graph, steps, known.joined, known.outputs, known.assign, known.directly), {}};
+  if (reuse) share_in_place(graph, steps, known.joined, p.buffers);
+  p.plan = plan_buffers(graph, p.buffers, state.backend->status_bytes(), reuse);
+  state.memory = p.plan.report;
+  state.parameters = parameters_of(p.buffers, steps, state.device);
+  for (const Parameter& parameter : state.parameters)
+    state.memory.parameters =
+        add_bytes(state.memory.parameters, aligned_bytes(parameter.bytes()), "parameters");
+  return p;
+}
+
+// The steps, and more of them if the program, placed as they are, needs more than the budget. Throws
+// OutOfMemory if it does in any case.
+Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredStep>& steps,
+                         const Scheduled& known, const Program::State& state) {
+  MemoryReport m = state.memory;
+  m.workspace = state.backend->prepare(steps_of(graph, steps, known.joined, state.outputs), state.prepared)
+                    ->workspace_bytes();
+  if (state.arena) m.workspace = std::max(m.workspace, ArenaUse(*state.arena).least_scratch());
+  const std::size_t others = m.peak() - m.arena;
+  if (m.peak() <= budget) return {.before = m.arena, .arena = m.arena};
+  const Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
+  if (others + r.arena > budget)
+    throw OutOfMemory("[compile] the program needs at least " + size_text(others + r.arena) + ", " +
+                      size_text(r.arena) +
+                      " of them for intermediate results, with all that is cheap computed " + "again, and " +
+                      size_text(others) + " for parameters, inputs and the kernels' " +
+                      "workspace; memory_budget is " + size_text(budget));
+  return r;
 }
 
 // A program without its log. `log` may be null.
@@ -44,15 +93,17 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);
 
+  const Scheduled known{joined, outputs, options.assign, directly, state->device.kind != Device::cpu_kind};
+
   // Steps → buffers → places.
-  Buffers buffers = buffers_of(graph, steps, joined, outputs, options.assign, directly);
-  if (reuse) share_in_place(graph, steps, joined, buffers);
-  const MemoryPlan plan = plan_buffers(graph, buffers, state->backend->status_bytes(), reuse);
-  state->memory = plan.report;
+  Placed p = placed(graph, steps, known, reuse, *state);
+  if (reuse && options.memory_budget > 0) {
+    const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
+    if (r.arena < r.before) p = placed(graph, steps, known, reuse, *state);
+    state->memory.recomputed = {r.steps, r.bytes, r.before - r.arena};
+  }
+  const auto& [buffers, plan] = p;
   state->buffers = arena_buffers(buffers, plan);
-  state->parameters = parameters_of(buffers, steps, state->device);
-  for (const Parameter& p : state->parameters)
-    state->memory.parameters = add_bytes(state->memory.parameters, aligned_bytes(p.bytes()), "parameters");
 
   // Kernels and memory.
   state->steps = steps_of(graph, steps, joined, state->outputs);

@@ -40,20 +40,17 @@ class Merging {
     for (std::size_t a = b; a-- > 0 && b - a <= window;) {
       if (!steps_[a].op) continue;
       if (!is_fused(a)) return false;
-      if (is_epilogue(a) || !fits(steps_[a], steps_[b]) || read_between(a, b)) continue;
+      if (is_behind_its_product(a) || !fits(steps_[a], steps_[b]) || read_between(a, b)) continue;
       merge(steps_[a], steps_[b]);
       return true;
     }
     return false;
   }
 
-  // Whether the step is a gelu_tanh alone, behind a matmul: a backend may fuse it there
-  // (backends/cuda/epilogue.h).
-  bool is_epilogue(std::size_t s) const {
-    const auto& code = steps_[s].attrs.as<FusedAttrs>().code;
-    if (code.size() != 1 || code[0].op->name != "gelu_tanh") return false;
-    while (s > 0 && !steps_[s - 1].op) --s;
-    return s > 0 && steps_[s - 1].op->name == "matmul";
+  bool is_behind_its_product(std::size_t s) const {
+    std::size_t before = s;
+    while (before > 0 && !steps_[before - 1].op) --before;
+    return before > 0 && is_epilogue(steps_[before - 1], steps_[s]);
   }
 
   bool read_between(std::size_t a, std::size_t b) const {
@@ -193,6 +190,12 @@ class Merging {
 };
 
 }  // namespace
+
+bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
+  if (product.op->name != "matmul" || next.op != &fused_op) return false;
+  const auto& code = next.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 && code[0].op->name == "gelu_tanh";
+}
 
 void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs) {
   Merging(graph, steps, outputs).run();

@@ -1,6 +1,8 @@
 // What compile() and Program do with a SharedArena.
 #pragma once
 
+#include <algorithm>
+
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/shared_arena.h>
 
@@ -16,6 +18,18 @@ class ArenaUse {
   std::shared_ptr<std::byte> scratch(Backend& backend, Device device, std::size_t bytes, const char* what) {
     return take(arena_.scratch_, backend, device, bytes, what);
   }
+
+  // What results() has to allocate for a program that needs so much.
+  std::size_t missing(std::size_t bytes) const {
+    return bytes > arena_.results_.bytes ? std::max(bytes, arena_.results_.least) : 0;
+  }
+  // A program that is compiled later needs these bytes.
+  void expect(std::size_t results, std::size_t scratch) {
+    arena_.results_.least = std::max(arena_.results_.least, results);
+    arena_.scratch_.least = std::max(arena_.scratch_.least, scratch);
+  }
+  // What programs compiled before and expected ones take of the kernels' scratch in any case.
+  std::size_t least_scratch() const { return std::max(arena_.scratch_.bytes, arena_.scratch_.least); }
 
   // Returns false if another program of the arena is running.
   bool begin(const void* program) {
@@ -33,7 +47,8 @@ class ArenaUse {
     if (*arena_.device_ != device)
       throw Error("[compile] the arena is on " + arena_.device_->text() + ", the program on " +
                   device.text());
-    if (bytes > block.bytes) block = {backend.allocate(bytes, what), bytes};
+    if (const std::size_t all = std::max(bytes, block.least); all > block.bytes)
+      block = {backend.allocate(all, what), all, block.least};
     return block.memory;
   }
 

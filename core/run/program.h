@@ -73,6 +73,12 @@ struct MemoryReport {
   std::size_t workspace = 0;   // kernels' scratch
   std::size_t results = 0;     // small fetched tensors, and the device's record of a run's error
   std::size_t parameters = 0;  // read or assigned; owned by the caller
+  // With CompileOptions::memory_budget: what is computed twice, so that the arena needs no more.
+  struct Recomputed {
+    int steps = 0;          // that compute something again
+    double moved = 0;       // bytes that they read and write in a run
+    std::size_t saved = 0;  // bytes of arena
+  } recomputed = {};
   std::size_t peak() const { return arena + inputs + constants + workspace + results + parameters; }
 };
 

@@ -18,6 +18,11 @@ class Backend;
 class SharedArena {
  public:
   SharedArena() = default;
+  // With room from the start for a program, compiled later, that needs these bytes for results and for
+  // scratch.
+  SharedArena(std::size_t results, std::size_t scratch) {
+    results_.least = results, scratch_.least = scratch;
+  }
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
@@ -30,6 +35,7 @@ class SharedArena {
   struct Block {
     std::shared_ptr<std::byte> memory;
     std::size_t bytes = 0;
+    std::size_t least = 0;  // to be allocated
   };
   Block results_, scratch_;
   std::optional<Device> device_;  // of the first program

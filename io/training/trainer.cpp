@@ -46,10 +46,12 @@ Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimiz
       o_(checked(std::move(options), where)),
       hooks_(std::move(hooks)),
       store_(store),
-      training_(model, optimizer, o_.program, o_.seed, where),
-      evaluation_(model, o_.program, where),
+      shared_(sharing_memory(model, o_.program, where)),
+      training_(model, optimizer, shared_, o_.seed, where),
+      evaluation_(model, shared_, where),
       x_(static_cast<std::size_t>(o_.program.batch * model.context)),
       y_(x_.size()) {
+  TrainingMemory{training_.memory(), evaluation_.program().memory()}.require(o_.program.memory_budget);
   if (batches.answers() > 0 && !o_.program.predictions)
     throw Error(
         in_context("[trainer] the batches count right answers, which needs program.predictions", where));

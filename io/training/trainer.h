@@ -40,7 +40,8 @@ class Trainer {
   };
 
   // With a store, checkpoints go there; its directory has metrics.jsonl. The arguments must outlive the
-  // Trainer, except options and hooks. Plans both programs and allocates their memory. Error for options that
+  // Trainer, except options and hooks. Plans both programs and allocates their memory, one
+  // arena for both. OutOfMemory for a program.memory_budget that is too small. Error for options that
   // no run can have: negative steps, intervals below 1, program.plan_only, and no program.predictions for
   // batches with answers.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
@@ -83,6 +84,7 @@ class Trainer {
   const Options o_;
   const Hooks hooks_;
   io::CheckpointStore* store_;
+  const ProgramOptions shared_;  // of both programs
   TrainingProgram training_;
   EvaluationProgram evaluation_;
   std::size_t step_tokens_;

@@ -1,7 +1,12 @@
 #include <tilegrad/nn/training/training.h>
 
+#include <algorithm>
+#include <utility>
+
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/ops/ops.h>
+#include "core/base/alignment.h"
+#include "core/run/arena_use.h"
 #include "nn/training/targets.h"
 
 namespace tg::train {
@@ -33,6 +38,7 @@ Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Precis
 CompileOptions compile_options(const ProgramOptions& o) {
   return {.threads = o.threads,
           .tf32 = o.precision == nn::Precision::tf32,
+          .arena = o.arena,
           .verify = o.verify,
           .plan_only = o.plan_only};
 }
@@ -50,10 +56,27 @@ double share_of(std::size_t i, std::size_t size, std::span<const std::int32_t> t
                   : static_cast<double>(count_targets(targets.subspan(i, size))) / static_cast<double>(all);
 }
 
+std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
+  std::size_t bytes = 0;
+  for (const Parameter& p : parameters) bytes += aligned_bytes(p.bytes());
+  return bytes;
+}
+
+// Rounded up; in KiB below 10 MiB.
+std::string size_text(std::size_t bytes) {
+  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
+  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
+}
+
+// What a program has beside its parameters, and beside an arena that it shares.
+std::size_t own_bytes(const MemoryReport& m) {
+  return m.inputs + m.constants + m.results;
+}
+
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
                  const ProgramOptions& o) {
   CompileOptions options = compile_options(o);
-  options.assign = assign;
+  options.assign = assign, options.memory_budget = o.memory_budget;
   return compile(graph, results, options);
 }
 
@@ -82,8 +105,9 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
 
 // sum' = (0 for the first batch of a step, else sum) + z·share: whatever a step that failed left behind is
 // gone.
-void TrainingProgram::add_up(const optim::Optimizer& optimizer, const ProgramOptions& options) {
+void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions options) {
   parts_ = std::make_unique<Parts>();
+  if (!options.arena) options.arena = std::make_shared<SharedArena>();
   const std::vector<Tensor> z = optimizer.differentiate(loss_);
   parts_->first = graph_.input("first", {}, i32);
   const Tensor first = not_equal(parts_->first, 0);
@@ -103,12 +127,29 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, const ProgramOpt
   }
   parts_->loss_sum = Parameter("loss", Array(Shape{}, compute_type(loss_.dtype())), parts_->sums[0].device());
   add(parts_->loss_sum, reshape(loss_, {}));
-  program_.emplace(compiled(graph_, {}, assign, options));
+  parts_->sum_bytes = bytes_of_all(parts_->sums) + bytes_of_all({parts_->loss_sum});
+  parts_->state_bytes = bytes_of_all(optimizer.state());
 
-  loss_ = copy(parts_->graph.param(parts_->loss_sum));
-  update_ = optimizer.update(loss_, means);
-  results_ = results_of(loss_, update_);
+  Tensor loss = copy(parts_->graph.param(parts_->loss_sum));
+  update_ = optimizer.update(loss, means);
+  results_ = results_of(loss, update_);
+  // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
+  const std::size_t budget = std::exchange(options.memory_budget, 0);
+  ProgramOptions batch = options;
+  if (budget > 0) {
+    ProgramOptions planned = options;
+    planned.plan_only = true;
+    const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
+    ArenaUse(*options.arena).expect(update.arena, update.workspace);
+    const std::size_t others = parts_->state_bytes + own_bytes(update);
+    batch.memory_budget = budget > others ? budget - others : 1;
+  }
+  program_.emplace(compiled(graph_, {}, assign, batch));
+  loss_ = loss;
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
+  if (budget > 0 && memory().peak() > budget)
+    throw OutOfMemory("[training] the update of the parameters needs " + size_text(memory().peak()) +
+                      "; memory_budget is " + size_text(budget));
 }
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
@@ -167,16 +208,15 @@ void TrainingProgram::set_step(std::int64_t step) {
 }
 
 MemoryReport TrainingProgram::memory() const {
-  MemoryReport sum = program_->memory();
-  if (!parts_) return sum;
-  const MemoryReport more = parts_->program->memory();  // of its parameters the sums are its own
-  std::size_t sums = parts_->loss_sum.bytes();
-  for (const Parameter& p : parts_->sums) sums += p.bytes();
-  sum.arena += more.arena, sum.alive += more.alive, sum.inputs += more.inputs,
-      sum.constants += more.constants;
-  sum.workspace += more.workspace, sum.results += more.results, sum.parameters = more.parameters - sums;
-  sum.arena += sums, sum.alive += sums;
-  return sum;
+  MemoryReport both = program_->memory();
+  if (!parts_) return both;
+  const MemoryReport more = parts_->program->memory();  // on the same arena
+  both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
+  both.workspace = std::max(both.workspace, more.workspace);
+  both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
+  both.constants += parts_->sum_bytes;  // among the parameters of the first: they are its own
+  both.parameters += parts_->state_bytes - parts_->sum_bytes;
+  return both;
 }
 
 TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
@@ -205,11 +245,39 @@ Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
   return program_.fetch_later(results_);
 }
 
+std::size_t TrainingMemory::beside_parameters() const {
+  return std::max(training.arena, evaluation.arena) + std::max(training.workspace, evaluation.workspace) +
+         own_bytes(training) + own_bytes(evaluation);
+}
+
+void TrainingMemory::require(std::size_t budget) const {
+  if (budget == 0 || peak() <= budget) return;
+  throw OutOfMemory("[training] a step and an evaluation on one arena need " + size_text(peak()) +
+                    ", the evaluation " + size_text(evaluation.arena) +
+                    " for intermediate results; memory_budget is " + size_text(budget));
+}
+
+ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
+                              const std::source_location& where) {
+  ProgramOptions planned = options;
+  planned.plan_only = true;
+  const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
+  if (!options.arena) options.arena = std::make_shared<SharedArena>(evaluation.arena, evaluation.workspace);
+  if (options.memory_budget > 0) {
+    const std::size_t own = own_bytes(evaluation);
+    options.memory_budget = options.memory_budget > own ? options.memory_budget - own : 1;
+  }
+  return options;
+}
+
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options) {
   options.plan_only = true;
-  return {TrainingProgram(model, optimizer, options).memory(),
-          EvaluationProgram(model, options).program().memory()};
+  const ProgramOptions shared = sharing_memory(model, options);
+  const TrainingMemory memory{TrainingProgram(model, optimizer, shared).memory(),
+                              EvaluationProgram(model, shared).program().memory()};
+  memory.require(options.memory_budget);
+  return memory;
 }
 
 }  // namespace tg::train

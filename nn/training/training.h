@@ -17,6 +17,11 @@ struct ProgramOptions {
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
   std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged over all their targets
   bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
+  // Bytes for a training step, parameters and the optimizer's state included; 0: no limit. See
+  // CompileOptions::memory_budget. An EvaluationProgram has no use for it.
+  std::size_t memory_budget = 0;
+  // Of programs that never run at the same time; default: memory of its own, one for both of `accumulate`.
+  std::shared_ptr<SharedArena> arena = {};
 };
 
 // Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`
@@ -48,7 +53,8 @@ class TrainingProgram {
                 double learning_rate);
   Result result(const Pending& step) const;
   void set_step(std::int64_t step);  // the number of steps run before, from which dropout continues
-  MemoryReport memory() const;       // of the step; with `accumulate`, of both programs
+  // Of the step; with `accumulate`, of both programs, and `constants` includes the sums of gradients.
+  MemoryReport memory() const;
   // The node that first produced a NaN or an infinity in a step that was skipped, the one after `step` others
   // (core/report/bad_node.h); empty if there is none.
   std::string first_bad_node(const std::vector<std::int32_t>& tokens,
@@ -60,12 +66,14 @@ class TrainingProgram {
   struct Parts {
     std::vector<Parameter> sums;
     Parameter loss_sum;
-    Tensor first;  // [] i32, an input: not 0 for the first batch of a step
-    Tensor share;  // [], an input: of the step's targets, those that the batch has
+    Tensor first;                 // [] i32, an input: not 0 for the first batch of a step
+    Tensor share;                 // [], an input: of the step's targets, those that the batch has
+    std::size_t sum_bytes = 0;    // of all of these
+    std::size_t state_bytes = 0;  // of the optimizer's state
     Graph graph;
     std::optional<Program> program;
   };
-  void add_up(const optim::Optimizer& optimizer, const ProgramOptions& options);
+  void add_up(const optim::Optimizer& optimizer, ProgramOptions options);
   // Tokens of one batch; throws ShapeError unless these are those of a step.
   std::size_t batch_size(const std::vector<std::int32_t>& tokens,
                          const std::vector<std::int32_t>& targets) const;
@@ -103,14 +111,20 @@ class EvaluationProgram {
   Program program_;
 };
 
-// The exact memory of both programs, without allocating it.
+// The exact memory of both programs on one arena, without allocating it.
 struct TrainingMemory {
   MemoryReport training, evaluation;
-  std::size_t beside_parameters() const {
-    return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
-  }
+  std::size_t beside_parameters() const;
+  std::size_t peak() const { return training.parameters + beside_parameters(); }
+  void require(std::size_t budget) const;  // throws OutOfMemory if peak() is more; 0: no limit
 };
+// memory_budget is that of peak(). Throws OutOfMemory with the least that is possible.
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options);
+
+// The options of a TrainingProgram and an EvaluationProgram that run in turns: one arena for both, and for
+// the step a budget less what the evaluation has of its own.
+ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
+                              const std::source_location& where = std::source_location::current());
 
 }  // namespace tg::train

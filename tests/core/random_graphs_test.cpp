@@ -13,7 +13,7 @@ using namespace tg;
 // Values are matrices of whole numbers up to 9, so that every sum is exact in any order.
 class RandomGraph {
  public:
-  explicit RandomGraph(unsigned seed) : random_(seed) {
+  explicit RandomGraph(unsigned seed, int nodes = 24) : random_(seed) {
     for (int i = 0; i < 2; ++i) {
       feeds_.emplace_back(g_.input("x" + std::to_string(i), {n, n}, f64), numbers());
       values_.push_back(feeds_.back().input());
@@ -21,9 +21,14 @@ class RandomGraph {
       parameters_.emplace_back("p" + std::to_string(i), initial_.back());
       values_.push_back(g_.param(parameters_.back()));
     }
-    for (int i = 0; i < 24; ++i) values_.push_back(next());
+    for (int i = 0; i < nodes; ++i) values_.push_back(next());
     for (int i = 0; i < 4; ++i) fetched_.push_back(any());
     for (const Parameter& p : parameters_) assign_.push_back({p, any()});
+  }
+
+  MemoryReport memory(CompileOptions options) {
+    options.assign = assign_;
+    return compile(g_, fetched_, options).memory();
   }
 
   // The fetched tensors and the new parameters of two runs.
@@ -109,6 +114,33 @@ TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
         EXPECT_TRUE(got[i].same_bits(expected[i])) << "seed " << seed << ", way " << way << ", value " << i;
     }
   }
+}
+
+// Budgets from what a graph needs down to where nothing more can be saved.
+TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
+  int recomputed = 0, impossible = 0;
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    RandomGraph graph(seed, 80);  // so that values are used much later than they are made
+    const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
+    const std::size_t peak = graph.memory({.threads = 1, .plan_only = true}).peak();
+    for (int less = 1; less <= 4; ++less) {
+      const std::size_t budget = peak - static_cast<std::size_t>(less) * 37 * 37 * 8;
+      CompileOptions options{.threads = 1, .memory_budget = budget};
+      try {
+        const MemoryReport memory = graph.memory(options);
+        EXPECT_LE(memory.peak(), budget) << "seed " << seed;
+        recomputed += memory.recomputed.steps;
+      } catch (const OutOfMemory&) {
+        ++impossible;
+        break;
+      }
+      const std::vector<Array> got = graph.run(options);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(got[i].same_bits(expected[i])) << "seed " << seed << ", less " << less << ", value " << i;
+    }
+  }
+  EXPECT_GT(recomputed, 30);
+  EXPECT_GT(impossible, 0);
 }
 
 }  // namespace

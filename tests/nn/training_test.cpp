@@ -245,8 +245,12 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   EXPECT_EQ(plan.training.constants, taken.constants);
   EXPECT_EQ(plan.training.peak(), taken.peak());
   EXPECT_EQ(plan.evaluation.peak(), train::EvaluationProgram(model, options).program().memory().peak());
-  EXPECT_EQ(plan.beside_parameters(), plan.training.peak() + plan.evaluation.peak() -
-                                          plan.training.parameters - plan.evaluation.parameters);
+  // On one arena: the evaluation's is smaller.
+  EXPECT_LT(plan.evaluation.arena, plan.training.arena);
+  EXPECT_EQ(plan.beside_parameters(), plan.training.peak() - plan.training.parameters +
+                                          std::max(plan.evaluation.workspace, plan.training.workspace) -
+                                          plan.training.workspace + plan.evaluation.inputs +
+                                          plan.evaluation.constants + plan.evaluation.results);
   // More than any machine has.
   const std::size_t much = train::plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
   EXPECT_GT(much, std::size_t{1} << 44);
@@ -255,6 +259,64 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   EXPECT_THROW(planned.run(b.x, b.y, 1e-2), Error);
   EXPECT_THROW(planned.program().run(), Error);
   EXPECT_FALSE(planned.program().text().empty());
+}
+
+// Losses and parameters after two steps, and the memory of both programs.
+struct Trained {
+  std::vector<float> losses;
+  std::vector<Array> parameters;
+  train::TrainingMemory memory;
+  Trained(const train::ProgramOptions& options, double dropout) {
+    nn::Params params(1);
+    const nn::Model model(params, small(dropout));
+    const optim::AdamW optimizer(params.all());
+    const train::ProgramOptions shared = train::sharing_memory(model, options);
+    train::TrainingProgram training(model, optimizer, shared, 5);
+    train::EvaluationProgram evaluation(model, shared);
+    const Batch step(small(), options.batch * options.accumulate), batch(small(), options.batch);
+    for (int t = 0; t < 2; ++t) {
+      losses.push_back(training.run(step.x, step.y, 1e-2).loss);
+      losses.push_back(evaluation.run(batch.x, batch.y));
+    }
+    for (const Parameter& p : params.all()) parameters.push_back(p.read());
+    memory = {training.memory(), evaluation.program().memory()};
+    EXPECT_GE(shared.arena->bytes(), memory.evaluation.arena);
+    EXPECT_LE(shared.arena->bytes(), std::max(memory.training.arena, memory.evaluation.arena) +
+                                         std::max(memory.training.workspace, memory.evaluation.workspace));
+  }
+};
+
+TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
+  for (const std::int64_t accumulate : {1, 2})
+    for (const bool recompute : {false, true})
+      for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+        train::ProgramOptions o{.batch = 4,
+                                .threads = 1,
+                                .precision = precision,
+                                .accumulate = accumulate,
+                                .recompute = recompute};
+        const Trained free(o, 0.2);
+        EXPECT_EQ(free.memory.training.recomputed.steps, 0);
+        o.verify = accumulate == 1;
+        for (const double less : {0.01, recompute ? 0.02 : 0.08}) {
+          o.memory_budget = free.memory.peak() -
+                            static_cast<std::size_t>(less * static_cast<double>(free.memory.training.arena));
+          const Trained limited(o, 0.2);
+          EXPECT_LE(limited.memory.peak(), o.memory_budget);
+          EXPECT_GT(limited.memory.training.recomputed.saved, 0u);
+          EXPECT_EQ(limited.losses, free.losses);
+          for (std::size_t i = 0; i < free.parameters.size(); ++i)
+            EXPECT_TRUE(limited.parameters[i].same_bits(free.parameters[i])) << i;
+        }
+      }
+}
+
+TEST(TrainingProgram, SaysTheLeastMemoryThatItNeeds) {
+  nn::Params params(1);
+  const nn::Model model(params, small());
+  const optim::AdamW optimizer(params.all());
+  EXPECT_THROW(train::plan_memory(model, optimizer, {.batch = 4, .memory_budget = 1 << 16}), OutOfMemory);
+  EXPECT_THROW(train::TrainingProgram(model, optimizer, {.batch = 4, .memory_budget = 1 << 16}), OutOfMemory);
 }
 
 TEST(LargestBatch, IsTheLastThatFits) {

@@ -32,6 +32,19 @@ done
 "$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
 cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail "two seeds give the same weights"
 
+# A memory budget is kept, with the same numbers, and its trade is printed; one that is too small is refused with the least.
+deep=(--text "$text" --layers 4 --heads 2 --width 16 --context 16 --batch 2 --steps 4 --eval-every 2 --warmup 2 --sample 0
+  --dropout 0.1)
+"$train" "${deep[@]}" --out "$dir/free" >"$dir/free.txt" || fail "without a budget"
+peak() { sed -n 's/^peak .*(\(.*\) bytes)$/\1/p' "$1" | tr -d ,; }
+budget=$(($(peak "$dir/free.txt") * 97 / 100))
+"$train" "${deep[@]}" --memory-budget $budget --out "$dir/limited" >"$dir/limited.txt" || fail "with a budget"
+[ "$(peak "$dir/limited.txt")" -le $budget ] || fail "the budget is $budget, the peak $(peak "$dir/limited.txt")"
+grep -q '^budget .* → .* steps* done again, which move .* ms a step at' "$dir/limited.txt" || fail "no trade: $(grep ^budget "$dir/limited.txt")"
+cmp -s "$dir/free/last/model.safetensors" "$dir/limited/last/model.safetensors" || fail "other weights with a budget"
+"$train" "${deep[@]}" --memory-budget 1GiB --out "$dir/wide" >"$dir/wide.txt" || fail "with a wide budget"
+grep -q '^budget .*1.00 GiB: nothing is computed again' "$dir/wide.txt" || fail "a wide budget: $(grep ^budget "$dir/wide.txt")"
+
 # Every dtype trains, and writes weights in f32; tf32 is f32 on the CPU, the half types are not.
 for dtype in f32 tf32 bf16 f16; do
   "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
@@ -160,6 +173,8 @@ refuses 1 UTF-8 --text "$dir/latin" --out "$dir/x"
 refuses 1 context --text "$dir/short" --out "$dir/x"
 refuses 1 "$dir" --text "$dir" --out "$dir/x"
 refuses 1 "$text" "${small[@]}" --out "$text"
+refuses 1 'needs at least' "${deep[@]}" --memory-budget 64KiB --out "$dir/x"
+refuses 2 'size like 500MiB' "${deep[@]}" --memory-budget much --out "$dir/x"
 refuses 1 memory --text "$text" --context 16 --width 16384 --heads 1 --layers 256 --out "$dir/x"
 # Too large a batch: what it needs, what there is, and the largest that fits.
 large=(--text "$text" --layers 64 --width 64 --heads 1 --context 128)

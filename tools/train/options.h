@@ -12,8 +12,9 @@ namespace tg {
 struct TrainOptions : ModelOptions {
   DataOptions data;
   std::string from;  // a Hugging Face folder; empty: a new model
-  std::string out = "out/train", backend = "cpu", dtype = "f32";
-  Device device;  // of `backend`
+  std::string out = "out/train", backend = "cpu", dtype = "f32", memory_budget;
+  Device device;           // of `backend`
+  std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
   std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0;
   LoraTraining lora;
   OptimizerOptions learning;
@@ -23,6 +24,8 @@ struct TrainOptions : ModelOptions {
 
 // Every option with its help and its limits, and the examples.
 void declare_options(Args& args, TrainOptions& o);
+// Takes the size of --memory-budget. Returns what is wrong with it, or "".
+std::string take_budget(TrainOptions& o);
 // The first option on the command line that a model from a folder does not have, as a mistake; empty if there
 // is none.
 std::string not_for_from(const Args& args, TrainOptions& o);

@@ -1,0 +1,158 @@
+// CompileOptions::memory_budget: what is cheap is computed again instead of being kept
+// (core/compile/recompute.h).
+#include "core/compile/recompute.h"
+
+#include <gtest/gtest.h>
+
+#include <tilegrad/tilegrad.h>
+#include "core/compile/liveness.h"
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::error_of;
+
+constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
+constexpr std::size_t matrix = n * n * 4;
+
+// Products forth and back, as in training: f(h) is an operand of the next product and, much later, of
+// another.
+struct Chain {
+  using Function = std::function<Tensor(const Tensor&)>;
+  Graph g;
+  Tensor x = g.input("x", {n, n});
+  Tensor loss;
+
+  explicit Chain(const Function& f, int layers = 6) {
+    Tensor h = x;
+    std::vector<Tensor> hs, fs;
+    for (int i = 0; i < layers; ++i) {
+      fs.push_back(f(h));
+      hs.push_back(h);
+      h = matmul(fs.back(), x);
+    }
+    Tensor z = h;
+    for (std::size_t i = fs.size(); i-- > 0;) z = matmul(matmul(z, fs[i]), hs[i]);
+    loss = sum(z);
+  }
+
+  Program compiled(std::size_t budget, bool verify = false) {
+    return compile(g, {loss}, {.threads = 1, .memory_budget = budget, .verify = verify});
+  }
+  Array run(Program program) const {
+    std::vector<float> numbers(static_cast<std::size_t>(n * n));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 17) / 136 - 0.05f;
+    program.run({{x, numbers}});
+    return program.fetch(loss);
+  }
+};
+
+int count(const Program& program, const std::string& what) {
+  int all = 0;
+  for (const Step& s : program.steps()) all += s.name.find(what) != std::string::npos;
+  return all;
+}
+
+const Chain::Function gelu_of = [](const Tensor&h) { return gelu(h); },
+                      norm_of = [](const Tensor&h) { return layer_norm(h); };
+
+TEST(Recompute, DoesNothingWithoutABudgetOrWithinIt) {
+  Chain chain(gelu_of);
+  const Program free = chain.compiled(0), same = chain.compiled(free.memory().peak());
+  EXPECT_EQ(free.memory().recomputed.steps, 0);
+  EXPECT_EQ(same.memory().recomputed.steps, 0);
+  EXPECT_EQ(same.memory().recomputed.saved, 0u);
+  EXPECT_EQ(same.text(), free.text());
+}
+
+TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
+  for (const Chain::Function& f : {gelu_of, norm_of}) {
+    Chain chain(f);
+    const Program free = chain.compiled(0);
+    const Array expected = chain.run(free);
+    for (int saved = 1; saved <= 4; ++saved) {
+      const std::size_t budget = free.memory().peak() - static_cast<std::size_t>(saved) * matrix;
+      const Program program = chain.compiled(budget, true);
+      const MemoryReport::Recomputed again = program.memory().recomputed;
+      EXPECT_LE(program.memory().peak(), budget);
+      EXPECT_EQ(again.steps, saved) << "no more than it takes";
+      EXPECT_EQ(again.saved, free.memory().arena - program.memory().arena);
+      EXPECT_GE(again.moved, saved * 2.0 * matrix);
+      EXPECT_LE(again.moved, saved * 2.1 * matrix);
+      EXPECT_EQ(count(program, "matmul"), count(free, "matmul"));
+      EXPECT_EQ(count(program, "again"), saved);
+      EXPECT_TRUE(chain.run(program).same_bits(expected));
+    }
+  }
+}
+
+TEST(Recompute, SaysTheLeastThatItCanReach) {
+  Chain chain(gelu_of);
+  const std::string error = error_of([&] { chain.compiled(matrix); });
+  EXPECT_NE(error.find("[compile] the program needs at least "), std::string::npos) << error;
+  EXPECT_NE(error.find("computed again"), std::string::npos) << error;
+  EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
+}
+
+TEST(Recompute, RepeatsNoProductAndNoAttention) {
+  for (const Chain::Function& f :
+       {Chain::Function([](const Tensor& h) { return matmul(h, h); }), Chain::Function([](const Tensor& h) {
+          const Tensor q = h.view({1, 1, n, n});
+          return flash_attn(q, q, q).o.view({n, n});
+        })}) {
+    Chain chain(f);
+    const std::size_t peak = chain.compiled(0).memory().peak();
+    EXPECT_THROW(chain.compiled(peak - matrix), OutOfMemory);
+  }
+}
+
+// A cast of a weight is used early and late. It can be done again as long as the weight is what it was.
+TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
+  for (const bool changes_early : {false, true}) {
+    Graph g;
+    Parameter w("w", Array(Shape{n, n}, f32));
+    const Tensor x = g.input("x", {n, n}), old = g.param(w), cast = gelu(old);
+    const Tensor early = matmul(cast, x), after_early = old + early;
+    std::vector<Tensor> kept{early};
+    for (int i = 0; i < 4; ++i) kept.push_back(matmul(kept.back(), x));
+    Tensor late = x;
+    for (std::size_t i = kept.size(); i-- > 0;) late = matmul(late, kept[i]);
+    late = matmul(late, cast);
+    const std::vector<Assign> assign{{w, changes_early ? after_early : old + late}};
+    const auto compiled = [&](std::size_t budget) {
+      return compile(g, {late}, {.assign = assign, .threads = 1, .memory_budget = budget});
+    };
+    const auto run = [&](Program program) {
+      Array start({n, n}, f32);
+      for (std::int64_t i = 0; i < start.numel(); ++i) start.set(i, static_cast<double>(i % 13) / 8);
+      w.write(start);
+      program.run({{x, std::vector<float>(static_cast<std::size_t>(n * n), 0.03f)}});
+      return std::pair(program.fetch(late), w.read());
+    };
+    const std::size_t budget = compiled(0).memory().peak() - matrix;
+    if (changes_early) {
+      EXPECT_THROW(compiled(budget), OutOfMemory);
+      continue;
+    }
+    const auto expected = run(compiled(0)), got = run(compiled(budget));
+    EXPECT_EQ(compiled(budget).memory().recomputed.steps, 1);
+    EXPECT_TRUE(got.first.same_bits(expected.first));
+    EXPECT_TRUE(got.second.same_bits(expected.second));
+  }
+}
+
+// What is used late only is not computed twice, but later.
+TEST(Recompute, MovesWhatIsNotUsedEarly) {
+  Graph g;
+  const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {4 * n, n}), late = gelu(x);
+  const Tensor wide = matmul(x, matmul(tall, x).view({n, 4 * n}));
+  const Tensor y = matmul(matmul(wide, tall), late);
+  const std::size_t peak = compile(g, {y}, {.threads = 1}).memory().peak();
+  const Program program = compile(g, {y}, {.threads = 1, .memory_budget = peak - matrix});
+  EXPECT_LE(program.memory().peak(), peak - matrix);
+  EXPECT_EQ(program.memory().recomputed.steps, 0);
+  EXPECT_EQ(count(program, "gelu"), 1);
+}
+
+}  // namespace

@@ -1,0 +1,31 @@
+// Sizes of memory, as options say them.
+#pragma once
+
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tg {
+
+// A positive number and what stands behind it: "1.5GiB" → 1.5 and "GiB".
+inline std::optional<std::pair<double, std::string_view>> number_with_unit(std::string_view text) {
+  double n = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, n);
+  if (error != std::errc() || !(n > 0)) return std::nullopt;
+  return std::pair(n, std::string_view(stop, static_cast<std::size_t>(end - stop)));
+}
+
+// The bytes of "64MiB", "1.5GiB" or "4096"; nothing for another text, and from 2^62.
+inline std::optional<double> bytes_named(std::string_view text) {
+  const auto parts = number_with_unit(text);
+  for (const auto& [unit, factor] :
+       {std::pair<std::string_view, double>("", 1), {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}})
+    if (parts && parts->second == unit && parts->first * factor < 0x1p62) return parts->first * factor;
+  return std::nullopt;
+}
+
+}  // namespace tg
