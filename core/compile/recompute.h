@@ -1,7 +1,7 @@
-// Recomputation, or rematerialisation, for CompileOptions::memory_budget: values that are cheap to compute, such as outputs of norms, activations
-// and half copies of weights, are computed again right before their late uses instead of being kept in
-// between. Unlike checkpoint(), which runs whole parts of a model again, it never repeats a product or an
-// attention.
+// Recomputation, or rematerialisation, for CompileOptions::memory_budget: values that are cheap to compute,
+// such as outputs of norms, activations and half copies of weights, are computed again right before their
+// late uses instead of being kept in between. Unlike checkpoint(), which runs whole parts of a model again,
+// it never repeats a product or an attention.
 #pragma once
 
 #include "core/compile/assignments.h"
