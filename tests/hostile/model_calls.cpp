@@ -144,7 +144,8 @@ train::ProgramOptions program_options(World& w) {
           .precision = w.one_of({Precision::full, Precision::bf16, Precision::f16}),
           .predictions = w.chance(0.5),
           .accumulate = w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(2)),
-          .recompute = w.chance(0.3)};
+          .recompute = w.chance(0.3),
+          .memory_budget = w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : 0};
 }
 
 void train_model(World& w) {
@@ -153,12 +154,14 @@ void train_model(World& w) {
   w.trace += "train " + c.text() + "\n";
   const Model model(params, c);
   const auto o = optimizer(w, w.hostile() ? Draw<std::vector<Parameter>>::of(w) : params.all());
-  const train::ProgramOptions options = program_options(w);
+  train::ProgramOptions options = program_options(w);
+  if (w.chance(0.3)) options = train::sharing_memory(model, options);
   train::TrainingProgram step(model, *o, options, w.below(3));
   const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
   for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
-  (void)train::plan_memory(model, *o, options).beside_parameters();
+  const train::TrainingMemory planned = train::plan_memory(model, *o, options);
+  (void)planned.beside_parameters(), planned.require(options.memory_budget);
   step.first_bad_node(ids(w, n), ids(w, n), 0);
   train::EvaluationProgram evaluation(model, options);
   const Pending batch =
@@ -355,6 +358,7 @@ void model_parts(World& w) {
       w.chance(0.5) ? Draw<TensorArg>::of(w) : TensorArg(w.graph.input("tokens", {1, 2}, i32));
   const Tensor x = model.features(tokens);
   w.keep(x), w.keep(model.head(w.chance(0.5) ? TensorArg(x) : Draw<TensorArg>::of(w))), w.keep(model(tokens));
+  w.keep(model.loss(x, Draw<TensorArg>::of(w)));
 }
 
 LoraOptions lora_options(World& w) {
@@ -434,6 +438,8 @@ void language_model(World& w) {
   (void)m.device(), (void)m.count();
   w.keep(m.features_of(Draw<TensorArg>::of(w))), w.keep(m.head_of(Draw<TensorArg>::of(w)));
   w.keep(m.logits(Draw<TensorArg>::of(w)));
+  if (w.chance(0.5)) m.loss = [=](TensorArg x, TensorArg) { return f(x); };
+  w.keep(m.loss_of(Draw<TensorArg>::of(w), Draw<TensorArg>::of(w)));
   Generator g(m, {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
   (void)g.next(ids(w, 1));
 }
@@ -504,6 +510,7 @@ std::vector<Call> model_calls() {
          Params params(1);
          const Embedding table(Path(params) / Draw<std::string>::of(w), size(w), size(w), init(w));
          w.keep(table.head()(Draw<TensorArg>::of(w)));
+         if (const auto p = table.head().as_product(Draw<TensorArg>::of(w))) w.keep(p->x), w.keep(p->w);
        }},
       {"Weight",
        [](World& w) {

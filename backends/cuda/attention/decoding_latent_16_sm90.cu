@@ -10,7 +10,7 @@ void launch_few_heads(const cuda::Stream& s, const AttentionCall& call, const Wo
   set_boxes(plan, x);
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
-    launch_items<S>(s, x, work, plan, At::threads, Shared::bytes, attend<S>);
+    launch_items<S>(s, x, plan, At::threads, Shared::bytes, attend<S>);
   });
 }
 

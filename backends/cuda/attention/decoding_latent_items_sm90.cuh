@@ -239,8 +239,8 @@ inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows
 // Computes a call, which is in_pages(), by a kernel whose blocks have `threads` threads and `shared` bytes;
 // the ranges of each of its launches are merged after it.
 template <class S, class Kernel>
-void launch_items(const Stream& s, const AttentionCall& x, const Workspace& work, Plan plan, unsigned threads,
-                  std::size_t shared, Kernel kernel) {
+void launch_items(const Stream& s, const AttentionCall& x, Plan plan, unsigned threads, std::size_t shared,
+                  Kernel kernel) {
   AttentionCall rows = x;
   rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // a sink is merged, too
   for (int n = 0; plan.tiles = decoding::queries_of_launch(x, n), plan.tiles.count > 0; ++n) {

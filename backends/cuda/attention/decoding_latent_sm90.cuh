@@ -125,7 +125,7 @@ void launch(const Stream& s, const AttentionCall& call, const Workspace& work) {
   const AttentionCall x = decoding::in_pages(call);
   Plan plan = plan_of(x, work, At::queries);
   if (plan.box_rows > 0) plan.k = tensor_map(x.type, x.k, x.pool, x.Hk, x.page, x.d, plan.box_rows);
-  launch_items<S>(s, x, work, plan, At::threads, Shared::bytes, attend<S>);
+  launch_items<S>(s, x, plan, At::threads, Shared::bytes, attend<S>);
 }
 
 }  // namespace tg::cuda::attention::latents_sm90
