@@ -142,10 +142,10 @@ class Recomputing {
     for (std::size_t i = 0; i < known_.assign.size(); ++i)
       if (known_.directly[i])
         written_[known_.assign[i].target.key()] = now_.maker[value(known_.outputs.assigned[i]).root];
-    for (int s = 0; s < static_cast<int>(steps_.size()); ++s)
-      if (step(s).target) written_[step(s).target->key()] = s;
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+      if (const std::optional<Parameter>& target = steps_[s].target)
+        written_[target->key()] = static_cast<int>(s);
   }
-  const LoweredStep& step(int s) const { return steps_[static_cast<std::size_t>(s)]; }
 
   std::size_t planned() const { return plan_buffers(graph_, now_.buffers, 0, true).report.arena; }
 
