@@ -13,6 +13,9 @@ struct CrossEntropyAttrs {
   }
 };
 
+// A row's factor of linear_cross_entropy is never closer to 0, by which its target's 1 is divided.
+inline constexpr double least_row_factor = 1e-6;
+
 struct LinearCrossEntropyAttrs {
   std::int64_t ignore_index;
   double smoothing, z_loss;

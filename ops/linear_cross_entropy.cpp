@@ -33,9 +33,8 @@ void check_head(const Operand& x, const Operand& w, const Operand& targets) {
 
 // h of c = ξ. A row where it is 0 has no gradient but that of its target, which G would hold times infinity.
 Tensor head_factor(const Tensor& lse, double z_loss) {
-  constexpr double least = 1e-6;
   const Tensor h = 1 + 2 * z_loss * lse;
-  return where(less(abs(h), least), least, h);
+  return where(less(abs(h), least_row_factor), least_row_factor, h);
 }
 
 Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {

@@ -79,7 +79,7 @@ inline void print_memory(std::size_t weights, const train::TrainingMemory& memor
   print_row("memory", mib(weights) + " parameters, " + mib(training.parameters - weights) + " optimizer, " +
                           mib(arena) + " activations and gradients,");
   print_row("", mib(workspace) + " workspace, " + mib(memory.beside_parameters() - arena - workspace) +
-                    " inputs and results; an evaluation" + " uses " + mib(evaluation.arena) +
+                    " inputs and results; an evaluation uses " + mib(evaluation.arena) +
                     " of the same memory");
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
 }

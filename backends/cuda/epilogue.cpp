@@ -1,5 +1,7 @@
 #include "backends/cuda/epilogue.h"
 
+#include <algorithm>
+
 #include <tilegrad/ops/flash_attn.h>
 #include "core/compile/lower.h"
 
@@ -26,6 +28,11 @@ bool crosses(const Arg& read, const Arg& written) {
   const bool same = read.data == written.data && read.layout.is_contiguous() &&
                     written.layout.is_contiguous() && read.layout.numel() == written.layout.numel();
   return !same && overlap(range_of(read), range_of(written));
+}
+
+bool meets(const Arg& a, std::span<const Arg> others) {
+  return std::any_of(others.begin(), others.end(),
+                     [&](const Arg& other) { return overlap(range_of(a), range_of(other)); });
 }
 
 bool is_gelu_of(const Step& product, const Step& next) {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/written_memory.h"
@@ -14,6 +15,9 @@ namespace tg::cuda {
 // Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
 // then writes number i of the other.
 bool crosses(const Arg& read, const Arg& written);
+
+// Whether one of `others` shares memory with `a`.
+bool meets(const Arg& a, std::span<const Arg> others);
 
 // Whether `next` computes gelu or gelu_tanh of the whole result of the matmul step before it, and nothing
 // else.

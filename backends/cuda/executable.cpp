@@ -31,6 +31,10 @@ CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOpti
       nullptr};
 }
 
+bool CudaExecutable::is_of_rows(std::size_t step, const PrepareOptions& options) const {
+  return steps_[step].op->name == "matmul" && is_product_of_rows(task_of(step, options).call);
+}
+
 // The steps from `first` on that one kernel computes: a product with the sum or norm before it, the gelu
 // after it, or both; attention with what is added to its cache; a norm's gradient with the sum after it.
 // Without a plan it is the first step alone.
@@ -39,18 +43,16 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
   const auto call = [&](std::size_t i) { return task_of(i, options).call; };
-  const auto is_of_rows = [&](std::size_t i) {
-    return steps_[i].op->name == "matmul" && is_product_of_rows(call(i));
-  };
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
   if (is_next(is_sum_of, first))
     return {first, first + 1, plan_with_sum(call(first), steps_[first + 1], steps_[first].reads[0] > 1)};
-  const bool prepares = (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1);
+  const bool prepares =
+      (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1, options);
   const std::size_t at = first + prepares, last = at + is_next(is_gelu_of, at);
   if (first == last) return {first, first, nullptr};
-  if (!is_of_rows(at)) return {at, last, plan_with_gelu(call(at), steps_[last])};
+  if (!is_of_rows(at, options)) return {at, last, plan_with_gelu(call(at), steps_[last])};
   return {at, last,
           plan_of_rows(call(at), written_, prepares ? &steps_[first] : nullptr,
                        at < last ? &steps_[last] : nullptr)};
@@ -70,7 +72,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
     if (!t.kernel && steps_[at].op->host) {
       t.kernel = &host_kernel;
       plan = plan_host(steps_[at], thrown_);
-    } else if (!plan && steps_[at].op->name == "matmul" && is_product_of_rows(t.call)) {
+    } else if (!plan && is_of_rows(at, options)) {
       plan = plan_of_rows(t.call, written_, nullptr, nullptr);
     } else if (!plan && t.kernel && t.kernel->plan) {
       plan = t.kernel->plan(t.call);

@@ -47,6 +47,7 @@ class CudaExecutable final : public Executable {
     std::size_t made_by, last;
     std::shared_ptr<const void> plan;
   };
+  bool is_of_rows(std::size_t step, const PrepareOptions& options) const;  // a product of rows (epilogue.h)
   Joint joint_at(std::size_t first, const PrepareOptions& options) const;
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);

@@ -396,14 +396,9 @@ bool overwrites(const Step& other, const Call& product) {
 
 // The norm of the product's row, as its kernel computes it: all blocks read what the norm reads, and one of
 // them writes what the norm writes while others still read. Nothing for a norm that lies otherwise.
-std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu,
-                                   const WrittenMemory& written) {
+std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu) {
   const auto& attrs = norm.attrs.as<NormAttrs>();
   const std::int64_t k = norm.out[0].layout.shape.back();
-  const auto reads = [](const Arg& out, std::span<const Arg> in) {
-    return std::any_of(in.begin(), in.end(),
-                       [&](const Arg& a) { return overlap(range_of(a), range_of(out)); });
-  };
   const auto overwritten = [&](const Arg& out) {  // then nobody reads it
     return overlap(range_of(product.out[0]), range_of(out)) ||
            (gelu && overlap(range_of(gelu->out[0]), range_of(out)));
@@ -413,7 +408,7 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
         reinterpret_cast<std::uintptr_t>(in.data) % 16 != 0 || overwritten(in))
       return std::nullopt;
   for (const Arg& out : norm.out)
-    if (reads(out, norm.in) || reads(out, product.in.subspan(1))) return std::nullopt;
+    if (meets(out, norm.in) || meets(out, product.in.subspan(1))) return std::nullopt;
   const bool centred = norm.op->name == "layer_norm";
   const auto unless_overwritten = [&](const Arg& out) { return overwritten(out) ? nullptr : out.data; };
   RowNorm n{};
@@ -426,7 +421,7 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
   n.part = static_cast<float>(1. / static_cast<double>(k)), n.eps = static_cast<float>(attrs.eps);
   n.centred = centred;
   n.constant =
-      std::none_of(norm.in.begin() + 1, norm.in.end(), [&](const Arg& v) { return written.overlaps(v); });
+      std::all_of(norm.in.begin() + 1, norm.in.end(), [&](const Arg& v) { return is_constant(v, product); });
   return n;
 }
 
@@ -470,7 +465,7 @@ std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& 
   if (sum)
     context.sum = {*in_shape_of(sum->in[0], call.out[0]), *in_shape_of(sum->in[1], call.out[0]), sum->out[0]};
   if (norm) {
-    context.norm = norm_of_row(*norm, call, gelu, written);
+    context.norm = norm_of_row(*norm, call, gelu);
     if (!context.norm || !normalises_row(call, context)) return nullptr;
   }
   return p;

@@ -14,4 +14,9 @@ std::size_t add_bytes(std::size_t a, std::size_t b, const char* what) {
   return a + b;
 }
 
+std::string bytes_text(std::size_t bytes) {
+  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
+  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
+}
+
 }  // namespace tg

@@ -27,12 +27,6 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
   return Device::cpu();
 }
 
-// Rounded up; in KiB below 10 MiB.
-std::string size_text(std::size_t bytes) {
-  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
-  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
-}
-
 struct Placed {
   Buffers buffers;
   MemoryPlan plan;
@@ -64,11 +58,11 @@ Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredSt
   if (m.peak() <= budget) return {.before = m.arena, .arena = m.arena};
   const Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
   if (others + r.arena > budget)
-    throw OutOfMemory("[compile] the program needs at least " + size_text(others + r.arena) + ", " +
-                      size_text(r.arena) +
-                      " of them for intermediate results, with all that is cheap computed " + "again, and " +
-                      size_text(others) + " for parameters, inputs and the kernels' " +
-                      "workspace; memory_budget is " + size_text(budget));
+    throw OutOfMemory(
+        "[compile] the program needs at least " + bytes_text(others + r.arena) + ", " + bytes_text(r.arena) +
+        " of them for intermediate results, with all that is cheap computed again, and " +
+        bytes_text(others) + " for parameters, inputs and the kernels' workspace; memory_budget is " +
+        bytes_text(budget));
   return r;
 }
 

@@ -40,10 +40,10 @@ class Trainer {
   };
 
   // With a store, checkpoints go there; its directory has metrics.jsonl. The arguments must outlive the
-  // Trainer, except options and hooks. Plans both programs and allocates their memory, one
-  // arena for both. OutOfMemory for a program.memory_budget that is too small. Error for options that
-  // no run can have: negative steps, intervals below 1, program.plan_only, and no program.predictions for
-  // batches with answers.
+  // Trainer, except options and hooks. Plans both programs and allocates their memory, one arena for both.
+  // OutOfMemory for a program.memory_budget that is too small. Error for options that no run can have:
+  // negative steps, intervals below 1, program.plan_only, and no program.predictions for batches with
+  // answers.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
           Options options, Hooks hooks, io::CheckpointStore* store = nullptr,
           const std::source_location& where = std::source_location::current());

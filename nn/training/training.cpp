@@ -62,12 +62,6 @@ std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
   return bytes;
 }
 
-// Rounded up; in KiB below 10 MiB.
-std::string size_text(std::size_t bytes) {
-  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
-  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
-}
-
 // What a program has beside its parameters, and beside an arena that it shares.
 std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
@@ -148,8 +142,8 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions o
   loss_ = loss;
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
   if (budget > 0 && memory().peak() > budget)
-    throw OutOfMemory("[training] the update of the parameters needs " + size_text(memory().peak()) +
-                      "; memory_budget is " + size_text(budget));
+    throw OutOfMemory("[training] the update of the parameters needs " + bytes_text(memory().peak()) +
+                      "; memory_budget is " + bytes_text(budget));
 }
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
@@ -252,13 +246,20 @@ std::size_t TrainingMemory::beside_parameters() const {
 
 void TrainingMemory::require(std::size_t budget) const {
   if (budget == 0 || peak() <= budget) return;
-  throw OutOfMemory("[training] a step and an evaluation on one arena need " + size_text(peak()) +
-                    ", the evaluation " + size_text(evaluation.arena) +
-                    " for intermediate results; memory_budget is " + size_text(budget));
+  throw OutOfMemory("[training] a step and an evaluation on one arena need " + bytes_text(peak()) +
+                    ", the evaluation " + bytes_text(evaluation.arena) +
+                    " for intermediate results; memory_budget is " + bytes_text(budget));
 }
 
-ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
-                              const std::source_location& where) {
+namespace {
+
+struct Shared {
+  ProgramOptions options;   // see sharing_memory
+  MemoryReport evaluation;  // as planned
+};
+
+Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options,
+                      const std::source_location& where) {
   ProgramOptions planned = options;
   planned.plan_only = true;
   const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
@@ -267,15 +268,21 @@ ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions opt
     const std::size_t own = own_bytes(evaluation);
     options.memory_budget = options.memory_budget > own ? options.memory_budget - own : 1;
   }
-  return options;
+  return {std::move(options), evaluation};
+}
+
+}  // namespace
+
+ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
+                              const std::source_location& where) {
+  return shared_by_both(model, std::move(options), where).options;
 }
 
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options) {
   options.plan_only = true;
-  const ProgramOptions shared = sharing_memory(model, options);
-  const TrainingMemory memory{TrainingProgram(model, optimizer, shared).memory(),
-                              EvaluationProgram(model, shared).program().memory()};
+  const Shared shared = shared_by_both(model, options, std::source_location::current());
+  const TrainingMemory memory{TrainingProgram(model, optimizer, shared.options).memory(), shared.evaluation};
   memory.require(options.memory_budget);
   return memory;
 }

@@ -17,7 +17,7 @@ Call product_of(const Call& call) {
 
 template <class C>
 C row_factor(C log_sum, C z_loss) {
-  const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(1e-6);
+  const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(least_row_factor);
   return h < least && h > -least ? least : h;
 }
 

@@ -43,10 +43,8 @@ bool decodes(const AttentionCall& x, const Gpu& gpu) {
 // Whether latents in one piece have as many ranges of keys at fixed places as the GPU has multiprocessors,
 // and so few heads that to read the keys is all that counts.
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
-  constexpr int few_heads = 16;
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
-  const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);
-  return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && dense && x.B * ranges >= gpu.processors;
+  return decoding::takes_few_heads(x) && x.B * ranges >= gpu.processors;
 }
 
 // Whether a block has the shared memory.

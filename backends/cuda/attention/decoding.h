@@ -122,6 +122,13 @@ TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {
 TG_HOST_DEVICE inline int pieces_of(const AttentionCall& x) {
   return (group_of(x) + most_heads - 1) / most_heads;
 }
+// Whether heads are so few, on one key head, that they have a kernel of their own
+// (decoding_latent_16_sm90.cuh). What is asked of rows in one piece is the same for all caches in pages.
+constexpr int few_heads = 16;
+inline bool takes_few_heads(const AttentionCall& x) {
+  const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);
+  return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && (x.table || dense);
+}
 EqualRanges ranges_by_wgmma(const AttentionCall& x);
 // Queries of the texts, L each, that the nth launch computes; none if their count is not positive.
 Tiles queries_of_launch(const AttentionCall& x, int n);

@@ -51,7 +51,7 @@ struct ThirdOfTile {
 };
 
 struct At {
-  static constexpr int rows = few_heads, thirds = 3, stages = 7, items = 2, groups = 2,
+  static constexpr int rows = decoding::few_heads, thirds = 3, stages = 7, items = 2, groups = 2,
                        threads = 128 * (1 + groups);
   using Q = SwizzledTile<rows, 576>;
   using ThirdOfQ = SwizzledTile<rows, 192>;

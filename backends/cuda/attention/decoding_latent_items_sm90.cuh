@@ -254,13 +254,7 @@ void launch_items(const Stream& s, const AttentionCall& x, Plan plan, unsigned t
   }
 }
 
-// Of a call with at most so many heads on one key head, in decoding_latent_16_sm90.cu. What is asked of rows
-// is the same for all caches in pages.
-constexpr int few_heads = 16;
-inline bool takes_few_heads(const AttentionCall& x) {
-  const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);
-  return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && (x.table || dense);
-}
+// Of decoding::takes_few_heads(), in decoding_latent_16_sm90.cu.
 void launch_few_heads(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 }  // namespace tg::cuda::attention::latents_sm90

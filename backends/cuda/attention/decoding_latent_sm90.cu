@@ -5,7 +5,7 @@
 namespace tg::cuda::attention {
 
 void launch_latents_sm90(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
-  if (latents_sm90::takes_few_heads(x)) return latents_sm90::launch_few_heads(s, x, work);
+  if (decoding::takes_few_heads(x)) return latents_sm90::launch_few_heads(s, x, work);
   with_16_bits(x.type, [&](auto zero) { latents_sm90::launch<decltype(zero)>(s, x, work); });
 }
 

@@ -285,13 +285,14 @@ struct WithSum {
   bool writes_z_x;
 };
 
-// Whether rows are held in registers; the arguments of the launch.
+// Whether rows are held in registers.
 template <class S>
 bool is_held(const Gradient& a) {
   return fits<S, GradientRow<S>>(a.n, a.rows, {&a.x, &a.z, &a.z_x}) && a.mean.quick_to_find(a.rows) &&
          a.scale.quick_to_find(a.rows) && staged_bytes<S>(a.n, 1) <= most_staged;
 }
 
+// The arguments of a launch, but for its workspace and the sum after it.
 template <bool centred>
 Gradient gradient_of(const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
@@ -373,10 +374,9 @@ std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool w
   with_float(c.in[0].dtype, [&](auto* type) { held = is_held<pointee_t<decltype(type)>>(a); });
   // A thread reads a row's numbers, and writes them then; what all read, or is written otherwise, lies apart.
   const Arg &z_x = c.out[0], &other = sum.in[sum.in[0].data == z_x.data], &total = sum.out[0];
-  bool apart = !crosses(c.in[0], total) && !crosses(c.in[1], total) && !crosses(other, total) &&
-               !crosses(other, z_x) && (!writes_z_x || !overlap(range_of(z_x), range_of(total)));
-  for (const Arg& in : c.in.subspan(2)) apart = apart && !overlap(range_of(in), range_of(total));
-  for (const Arg& out : c.out.subspan(1)) apart = apart && !overlap(range_of(out), range_of(total));
+  const bool apart = !crosses(c.in[0], total) && !crosses(c.in[1], total) && !crosses(other, total) &&
+                     !crosses(other, z_x) && !meets(total, c.in.subspan(2)) &&
+                     !meets(total, c.out.subspan(writes_z_x ? 0 : 1));
   if (!held || !apart) return nullptr;
   const Layout rows = row_major(z_x.layout.shape);
   return std::make_shared<WithSum>(

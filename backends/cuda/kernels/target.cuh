@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
+#include "ops/cross_entropy.h"
 
 namespace tg::cuda {
 
@@ -27,7 +28,7 @@ struct Targets {
 // 1 + 2λξ, the factor of a row's probabilities; not 0, by which the target's 1 is divided.
 template <class C>
 __device__ __forceinline__ C row_factor(C log_sum, C z_loss) {
-  const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(1e-6);
+  const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(least_row_factor);
   return h < least && h > -least ? least : h;
 }
 

@@ -61,15 +61,16 @@ TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
             << choices;
         EXPECT_TRUE(values[0].same_bits(expected));
         for (std::size_t i = 1; i < z.size(); ++i) EXPECT_TRUE(values[i].same_bits(z[i])) << i;
-        // Where another step reads the gradient, too, it is written. The sum takes the place of `other`, a
-        // copy.
+        // Where another step reads the gradient, too, it is written. The sum takes the place of `other`,
+        // which no step reads later.
         const auto columns = [](const Tensor& z_x, const Tensor& other) {
           return Tensors{sum(other + z_x, {0}), sum(z_x, {0})};
         };
-        const auto other_of = [&](Graph& g) {
-          return contiguous(transpose(reshape(g.constant(c.other), {n, rows}), 0, 1));
-        };
-        const std::vector<Array> with_z = c.run(kept, columns(c.record(kept)[0], other_of(kept))).first;
+        const auto other_of = [&](Graph& g) { return softmax(g.constant(c.other), -1); };
+        const Tensor other = other_of(kept);  // recorded first: nothing comes between gradient and sum
+        const auto [with_z, of_kept] = c.run(kept, columns(c.record(kept)[0], other));
+        EXPECT_NE(of_kept.find("with the sum after it\ndone by the previous step\n"), std::string::npos)
+            << of_kept;
         Graph by_step;
         const std::vector<Array> both =
             c.run(by_step, columns(by_step.constant(z[0]), other_of(by_step))).first;
