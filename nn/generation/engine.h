@@ -78,8 +78,8 @@ class Engine {
          const std::source_location& where = std::source_location::current());
   ~Engine();
 
-  // Compiles all programs that steps may need, which is else done when one is needed first, and runs each of
-  // them once, on no text.
+  // Compiles all programs that steps may need, and runs each of them once, on no text. Without it a program
+  // is compiled when a step first needs it.
   void prepare();
 
   // Throws Error for an empty prompt, a token that the model does not have, more tokens than its context or

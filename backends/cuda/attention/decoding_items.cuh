@@ -113,9 +113,9 @@ struct ShortTiles {
   unsigned short order[most_entries];
 };
 
-// Those that take longest come first, since a block takes every so manieth: but for short tiles, of which a
-// stream has some of its own, first all ranges that are neither early nor the last of their tile; then the
-// last ones, of any length; then the early ones. Key heads of a range are neighbours.
+// Those that take longest come first: of n blocks each takes every nth item. So, after the short tiles, of
+// which each stream has some of its own, come all ranges that are neither early nor the last of their tile;
+// then the last ones, of any length; then the early ones. Key heads of a range are neighbours.
 template <class Cache>
 struct Items {
   using Ranges = typename Cache::Ranges;
