@@ -12,9 +12,8 @@
 namespace tg::cuda::attention::decoding {
 
 template <class Multiplied, class Cache>
-__global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least_blocks)
-    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-           const __grid_constant__ Plan<Cache> plan, Faults faults) {
+__device__ __forceinline__ void decode_items(const AttentionCall& x, const Workspace& work,
+                                             const Plan<Cache>& plan, const Faults& faults) {
   using S = typename Multiplied::S;
   using At = typename Multiplied::At;
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -39,6 +38,14 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
     write_items<S, At, Cache, true>(x, work, items, memory);
   else if (warp >= At::streams)
     write_items<S, At, Cache, false>(x, work, items, memory);
+}
+
+template <class Multiplied, class Cache>
+__global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least_blocks)
+    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
+           const __grid_constant__ Plan<Cache> plan, Faults faults) {
+  if constexpr (may_be_launched<typename Multiplied::At>)
+    decode_items<Multiplied, Cache>(x, work, plan, faults);
 }
 
 template <class Multiplied, class Cache>

@@ -44,6 +44,20 @@ struct Shape {
   }
 };
 
+constexpr int most_streams(int D) {
+  return D > 128 ? 4 : 8;
+}
+// Whether a GPU that this code is compiled for may launch the shape: one with 227 KiB of shared memory for a
+// block has room for all streams, and nvcc needs no minutes for the others.
+#if defined(__CUDA_ARCH__)
+template <class At>
+constexpr bool may_be_launched = arch < 900 || arch >= 1200 || At::streams == most_streams(At::D);
+#else
+template <class At>
+constexpr bool may_be_launched = true;
+#endif
+static_assert(Shape<2, 128, 16, 8>::bytes(16) <= 227 << 10, "the largest shape");
+
 // The rows that decide how many streams there are, and whether a block has the shared memory: in pages the
 // number of rows must not, for how many streams there are decides bits.
 inline int rows_of_shape(const AttentionCall& x) {
@@ -54,7 +68,7 @@ inline int rows_of_shape(const AttentionCall& x) {
 // block has the shared memory. One item at a time has all of a multiprocessor.
 template <int size, int D, int rows, class F>
 auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
-  constexpr int most = D > 128 ? 4 : 8;
+  constexpr int most = most_streams(D);
   using Large = Shape<size, D, rows, most>;
   return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large())
                                                                 : f(Shape<size, D, rows, most / 2>());
