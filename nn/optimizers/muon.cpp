@@ -2,20 +2,47 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 namespace tg::optim {
 
 Tensor orthogonalized(const Tensor& x, int iterations) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // Jordan et al., 2024
-  const bool tall = x.size(0) > x.size(1);               // products are then of the smaller size
-  Tensor y = tall ? transpose(x, 0, 1) : x;
-  y = y / (sqrt(sum_squares(x)) + 1e-7);
+  const bool tall = x.size(-2) > x.size(-1);             // products are then of the smaller size
+  Tensor y = tall ? transpose(x, -2, -1) : x;
+  y = y / (sqrt(sum_squares(y, {-2, -1}, true)) + 1e-7);
   for (int i = 0; i < iterations; ++i) {
-    const Tensor squares = matmul(y, transpose(y, 0, 1));
+    const Tensor squares = matmul(y, transpose(y, -2, -1));
     y = a * y + matmul(b * squares + c * matmul(squares, squares), y);
   }
-  return tall ? transpose(y, 0, 1) : y;
+  return tall ? transpose(y, -2, -1) : y;
 }
+
+namespace {
+
+// Those of equal shape, one of them perhaps transposed, in one batch of products.
+std::vector<Tensor> all_orthogonalized(const std::vector<Tensor>& matrices, int iterations) {
+  const auto is_tall = [](const Tensor& x) { return x.size(0) > x.size(1); };
+  std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::vector<std::size_t>> by_shape;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const Tensor& x = matrices[i];
+    const auto [least, most] = std::minmax({x.size(0), x.size(1)});
+    by_shape[{x.dtype(), least, most}].push_back(i);
+  }
+  std::vector<Tensor> all(matrices.size());
+  for (const auto& [shape, places] : by_shape) {
+    std::vector<Tensor> batch;
+    for (const std::size_t i : places)
+      batch.push_back(is_tall(matrices[i]) ? transpose(matrices[i], 0, 1) : matrices[i]);
+    const std::vector<Tensor> done = unbind(orthogonalized(stack(batch), iterations));
+    for (std::size_t k = 0; k < places.size(); ++k)
+      all[places[k]] = is_tall(matrices[places[k]]) ? transpose(done[k], 0, 1) : done[k];
+  }
+  return all;
+}
+
+}  // namespace
 
 bool Muon::hidden_matrix(const Parameter& p) {
   if (p.shape().size() != 2) return false;
@@ -45,15 +72,22 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
 void Muon::append(const Step& step, std::vector<Assign>& assign) const {
   Graph& graph = step.learning_rate.graph();
   const Tensor taken = not_equal(step.scale, 0);
+  std::vector<Tensor> momenta, ahead;
   for (const Matrix& matrix : matrices_) {
+    const DType wide = compute_type(step.weights[matrix.place].dtype());
+    const Tensor g = cast(step.gradients[matrix.place], wide) * cast(step.scale, wide);
+    momenta.push_back(momentum_ * cast(graph.param(matrix.momentum), wide) + g);
+    ahead.push_back(g + momentum_ * momenta.back());
+  }
+  const std::vector<Tensor> directions = all_orthogonalized(ahead, iterations_);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const Matrix& matrix = matrices_[i];
     const Tensor &w = step.weights[matrix.place], b = graph.param(matrix.momentum);
     const DType wide = compute_type(w.dtype());
-    const Tensor g = cast(step.gradients[matrix.place], wide) * cast(step.scale, wide);
-    const Tensor after = momentum_ * cast(b, wide) + g, rate = cast(step.learning_rate, wide);
+    const Tensor rate = cast(step.learning_rate, wide);
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(w.size(0), w.size(1))));
-    const Tensor direction = size * orthogonalized(g + momentum_ * after, iterations_);
-    const Tensor p = (1 - rate * matrix.decay) * cast(w, wide) - rate * direction;
-    assign.push_back({matrix.momentum, where(taken, cast(after, b.dtype()), b)});
+    const Tensor p = (1 - rate * matrix.decay) * cast(w, wide) - rate * (size * directions[i]);
+    assign.push_back({matrix.momentum, where(taken, cast(momenta[i], b.dtype()), b)});
     assign.push_back({parameters()[matrix.place], where(taken, cast(p, w.dtype()), w)});
   }
   append_adamw(rest_, step, adamw_, assign);

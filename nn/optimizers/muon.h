@@ -2,7 +2,8 @@
 // matrix p [r, c],
 //   b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o,
 // where the last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate
-// serves both. Everything else (embeddings, head, gains, biases) is AdamW's.
+// serves both. Matrices of one shape, transposed ones too, are a batch of products. Everything else
+// (embeddings, head, gains, biases) is AdamW's.
 #pragma once
 
 #include <tilegrad/nn/optimizers/adamw.h>
@@ -45,8 +46,8 @@ class Muon final : public Optimizer {
   int iterations_;
 };
 
-// x [r, c] with its singular values moved near 1 (0.7 to 1.2): x/‖x‖ through iterations of a·x + (b·A +
-// c·A²)·x, A = x·xᵀ, with Jordan's coefficients. Zeros stay zeros.
+// Matrices x [..., r, c] with their singular values moved near 1 (0.7 to 1.2): x/‖x‖ through iterations of
+// a·x + (b·A + c·A²)·x, A = x·xᵀ, with Jordan's coefficients. Zeros stay zeros.
 Tensor orthogonalized(const Tensor& x, int iterations = 5);
 
 }  // namespace tg::optim

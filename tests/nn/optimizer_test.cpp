@@ -149,6 +149,40 @@ TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   }
 }
 
+TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
+  const Shape shapes[] = {{2, 3}, {3, 2}, {3, 3}, {2, 3}};
+  nn::Params params{1, f64};
+  Graph graph;
+  std::vector<Parameter> matrices;
+  std::vector<Feed> feeds;
+  Tensor loss = full(graph, {}, 0, f64);
+  for (std::size_t i = 0; i < std::size(shapes); ++i) {
+    matrices.push_back(params.create("m" + std::to_string(i), shapes[i], nn::Init::normal(1)));
+    const Tensor c = graph.input("c" + std::to_string(i), shapes[i], f64);
+    feeds.emplace_back(c, random_vector(static_cast<std::size_t>(numel(shapes[i])), static_cast<int>(i)));
+    loss = loss + sum(graph.param(matrices[i]) * c);
+  }
+  const optim::Optimizer::Update update =
+      optim::Muon(params.all(), {.momentum = 0, .weight_decay = 0, .clip = 0}).minimize(loss);
+  Program program = compile(graph, {update.grad_norm}, {.assign = update.assign, .verify = true});
+  const auto products = std::ranges::count_if(
+      program.steps(), [](const Step& s) { return s.name.find("matmul") != std::string::npos; });
+  EXPECT_EQ(products, 5 * 3 * 2) << "three in each iteration, of two shapes";
+  std::vector<Vector> before;
+  for (const Parameter& p : matrices) before.push_back(values(p));
+  feeds.emplace_back(update.learning_rate, 0.125);
+  program.run(feeds);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const auto rows = static_cast<std::size_t>(shapes[i][0]),
+               columns = static_cast<std::size_t>(shapes[i][1]);
+    const Vector o =
+        plain_orthogonalized(random_vector(rows * columns, static_cast<int>(i)), rows, columns, 5);
+    for (std::size_t k = 0; k < o.size(); ++k)
+      before[i][k] -= 0.125 * 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns))) * o[k];
+    EXPECT_TRUE(close(values(matrices[i]), before[i], 1e-11)) << shapes[i].text();
+  }
+}
+
 TEST(Muon, TakesHiddenMatricesOfEveryModel) {
   for (const nn::Architecture& architecture :
        {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{}),
