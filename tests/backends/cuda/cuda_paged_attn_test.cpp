@@ -16,6 +16,8 @@ class CudaPagedAttn : public ::testing::Test {
 };
 
 const CompileOptions on_gpu{.device = Device::cuda(), .verify = true};
+// For results that are compared with those of another program: verify would run each twice.
+const CompileOptions once{.device = Device::cuda()};
 
 TEST_F(CudaPagedAttn, IsItsDefinition) {
   for (const DType t : float_dtypes)
@@ -41,7 +43,7 @@ void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfText
   one.order = 3, one.room = room, one.texts = {0};
   for (const auto& [first, L, page] : parts) {
     one.L = L, one.lengths = {all.lengths[0] - all.L + first + L}, one.page = page;
-    const PagedCall::Result alone = one.run(on_gpu);
+    const PagedCall::Result alone = one.run(once);
     EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
     EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
   }
@@ -59,7 +61,7 @@ TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
 // What decoding takes: rows in pieces of 16 bytes that are not too long.
 TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   const auto choice = [](PagedCall c) {
-    const std::string all = c.run(on_gpu).choice;
+    const std::string all = c.run(once).choice;
     return all.substr(all.find(", ") + 2);  // after the architecture
   };
   for (const DType t : {bf16, f16})
@@ -160,7 +162,7 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
       one.order = 3;
       const auto compare = [&](std::size_t text, std::int64_t first, std::int64_t count) {
         one.texts = {all.texts[text]}, one.L = count, one.lengths = {all.lengths[text] - L + first + count};
-        const PagedCall::Result alone = one.run(on_gpu);
+        const PagedCall::Result alone = one.run(once);
         const auto b = static_cast<std::int64_t>(text);
         EXPECT_EQ(rows(alone.o, 0, 0, count), rows(together.o, b, first, count)) << text << ": " << first;
         EXPECT_EQ(rows(alone.lse, 0, 0, count), rows(together.lse, b, first, count)) << text << ": " << first;
@@ -196,7 +198,7 @@ TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
       one.page = 16, one.order = 3;
       for (std::size_t b = 0; b < TG_CROWD; b += b < 20 ? 1 : 29) {
         one.texts = {all.texts[b]}, one.lengths = {all.lengths[b]};
-        const PagedCall::Result alone = one.run(on_gpu);
+        const PagedCall::Result alone = one.run(once);
         const auto nth = static_cast<std::int64_t>(b);
         EXPECT_EQ(rows(alone.o, 0, 0, 1), rows(together.o, nth, 0, 1)) << b;
         EXPECT_EQ(rows(alone.lse, 0, 0, 1), rows(together.lse, nth, 0, 1)) << b;
@@ -209,7 +211,7 @@ TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
 TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
   PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
   c.texts = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
-  const std::string choice = c.run(on_gpu).choice;
+  const std::string choice = c.run(once).choice;
   EXPECT_TRUE(choice.ends_with("tensor cores, decoding, a cache in pages")) << choice;
   expect_defined(c, on_gpu, true);
   c.H = 20, c.L = 1, c.page = 3, c.sink = true, c.options.window_left = 20;
@@ -252,7 +254,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     c.texts = {0, 1, 2, 3, 4}, c.lengths = {63, 130, 0, 1, 64}, c.room = 1;
     if (heads == 16) c.lengths[0] = 8 * 64 - 1;
     if (page == 16) c.L = 2, c.sink = true;
-    const std::string choice = c.run(on_gpu).choice;
+    const std::string choice = c.run(once).choice;
     EXPECT_TRUE(choice.ends_with("decoding, a cache in pages")) << choice;
     EXPECT_EQ(choice.find("wgmma") != std::string::npos, has_wgmma()) << choice;
     expect_defined(c, on_gpu, true);
@@ -301,7 +303,7 @@ TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   one.L = 1, one.page = 16;
   for (const std::int64_t i : {0, 1, 1001, 1023, 1024, 1039}) {
     one.lengths = {20 + i + 1};
-    const PagedCall::Result alone = one.run(on_gpu);
+    const PagedCall::Result alone = one.run(once);
     EXPECT_EQ(rows(alone.o, 0, 0, 1), rows(together.o, 0, i, 1)) << i;
     EXPECT_EQ(rows(alone.lse, 0, 0, 1), rows(together.lse, 0, i, 1)) << i;
   }
