@@ -33,6 +33,7 @@ std::map<std::string, double> seconds_by_kind(Program& program, const Settings& 
 }  // namespace
 
 void run_train(const Settings& settings, const Machine& machine, Report& report) {
+  if (settings.train.model) return report_model(settings, machine, report);
   nn::ModelConfig config{.vocabulary = 65, .context = 64, .layers = 4, .heads = 4, .width = 128};
   std::int64_t batch = 12;
   if (!settings.shapes.empty()) {
