@@ -42,8 +42,8 @@ class StepDrawing {
         memory_top_(step_top + static_cast<int>(lanes_.size()) * (lane_high + lane_gap) + memory_gap),
         image_(step_left + step_wide + step_right, memory_top_ + memory_high + step_bottom, step_paper) {}
 
-  Image draw() {
-    text(step_left, 46, p_.title, step_title_size, step_ink);
+  Image draw(const std::string& title) {
+    text(step_left, 46, title, step_title_size, step_ink);
     for (std::size_t i = 0; i < lanes_.size(); ++i) draw_lane(lanes_[i], lane_top(i));
     draw_memory();
     draw_phases();
@@ -170,8 +170,8 @@ class StepDrawing {
 
 }  // namespace
 
-StepPicture step_picture(const Program& program, std::span<const double> seconds, std::string title) {
-  StepPicture p{.title = std::move(title)};
+StepPicture step_picture(const Program& program, std::span<const double> seconds) {
+  StepPicture p;
   std::vector<std::size_t> alive(program.steps().size() + 1);
   for (const ArenaBuffer& b : program.buffers())
     for (int s = b.first; s <= b.last; ++s) alive[static_cast<std::size_t>(s)] += b.bytes;
@@ -186,8 +186,8 @@ StepPicture step_picture(const Program& program, std::span<const double> seconds
   return p;
 }
 
-plot::Image draw_step(const StepPicture& picture) {
-  return StepDrawing(picture).draw();
+plot::Image draw_step(const StepPicture& picture, const std::string& title) {
+  return StepDrawing(picture).draw(title);
 }
 
 }  // namespace tg::bench

@@ -18,13 +18,12 @@ struct StepPicture {
     Phase phase;
     std::size_t bytes;  // of the arena, in use meanwhile
   };
-  std::string title;
   std::vector<Kernel> kernels;
   std::size_t always = 0;  // bytes that are in use beside the arena's
 };
 
 // `seconds` of each step of the program.
-StepPicture step_picture(const Program& program, std::span<const double> seconds, std::string title);
-plot::Image draw_step(const StepPicture& picture);
+StepPicture step_picture(const Program& program, std::span<const double> seconds);
+plot::Image draw_step(const StepPicture& picture, const std::string& title);
 
 }  // namespace tg::bench

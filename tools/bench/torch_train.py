@@ -29,7 +29,7 @@ SETTINGS = dict(word.split("=", 1) for word in sys.argv[7:])
 ON_GPU = DEVICE.startswith("cuda")
 if ON_GPU and not torch.cuda.is_available():
     sys.exit(print("none PyTorch sees no GPU"))
-LEARNING_RATE = 1e-4
+LEARNING_RATE = 1e-4  # as bench_learning_rate
 
 
 def setting(name, otherwise=0):
@@ -50,7 +50,8 @@ def by_head(x, heads):
 
 
 def attend(q, k, v):
-    o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    groups = dict(enable_gqa=True) if q.shape[1] != k.shape[1] else {}
+    o = F.scaled_dot_product_attention(q, k, v, is_causal=True, **groups)
     return o.transpose(1, 2).flatten(2)
 
 

@@ -5,41 +5,19 @@
 #include <cmath>
 #include <filesystem>
 
-#include <tilegrad/core/report/profile.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/files/safetensors.h>
-#include <tilegrad/nn/models/model.h>
-#include "tools/batch_room.h"
-#include "tools/bench/families.h"
-#include "tools/bench/model_flops.h"
+#include "tools/bench/measured_step.h"
 #include "tools/bench/modes.h"
-#include "tools/bench/step_picture.h"
-#include "tools/bench/step_times.h"
-#include "tools/bench/torch_training.h"
+#include "tools/train_report.h"
 
 namespace tg::bench {
 
 namespace {
 
-// A step of this library's, measured.
-struct Measured {
-  std::int64_t parameters = 0;
-  FirstSteps first;
-  StepTimes times = {};
-  ModelFlops flops;
-  MemoryReport memory;
-  std::size_t weights = 0;  // bytes
-  std::vector<FamilyTime> families;
-};
-
-struct Formatted {
+std::string formatted(const char* format, auto... values) {
   char text[200];
-  operator std::string() const { return text; }
-};
-Formatted formatted(const char* format, auto... values) {
-  Formatted f;
-  std::snprintf(f.text, sizeof f.text, format, values...);
-  return f;
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
 }
 
 std::string bytes_text(std::size_t bytes) {
@@ -54,7 +32,9 @@ class ModelReport {
   void run() {
     if (!s_.train.plot.empty()) io::require_replaceable(s_.train.plot, "bench");
     const TemporaryFile weights(s_.compare);
-    const Measured m = measured(weights.path);
+    const MeasuredStep m = measure_step(s_, machine_, weights.path);
+    if (!s_.train.plot.empty())
+      draw_step(m.picture, description() + ": a training step").save_png(s_.train.plot);
     print(m);
     print_families(m);
     print_memory(m);
@@ -82,68 +62,6 @@ class ModelReport {
   }
   double tokens() const { return static_cast<double>(s_.train.batch * config_.context); }
 
-  Measured measured(const std::string& weights) const {
-    const auto bytes = static_cast<double>(config_.parameters()) * static_cast<double>(size_of(f32));
-    check_memory(s_.device, 3 * bytes, "the model with its optimizer");
-    nn::Params params(0, f32, s_.device);
-    const nn::Model model(params, config_);
-    if (!weights.empty()) save(params, weights);
-    optim::AdamW::Options adamw;
-    if (s_.dtype == f16) adamw.loss_scale = optim::LossScale{};
-    const optim::AdamW optimizer(params.all(), adamw);
-    train::ProgramOptions options{.batch = s_.train.batch,
-                                  .threads = s_.threads,
-                                  .precision = nn::precision_named(s_.dtype_name()),
-                                  .recompute = s_.train.recompute,
-                                  .memory_budget = s_.train.budget};
-    check_room(model, optimizer, options);
-    train::TrainingProgram training(model, optimizer, options);
-    Measured m{.parameters = params.count(),
-               .flops = model_flops(model, s_.train.batch),
-               .memory = training.memory()};
-    for (const Parameter& p : params.all()) m.weights += p.bytes();
-    const TrainBatch data(s_.train.batch, config_.context, config_.vocabulary);
-    const auto first = training.run(data.tokens, data.targets, bench_learning_rate);
-    m.first = {first.loss, first.grad_norm,
-               training.run(data.tokens, data.targets, bench_learning_rate).loss};
-    m.times = time_steps(training, data, s_.threads, s_, machine_);
-    const Profile p = profile(training.program(), {}, runs_of(m.times.median),
-                              [&] { return training.start(data.tokens, data.targets, bench_learning_rate); });
-    std::vector<double> seconds;
-    for (const StepTime& t : p.steps) seconds.push_back(t.seconds);
-    m.families = by_family(training.program().steps(), seconds);
-    if (!s_.train.plot.empty())
-      draw_step(step_picture(training.program(), seconds, description() + ": a training step"))
-          .save_png(s_.train.plot);
-    return m;
-  }
-
-  // As many as take about as long as the steps that were timed.
-  int runs_of(double seconds) const { return std::clamp(static_cast<int>(s_.seconds / seconds), 3, 50); }
-
-  void check_room(const nn::LanguageModel& model, const optim::AdamW& optimizer,
-                  train::ProgramOptions options) const {
-    options.plan_only = true;
-    check_batch(s_.device, s_.train.batch, [&](std::int64_t batch) {
-      options.batch = batch;
-      const MemoryReport m = train::TrainingProgram(model, optimizer, options).memory();
-      return m.peak() - m.parameters;
-    });
-  }
-
-  static void save(const nn::Params& params, const std::string& path) {
-    std::vector<Array> arrays;
-    arrays.reserve(params.all().size());
-    io::TensorMap tensors;
-    for (const Parameter& p : params.all()) {
-      const Array& a = arrays.emplace_back(p.read());
-      tensors[p.name()] = {a.dtype(),
-                           {a.shape().begin(), a.shape().end()},
-                           {a.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype())}};
-    }
-    io::save_safetensors(path, tensors);
-  }
-
   Row row(const std::string& name) const {
     const std::int64_t sizes[] = {config_.layers, config_.heads, config_.width, config_.context,
                                   s_.train.batch};
@@ -160,19 +78,17 @@ class ModelReport {
     report_.keep(std::move(r));
   }
 
-  void print(const Measured& m) {
+  void print(const MeasuredStep& m) {
     const StepTimes& t = m.times;
     const double peak = s_.train.peak > 0 ? s_.train.peak : t.peak * 1e9, rate = m.flops.step() / t.best;
     const std::string of = s_.train.peak > 0 ? "the given peak" : machine_.peak_name + " rate";
     print_row("model", description() + "; vocabulary " + grouped(config_.vocabulary));
     print_row("parameters", grouped(m.parameters));
     print_row("step", formatted("%.3f ms the fastest, %.3f ms the median of %d: ", t.best * 1e3,
-                                t.median * 1e3, t.runs)
-                              .text +
+                                t.median * 1e3, t.runs) +
                           grouped(std::llround(tokens() / t.best)) + " tokens/s");
-    print_row("model FLOP", formatted("%.4g T a step = ", m.flops.step() * 1e-12).text + m.flops.formula());
-    print_row("utilisation",
-              formatted("%.1f %% of %.4g TFLOP/s, ", 100 * rate / peak, peak * 1e-12).text + of);
+    print_row("model FLOP", formatted("%.4g T a step = ", m.flops.step() * 1e-12) + m.flops.formula());
+    print_row("utilisation", formatted("%.1f %% of %.4g TFLOP/s, ", 100 * rate / peak, peak * 1e-12) + of);
     print_row("first steps", formatted("loss %.4f, then %.4f; gradient norm %.4f", m.first.loss,
                                        m.first.next_loss, m.first.grad_norm));
     Row best = timed("step", t.best);
@@ -183,7 +99,7 @@ class ModelReport {
     keep("model FLOP", m.flops.step() * 1e-9, "GFLOP");
   }
 
-  void print_families(const Measured& m) {
+  void print_families(const MeasuredStep& m) {
     double sum = 0;
     for (const FamilyTime& f : m.families) sum += f.seconds;
     std::printf("\n%-20s %10s %8s %8s\n", "time by family", "ms", "share", "kernels");
@@ -199,7 +115,7 @@ class ModelReport {
     std::printf("%-20s %10.3f, one by one\n\n", "all", sum * 1e3);
   }
 
-  void print_memory(const Measured& m) {
+  void print_memory(const MeasuredStep& m) {
     const MemoryReport& r = m.memory;
     const std::size_t others = r.inputs + r.constants + r.results;
     print_row("peak memory", bytes_text(r.peak()) + ": parameters " + bytes_text(m.weights) + ", optimizer " +
@@ -213,7 +129,7 @@ class ModelReport {
     keep("workspace", mib(r.workspace), "MiB");
   }
 
-  void compare(const Measured& m, const std::string& weights) {
+  void compare(const MeasuredStep& m, const std::string& weights) {
     std::fflush(stdout);  // PyTorch takes its time
     TorchTraining torch(s_, weights);
     if (!torch.ready()) {
@@ -227,7 +143,7 @@ class ModelReport {
                           const std::string& memory) {
       std::printf("%-30s %10.3f %10.3f %12s %10s %12s\n", name.c_str(), best * 1e3, median * 1e3,
                   grouped(std::llround(tokens() / best)).c_str(),
-                  std::isnan(ratio) ? "" : formatted("%.2f x", ratio).text, memory.c_str());
+                  (std::isnan(ratio) ? "" : formatted("%.2f x", ratio)).c_str(), memory.c_str());
       std::fflush(stdout);
     };
     line("tilegrad", m.times.best, m.times.median, Row::none, bytes_text(m.memory.peak()));
