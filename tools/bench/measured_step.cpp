@@ -1,26 +1,12 @@
 #include "tools/bench/measured_step.h"
 
 #include <tilegrad/core/report/profile.h>
-#include <tilegrad/io/files/safetensors.h>
 #include <tilegrad/nn/models/model.h>
 #include "tools/batch_room.h"
 
 namespace tg::bench {
 
 namespace {
-
-void save(const nn::Params& params, const std::string& path) {
-  std::vector<Array> arrays;
-  arrays.reserve(params.all().size());
-  io::TensorMap tensors;
-  for (const Parameter& p : params.all()) {
-    const Array& a = arrays.emplace_back(p.read());
-    tensors[p.name()] = {a.dtype(),
-                         {a.shape().begin(), a.shape().end()},
-                         {a.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype())}};
-  }
-  io::save_safetensors(path, tensors);
-}
 
 void check_room(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                 train::ProgramOptions options) {
@@ -34,14 +20,13 @@ void check_room(const nn::LanguageModel& model, const optim::Optimizer& optimize
 
 }  // namespace
 
-MeasuredStep measure_step(const Settings& settings, const Machine& machine, const std::string& weights) {
+MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
   const TrainSettings& t = settings.train;
   const nn::ModelConfig& config = *t.model;
   const auto bytes = static_cast<double>(config.parameters()) * static_cast<double>(size_of(f32));
   check_memory(settings.device, 3 * bytes, "the model with its optimizer");
-  nn::Params params(0, f32, settings.device);
+  nn::Params params(weights_seed, f32, settings.device);
   const nn::Model model(params, config);
-  if (!weights.empty()) save(params, weights);
   optim::AdamW::Options adamw;
   if (settings.dtype == f16) adamw.loss_scale = optim::LossScale{};
   const optim::AdamW optimizer(params.all(), adamw);

@@ -19,8 +19,8 @@ struct MeasuredStep {
   StepPicture picture = {};
 };
 
-// Of settings.train. `weights`: a safetensors file to write the initial ones to, or "". Throws OutOfMemory if
-// the batch does not fit. Nothing of the model remains in memory.
-MeasuredStep measure_step(const Settings& settings, const Machine& machine, const std::string& weights);
+// Of settings.train. Throws OutOfMemory if the batch does not fit. Nothing of the model remains in memory.
+MeasuredStep measure_step(const Settings& settings, const Machine& machine);
+inline constexpr std::uint64_t weights_seed = 0;  // of the initial weights
 
 }  // namespace tg::bench

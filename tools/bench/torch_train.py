@@ -227,9 +227,9 @@ def saved_weights():
     return tensors
 
 
-def new_model():
+def new_model(weights):
     model = Loss()
-    model.load_state_dict(saved_weights())  # an error unless all names and shapes are equal
+    model.load_state_dict(weights)  # an error unless all names and shapes are equal
     return model.to(DEVICE)
 
 
@@ -243,12 +243,12 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def measure(way):
+def measure(way, weights):
     torch.compiler.reset()
     if ON_GPU:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    model = new_model()
+    model = new_model(weights)
     parameters = list(model.parameters())
     groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=0.1),
               dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
@@ -290,7 +290,8 @@ def main():
     if not ON_GPU:
         torch.set_num_threads(int(THREADS))
     try:
-        count = sum(p.numel() for p in new_model().parameters())
+        weights = saved_weights()  # the file itself is gone after "ready"
+        count = sum(p.numel() for p in new_model(weights).parameters())
     except (RuntimeError, KeyError) as error:
         sys.exit(print("none its model is another: " + " ".join(str(error).split())))
     on = torch.cuda.get_device_name() if ON_GPU else f"{THREADS} threads"
@@ -301,7 +302,7 @@ def main():
             answer = "- there are no CUDA graphs on the CPU"
         else:
             try:
-                answer = measure(way)
+                answer = measure(way, weights)
             except Exception as error:
                 answer = "- " + (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(answer, flush=True)

@@ -1,13 +1,49 @@
 #include "tools/bench/torch_training.h"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 
 #include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/nn/models/model.h>
 
 namespace tg::bench {
 
 namespace {
+
+// The initial weights, under the names that Hugging Face's models have, for another process to open.
+class WeightsFile {
+ public:
+  WeightsFile(const nn::ModelConfig& config, std::uint64_t seed)
+      : path_((std::filesystem::temp_directory_path() /
+               ("bench-" + std::to_string(::getpid()) + ".safetensors"))
+                  .string()) {
+    nn::Params params(seed);
+    const nn::Model model(params, config);
+    std::vector<Array> arrays;
+    arrays.reserve(params.all().size());
+    io::TensorMap tensors;
+    for (const Parameter& p : params.all()) {
+      const Array& a = arrays.emplace_back(p.read());
+      tensors[p.name()] = {a.dtype(),
+                           {a.shape().begin(), a.shape().end()},
+                           {a.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype())}};
+    }
+    io::save_safetensors(path_, tensors);
+  }
+  ~WeightsFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  WeightsFile(const WeightsFile&) = delete;
+  WeightsFile& operator=(const WeightsFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 std::vector<std::string> arguments(const Settings& settings, const std::string& weights) {
   char seconds[32];
@@ -44,8 +80,9 @@ std::string difference(const FirstSteps& got, const FirstSteps& expected, const 
   return "";
 }
 
-TorchTraining::TorchTraining(const Settings& settings, const std::string& weights)
-    : python_("torch_train.py", arguments(settings, weights)) {}
+// The file is gone once the process has it in its memory, and says so.
+TorchTraining::TorchTraining(const Settings& settings, std::uint64_t seed)
+    : python_("torch_train.py", arguments(settings, WeightsFile(*settings.train.model, seed).path())) {}
 
 TorchTraining::Step TorchTraining::step(const std::string& way) {
   const std::string answer = python_.ask(way);

@@ -16,8 +16,8 @@ std::string difference(const FirstSteps& got, const FirstSteps& expected, const 
 
 class TorchTraining {
  public:
-  // `weights`: a safetensors file of all parameters, under the names that Hugging Face's models have.
-  TorchTraining(const Settings& settings, const std::string& weights);
+  // Of settings.train, with the weights of that seed.
+  TorchTraining(const Settings& settings, std::uint64_t seed);
 
   bool ready() const { return python_.ready(); }
   const std::string& about() const { return python_.about(); }  // its versions, or why it is not ready

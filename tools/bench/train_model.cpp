@@ -1,9 +1,6 @@
 // A report on a model's training step: its speed as a share of the machine's, where the time goes, what
 // memory it needs, and PyTorch's beside it.
-#include <unistd.h>
-
 #include <cmath>
-#include <filesystem>
 
 #include <tilegrad/io/files/file.h>
 #include "tools/bench/measured_step.h"
@@ -31,32 +28,16 @@ class ModelReport {
 
   void run() {
     if (!s_.train.plot.empty()) io::require_replaceable(s_.train.plot, "bench");
-    const TemporaryFile weights(s_.compare);
-    const MeasuredStep m = measure_step(s_, machine_, weights.path);
+    const MeasuredStep m = measure_step(s_, machine_);
     if (!s_.train.plot.empty())
       draw_step(m.picture, description() + ": a training step").save_png(s_.train.plot);
     print(m);
     print_families(m);
     print_memory(m);
-    if (s_.compare) compare(m, weights.path);
+    if (s_.compare) compare(m);
   }
 
  private:
-  // For the initial weights, where another process is to read them.
-  struct TemporaryFile {
-    explicit TemporaryFile(bool is_needed) {
-      if (is_needed)
-        path = (std::filesystem::temp_directory_path() /
-                ("bench-" + std::to_string(::getpid()) + ".safetensors"))
-                   .string();
-    }
-    ~TemporaryFile() {
-      std::error_code ignored;
-      if (!path.empty()) std::filesystem::remove(path, ignored);
-    }
-    std::string path;
-  };
-
   std::string description() const {
     return config_.text() + ", batch " + grouped(s_.train.batch) + ", " + s_.dtype_name();
   }
@@ -129,9 +110,9 @@ class ModelReport {
     keep("workspace", mib(r.workspace), "MiB");
   }
 
-  void compare(const MeasuredStep& m, const std::string& weights) {
+  void compare(const MeasuredStep& m) {
     std::fflush(stdout);  // PyTorch takes its time
-    TorchTraining torch(s_, weights);
+    TorchTraining torch(s_, weights_seed);
     if (!torch.ready()) {
       std::printf("\nno PyTorch to compare with: %s\n", torch.about().c_str());
       return;
