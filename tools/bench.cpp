@@ -9,6 +9,7 @@
 #include "tools/bench/attention_options.h"
 #include "tools/bench/modes.h"
 #include "tools/bench/serve_options.h"
+#include "tools/bench/train_options.h"
 #include "tools/run_tool.h"
 
 namespace {
@@ -36,6 +37,7 @@ int run(int argc, char** argv) {
   Settings settings;
   AttentionCommandLine attention;
   ServeCommandLine serve;
+  TrainCommandLine train;
   std::vector<std::string> names;
   for (const Mode& m : modes) names.push_back(m.name);
 
@@ -65,6 +67,7 @@ int run(int argc, char** argv) {
               shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
   serve.declare(args);
+  train.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
@@ -81,6 +84,10 @@ int run(int argc, char** argv) {
   args.example("bench serve --requests 500 --picture pages.png",
                "many texts at once, in a contiguous cache and in pages of one");
   args.example("bench load", "a Hugging Face folder into bf16 weights, beside the rate of reading its file");
+  args.example(
+      "bench train --model llama --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 32000 "
+      "--batch 8 --backend cuda --dtype bf16 --compare --plot step.png",
+      "a model's training step beside PyTorch's, and where its time goes");
   args.example("bench lora --backend cuda --dtype bf16",
                "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
@@ -100,6 +107,8 @@ int run(int argc, char** argv) {
     return args.fail(mistake);
   if (std::string mistake = serve.take(args, mode); !mistake.empty()) return args.fail(mistake);
   settings.serve = serve.settings;
+  if (std::string mistake = train.take(args, mode); !mistake.empty()) return args.fail(mistake);
+  settings.train = train.settings;
   for (const std::string& s : shapes) {
     if (mode == "attention" || mode == "decode") break;
     settings.shapes.push_back(parse_shape(mode == "serve" ? serve_shape(s) : s));
@@ -113,6 +122,7 @@ int run(int argc, char** argv) {
   if (!attention.once.empty()) return run_attention_once(settings);
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
+  if (!settings.train.model) report.head();
   m.run(settings, machine, report);
   if (report.empty()) {
     std::fprintf(stderr, "bench: no row of %s has '%s' in its name\n", mode.c_str(), settings.filter.c_str());

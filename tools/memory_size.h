@@ -28,4 +28,14 @@ inline std::optional<double> bytes_named(std::string_view text) {
   return std::nullopt;
 }
 
+// Takes the size that an option says, if it is given. Returns what is wrong with it, or "".
+inline std::string take_bytes(const std::string& option, const std::string& text, std::size_t& bytes) {
+  if (text.empty()) return "";
+  const auto named = bytes_named(text);
+  if (!named || *named < 1)
+    return "--" + option + " got '" + text + "', expected a size like 500MiB or 1.5GiB";
+  bytes = static_cast<std::size_t>(*named);
+  return "";
+}
+
 }  // namespace tg

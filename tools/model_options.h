@@ -55,14 +55,16 @@ inline std::vector<ModelOption> model_options(ModelOptions& o) {
   return all;
 }
 
-inline void declare_model_options(Args& args, ModelOptions& o) {
+// `whose` begins the help of each, in a tool where not everything is about a model.
+inline void declare_model_options(Args& args, ModelOptions& o, const std::string& whose = "") {
   std::vector<std::string> names;
   for (const nn::Architecture& a : o.architectures) names.push_back(a.name());
-  args.option("model", "NAME", "architecture", o.architecture, {.choices = names});
+  args.option("model", "NAME", whose + "architecture", o.architecture, {.choices = names});
   for (const ModelOption& option : model_options(o)) {
     std::string help = option.setting.help;
     for (std::size_t i = option.of.size(); i-- > 0;)
       help = option.of[i] + (i + 1 == option.of.size() ? ": " : ", ") + help;
+    help = whose + help;
     const ArgLimits limits{
         .min = option.setting.min, .max = option.setting.max, .shown = option.setting.shown};
     if (std::int64_t* const* n = std::get_if<std::int64_t*>(&option.setting.value))
@@ -74,12 +76,13 @@ inline void declare_model_options(Args& args, ModelOptions& o) {
     else
       args.option(option.name(), "NAME", help, *std::get<std::string*>(option.setting.value));
   }
-  args.option("init", "NAME", "initial weights: GPT-2's N(0, init-std²), or those of PyTorch's layers",
-              o.initializer, {.choices = {"gpt2", "pytorch"}});
-  args.option("init-std", "X", "standard deviation of initial weights; GPT-2 uses 0.02 at width 768",
+  args.option("init", "NAME",
+              whose + "initial weights: GPT-2's N(0, init-std²), or those of PyTorch's layers", o.initializer,
+              {.choices = {"gpt2", "pytorch"}});
+  args.option("init-std", "X", whose + "standard deviation of initial weights; GPT-2 uses 0.02 at width 768",
               o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
-  args.option("dropout", "P", "dropout of embeddings, attention weights and block outputs", o.model.dropout,
-              {.min = 0, .max = 0.99});
+  args.option("dropout", "P", whose + "dropout of embeddings, attention weights and block outputs",
+              o.model.dropout, {.min = 0, .max = 0.99});
 }
 
 // Completes o.model from the other options. Returns what is wrong with them (one that the architecture does

@@ -11,11 +11,12 @@
 #include <tilegrad/io/training/sums.h>
 #include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/training/largest_batch.h>
 #include <tilegrad/ops/ceilings.h>
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
+#include "tools/batch_room.h"
+#include "tools/memory_size.h"
 #include "tools/run_tool.h"
 #include "tools/train/example_data.h"
 #include "tools/train/options.h"
@@ -281,18 +282,11 @@ class Run {
       const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.data.context);
       return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
     };
-    const std::size_t need = memory.beside_parameters() + prepared(o_.batch);
-    const std::size_t free = backend(o_.device).available_bytes();
-    if (need <= free) return;
-    const std::int64_t batch = train::largest_batch(o_.batch, free, [&](std::int64_t b) {
+    check_batch(o_.device, o_.batch, [&](std::int64_t b) {
       programs.batch = b;
-      return b == o_.batch ? need : plan_memory(model, optimizer, programs).beside_parameters() + prepared(b);
+      const train::TrainingMemory planned = b == o_.batch ? memory : plan_memory(model, optimizer, programs);
+      return planned.beside_parameters() + prepared(b);
     });
-    throw OutOfMemory("[memory] --batch " + std::to_string(o_.batch) + " needs " +
-                      size_text(static_cast<double>(need)) + " in addition to the parameters, " +
-                      size_text(static_cast<double>(free)) + " are free: " +
-                      (batch > 0 ? "the largest that fits is --batch " + std::to_string(batch)
-                                 : std::string("not even --batch 1 fits")));
   }
 
   // Runs steps on the first batch and prints their profile.
@@ -410,7 +404,8 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    if (const std::string mistake = take_budget(o); !mistake.empty()) return args.fail(mistake);
+    if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
+      return args.fail(mistake);
     catch_signals();
     return Run(o, args, std::move(store), std::move(base)).go();
   });

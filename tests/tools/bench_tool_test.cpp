@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -351,6 +352,111 @@ TEST(BenchServe, CutsBothCachesToTheSameBytes) {
   EXPECT_NE(page.output.find("--page 65 is larger than the context of 64"), std::string::npos) << page.output;
 }
 
+const std::string small_train =
+    "train --quick --threads 1 --layers 1 --heads 2 --width 16 --context 8 --batch 2 --vocabulary 11 ";
+
+// The numbers of the rows with a field, by their names.
+std::map<std::string, double> rows_of(const std::string& path, const std::string& field) {
+  const std::string text = io::read_file(path, "test");
+  std::map<std::string, double> numbers;
+  for (std::size_t at = 0; (at = text.find("{\"name\": \"", at)) != std::string::npos;) {
+    at += 10;
+    const std::string row = text.substr(at, text.find('}', at) - at);
+    numbers[row.substr(0, row.find('"'))] =
+        std::atof(row.c_str() + row.find("\"" + field + "\": ") + field.size() + 4);
+  }
+  return numbers;
+}
+
+TEST(BenchTrain, ReportsOnAnyModel) {
+  const std::string path = testing::TempDir() + "train" + std::to_string(getpid());
+  for (const char* model :
+       {"gpt", "llama --key-heads 1", "deepseek --latent 4 --rope-width 2 --dtype bf16"}) {
+    const Outcome run =
+        bench(small_train + "--json " + path + ".json --plot " + path + ".png --model " + model);
+    ASSERT_EQ(run.code, 0) << run.output;
+    for (const char* line : {"parameters  ", "step  ", "model FLOP  ", "utilisation  ", "time by family",
+                             "matrix products  ", "head and loss  ", "optimizer  ", "peak memory  "})
+      EXPECT_NE(run.output.find(line), std::string::npos) << line << run.output;
+    EXPECT_TRUE(io::read_file(path + ".png", "test").starts_with("\x89PNG"));
+    double share = 0;
+    const auto shares = rows_of(path + ".json", "share");
+    for (const char* family : {"matrix products", "attention", "norms", "head and loss", "other chains",
+                               "casts and copies", "embedding, rotary", "optimizer", "rest"})
+      if (shares.contains(family)) share += shares.at(family);
+    EXPECT_NEAR(share, 1, 1e-5) << run.output;
+    EXPECT_GT(rows_of(path + ".json", "ms")["step"], 0);
+    EXPECT_GT(rows_of(path + ".json", "rate")["peak memory"], 0);
+  }
+  std::filesystem::remove(path + ".json"), std::filesystem::remove(path + ".png");
+}
+
+TEST(BenchTrain, CountsTheArithmeticOfAModel) {
+  const std::string path = testing::TempDir() + "flops" + std::to_string(getpid()) + ".json";
+  const Outcome run = bench(small_train + "--peak 0.5 --json " + path);
+  ASSERT_EQ(run.code, 0) << run.output;
+  // 12·16² in the block and 11·16 in the head; attention has 2 rows of 2 heads with 8·9/2 pairs, each of
+  // which takes 2·(8 + 8) FLOPs.
+  EXPECT_NE(run.output.find("6 · 3,248 weights · 16 tokens"), std::string::npos) << run.output;
+  const double flops = 6. * 3248 * 16 + 3 * 2 * 2 * 36 * 32;
+  EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9);
+  const double seconds = rows_of(path, "ms")["step"] * 1e-3;
+  EXPECT_NEAR(rows_of(path, "share")["step"], flops / seconds / 0.5e12, 1e-4 * flops / seconds / 0.5e12);
+  // What is computed a second time does not count.
+  const Outcome again = bench(small_train + "--recompute --json " + path);
+  EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9) << again.output;
+  std::filesystem::remove(path);
+}
+
+TEST(BenchTrain, PrintsPyTorchsStepOfTheSameModel) {
+  const Outcome alone = bench(small_train);
+  double loss = 0, next = 0, norm = 0;
+  const std::size_t at = alone.output.find("loss ");
+  ASSERT_NE(at, std::string::npos) << alone.output;
+  ASSERT_EQ(
+      std::sscanf(alone.output.c_str() + at, "loss %lf, then %lf; gradient norm %lf", &loss, &next, &norm),
+      3);
+  const auto python = [&](double its_loss) {
+    return "case $1 in *torch_train.py) ;; *) exit;; esac\n"
+           "echo ready PyTorch 9.9\n"
+           "while read way; do case $way in graphs) echo - no graphs here;; *) echo 2 3 1048576 " +
+           std::to_string(its_loss) + " " + std::to_string(norm) + " " + std::to_string(next) +
+           ";; esac; done\n";
+  };
+  const Outcome run = bench(small_train + "--compare", FakePython(python(loss)).environment());
+  EXPECT_EQ(run.code, 0) << run.output;
+  for (const char* text :
+       {"PyTorch 9.9", "PyTorch, eager", "PyTorch, compiled", "2.000      3.000        8,000", "1.00 MiB",
+        "PyTorch, CUDA graphs           not measured: no graphs here"})
+    EXPECT_NE(run.output.find(text), std::string::npos) << text << run.output;
+  const Outcome other = bench(small_train + "--compare", FakePython(python(loss + 0.01)).environment());
+  EXPECT_EQ(other.code, 1) << other.output;
+  EXPECT_NE(other.output.find("bench: [train] PyTorch, eager, is not the same model: loss "),
+            std::string::npos)
+      << other.output;
+  const Outcome none =
+      bench(small_train + "--compare", FakePython("echo none it is not installed\n").environment());
+  EXPECT_EQ(none.code, 0) << none.output;
+  EXPECT_NE(none.output.find("no PyTorch to compare with: it is not installed"), std::string::npos)
+      << none.output;
+}
+
+TEST(BenchTrain, RefusesWhatDoesNotFit) {
+  for (const auto& [options, message] :
+       {std::pair<const char*, const char*>{
+            "train --quick --layers 1 --context 4096 --batch 65536 --vocabulary 50000",
+            "[memory] --batch 65536 needs "},
+        {"train --quick --layers 1 --memory-budget 1MiB", "memory_budget"},
+        {"train --quick --layers 1 --plot /nowhere/step.png", "/nowhere"}}) {
+    const Outcome run = bench(options);
+    EXPECT_EQ(run.code, 1) << run.output;
+    const std::size_t said = run.output.find("bench: ");
+    ASSERT_NE(said, std::string::npos) << run.output;
+    EXPECT_NE(run.output.find(message, said), std::string::npos) << run.output;
+    EXPECT_EQ(run.output.find("bench: ", said + 1), std::string::npos) << run.output;
+  }
+}
+
 TEST(Bench, HelpHasExamples) {
   const Outcome run = bench("--help");
   EXPECT_EQ(run.code, 0);
@@ -382,7 +488,17 @@ TEST(Bench, MistakesAreOneLineAndExitCodeTwo) {
                                 "serve --shape 4x4",
                                 "serve --rate -1",
                                 "serve --cache-memory 4KB",
-                                "serve --trace file --rate 3"}) {
+                                "serve --trace file --rate 3",
+                                "train --model bert",
+                                "train --key-heads 2",
+                                "train --width 130 --heads 4",
+                                "train --layers 3 --shape 1x2x16x8x2",
+                                "train --compare --filter step",
+                                "train --compare --dropout 0.1",
+                                "train --memory-budget 4KB",
+                                "train --peak 0",
+                                "gemm --layers 3",
+                                "lora --compare"}) {
     const Outcome run = bench(arguments);
     EXPECT_EQ(run.code, 2) << arguments;
     const std::size_t said = run.output.find("bench: ");

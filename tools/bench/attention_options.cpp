@@ -31,7 +31,9 @@ void AttentionCommandLine::declare(Args& args) {
   args.flag(
       "compare",
       "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear; generate "
-      "and serve: beside PyTorch, compiled, and llama.cpp on the CPU",
+      "and serve: beside PyTorch, compiled, and llama.cpp on the CPU; train: beside PyTorch, eager, compiled "
+      "and "
+      "with CUDA graphs",
       compare);
   args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
@@ -45,8 +47,8 @@ void AttentionCommandLine::declare(Args& args) {
 std::string AttentionCommandLine::take(const Args& args, const std::string& mode,
                                        const std::vector<std::string>& shapes, Settings& settings) const {
   if (args.given("compare") && mode != "attention" && mode != "decode" && mode != "generate" &&
-      mode != "serve")
-    return "--compare is an option of the modes attention, decode, generate and serve";
+      mode != "serve" && mode != "train")
+    return "--compare is an option of the modes attention, decode, generate, serve and train";
   if (args.given("kernels") && mode != "attention" && mode != "decode")
     return "--kernels is an option of the modes attention and decode";
   for (const char* name : {"suite", "layout", "png", "traffic", "once"})

@@ -5,8 +5,8 @@
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
-#include <tilegrad/nn/training/training.h>
 #include "tools/bench/modes.h"
+#include "tools/bench/step_times.h"
 
 namespace tg::bench {
 
@@ -45,23 +45,9 @@ Cell cell_of(const std::vector<std::int64_t>& s) {
           .rank = s[6]};
 }
 
-// Seconds of a step. On a GPU 20 steps follow each other before the host waits.
-double seconds_of_step(train::TrainingProgram& training, const std::vector<std::int32_t>& x,
-                       const std::vector<std::int32_t>& y, const Settings& settings) {
-  const int steps = settings.device.kind == Device::cpu_kind ? 1 : 20;
-  training.run(x, y, 1e-4);
-  return best_seconds(settings.seconds,
-                      [&] {
-                        Pending last;
-                        for (int n = 0; n < steps; ++n) last = training.start(x, y, 1e-4);
-                        last.wait();
-                      }) /
-         steps;
-}
-
 // In a half type a model that is trained whole has its weights in f32, which are cast in each step, and one
 // with adapters has them in the half type.
-StepCost step_cost(const Way& way, const Cell& cell, const Settings& settings) {
+StepCost step_cost(const Way& way, const Cell& cell, const Settings& settings, const Machine& machine) {
   nn::Params params(0, way.is_whole ? f32 : settings.dtype, settings.device);
   nn::Model model(params, cell.config);
   if (!way.is_whole) nn::add_lora(model, {.rank = cell.rank, .targets = way.targets});
@@ -70,19 +56,15 @@ StepCost step_cost(const Way& way, const Cell& cell, const Settings& settings) {
                                   {.batch = cell.batch,
                                    .threads = settings.threads,
                                    .precision = nn::precision_named(settings.dtype_name())});
-  std::vector<std::int32_t> x(static_cast<std::size_t>(cell.batch * cell.config.context)), y(x.size());
-  const std::int64_t vocabulary = cell.config.vocabulary;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    x[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) * 7919 % vocabulary);
-    y[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) * 104729 % vocabulary);
-  }
-  return {seconds_of_step(training, x, y, settings),
+  const TrainBatch data(cell.batch, cell.config.context, cell.config.vocabulary);
+  training.run(data.tokens, data.targets, bench_learning_rate);
+  return {time_steps(training, data, settings.threads, settings, machine).best,
           static_cast<double>(training.memory().peak()) / (1 << 20)};
 }
 
 }  // namespace
 
-void run_lora(const Settings& settings, const Machine&, Report& report) {
+void run_lora(const Settings& settings, const Machine& machine, Report& report) {
   const Way ways[] = {{"all parameters", true},
                       {"LoRA, attention's input", false, {"c_attn"}},
                       {"LoRA, all linear layers", false, {}}};
@@ -95,7 +77,7 @@ void run_lora(const Settings& settings, const Machine&, Report& report) {
     for (const Way& way : ways) {
       // The first way is what the others are compared with.
       if (!way.is_whole && !report.selects(way.name)) continue;
-      const StepCost cost = step_cost(way, cell, settings);
+      const StepCost cost = step_cost(way, cell, settings, machine);
       if (way.is_whole) whole = cost;
       if (!report.selects(way.name)) continue;
       Row step{.name = way.name,

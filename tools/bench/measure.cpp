@@ -124,6 +124,9 @@ Report::Report(const Machine& machine, const Settings& settings) : machine_(mach
   std::printf("  %s %.1f GFLOP/s %s, %.1f f64, %.1f bf16", machine.peak_name.c_str(), machine.peak_f32,
               settings.tf32 ? "tf32" : "f32", machine.peak_f64, machine.peak_bf16);
   std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
+}
+
+void Report::head() const {
   std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", name_width).c_str(),
               column("shape", shape_width).c_str(), column("dtype", 6).c_str(), column("pass", 10).c_str(),
               "threads", "ms", "rate", "unit", "share");

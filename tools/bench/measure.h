@@ -9,6 +9,7 @@
 #include <tilegrad/core/compile/compile.h>
 #include "tools/bench/attention_settings.h"
 #include "tools/bench/serve_settings.h"
+#include "tools/bench/train_settings.h"
 
 namespace tg::bench {
 
@@ -23,6 +24,7 @@ struct Settings {
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
   AttentionSettings attention;
   ServeSettings serve;
+  TrainSettings train;
   std::string text;  // a file for the mode tokens, instead of a made-up text
   std::size_t copy_bytes = std::size_t{256} << 20;
 
@@ -73,13 +75,15 @@ std::string column(const std::string& s, int width);
 struct Machine;
 void set_rate(Row& row, double gflops, double peak, const Machine& machine);
 
-// Prints each row when it is measured, and collects them for the JSON file.
+// Prints the machine, then each row when it is measured, and collects them for the JSON file.
 class Report {
  public:
   Report(const Machine& machine, const Settings& settings);
 
   bool selects(const std::string& name) const { return name.find(settings_.filter) != std::string::npos; }
+  void head() const;  // of the table
   void add(Row row);
+  void keep(Row row) { rows_.push_back(std::move(row)); }  // for the file only
   bool empty() const { return rows_.empty(); }
   // {"machine": {…}, "rows": [{…}, …]}; numbers that do not apply are null.
   std::string json() const;

@@ -11,6 +11,7 @@ void run_attention(const Settings& settings, const Machine& machine, Report& rep
 void run_decode(const Settings& settings, const Machine& machine, Report& report);
 void run_ops(const Settings& settings, const Machine& machine, Report& report);
 void run_train(const Settings& settings, const Machine& machine, Report& report);
+void report_model(const Settings& settings, const Machine& machine, Report& report);  // of run_train
 void run_lora(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 void run_generate(const Settings& settings, const Machine& machine, Report& report);

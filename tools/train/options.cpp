@@ -1,7 +1,6 @@
 #include "tools/train/options.h"
 
 #include "backends/cpu/pool.h"
-#include "tools/memory_size.h"
 
 namespace tg {
 
@@ -67,15 +66,6 @@ void declare_options(Args& args, TrainOptions& o) {
   args.example("train --from SmolLM-135M --text mine.txt --out out/ft",
                "fine-tune a model from Hugging Face; export --to hf gives it back");
   args.example("train --resume --out out/big", "resume a run that was stopped or killed");
-}
-
-std::string take_budget(TrainOptions& o) {
-  if (o.memory_budget.empty()) return "";
-  const auto bytes = bytes_named(o.memory_budget);
-  if (!bytes || *bytes < 1)
-    return "--memory-budget got '" + o.memory_budget + "', expected a size like 500MiB or 1.5GiB";
-  o.budget = static_cast<std::size_t>(*bytes);
-  return "";
 }
 
 std::string not_for_from(const Args& args, TrainOptions& o) {

@@ -1,0 +1,162 @@
+// A report on a model's training step: its speed as a share of the machine's, where the time goes, what
+// memory it needs, and PyTorch's beside it.
+#include <cmath>
+
+#include <tilegrad/io/files/file.h>
+#include "tools/bench/measured_step.h"
+#include "tools/bench/modes.h"
+#include "tools/train_report.h"
+
+namespace tg::bench {
+
+namespace {
+
+std::string formatted(const char* format, auto... values) {
+  char text[200];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+std::string bytes_text(std::size_t bytes) {
+  return size_text(static_cast<double>(bytes));
+}
+
+class ModelReport {
+ public:
+  ModelReport(const Settings& settings, const Machine& machine, Report& report)
+      : s_(settings), config_(*settings.train.model), machine_(machine), report_(report) {}
+
+  void run() {
+    if (!s_.train.plot.empty()) io::require_replaceable(s_.train.plot, "bench");
+    const MeasuredStep m = measure_step(s_, machine_);
+    if (!s_.train.plot.empty())
+      draw_step(m.picture, description() + ": a training step").save_png(s_.train.plot);
+    print(m);
+    print_families(m);
+    print_memory(m);
+    if (s_.compare) compare(m);
+  }
+
+ private:
+  std::string description() const {
+    return config_.text() + ", batch " + grouped(s_.train.batch) + ", " + s_.dtype_name();
+  }
+  double tokens() const { return static_cast<double>(s_.train.batch * config_.context); }
+
+  Row row(const std::string& name) const {
+    const std::int64_t sizes[] = {config_.layers, config_.heads, config_.width, config_.context,
+                                  s_.train.batch};
+    return {.name = name, .shape = joined(sizes), .dtype = s_.dtype_name(), .threads = s_.threads};
+  }
+  Row timed(const std::string& name, double seconds) const {
+    Row r = row(name);
+    r.pass = "step", r.ms = seconds * 1e3, r.rate = tokens() / seconds, r.unit = "tokens/s";
+    return r;
+  }
+  void keep(const std::string& name, double rate, const std::string& unit) {
+    Row r = row(name);
+    r.rate = rate, r.unit = unit;
+    report_.keep(std::move(r));
+  }
+
+  void print(const MeasuredStep& m) {
+    const StepTimes& t = m.times;
+    const double peak = s_.train.peak > 0 ? s_.train.peak : t.peak * 1e9, rate = m.flops.step() / t.best;
+    const std::string of = s_.train.peak > 0 ? "the given peak" : machine_.peak_name + " rate";
+    print_row("model", description() + "; vocabulary " + grouped(config_.vocabulary));
+    print_row("parameters", grouped(m.parameters));
+    print_row("step", formatted("%.3f ms the fastest, %.3f ms the median of %d: ", t.best * 1e3,
+                                t.median * 1e3, t.runs) +
+                          grouped(std::llround(tokens() / t.best)) + " tokens/s");
+    print_row("model FLOP", formatted("%.4g T a step = ", m.flops.step() * 1e-12) + m.flops.formula());
+    print_row("utilisation", formatted("%.1f %% of %.4g TFLOP/s, ", 100 * rate / peak, peak * 1e-12) + of);
+    print_row("first steps", formatted("loss %.4f, then %.4f; gradient norm %.4f", m.first.loss,
+                                       m.first.next_loss, m.first.grad_norm));
+    Row best = timed("step", t.best);
+    best.share = rate / peak, best.of = of;
+    report_.keep(best);
+    report_.keep(timed("step, median", t.median));
+    keep("parameters", static_cast<double>(m.parameters), "numbers");
+    keep("model FLOP", m.flops.step() * 1e-9, "GFLOP");
+  }
+
+  void print_families(const MeasuredStep& m) {
+    double sum = 0;
+    for (const FamilyTime& f : m.families) sum += f.seconds;
+    std::printf("\n%-20s %10s %8s %8s\n", "time by family", "ms", "share", "kernels");
+    for (std::size_t i = 0; i < m.families.size(); ++i) {
+      const FamilyTime& f = m.families[i];
+      if (f.steps == 0) continue;
+      const char* name = name_of(static_cast<Family>(i));
+      std::printf("%-20s %10.3f %6.1f %% %8d\n", name, f.seconds * 1e3, 100 * f.seconds / sum, f.steps);
+      Row r = row(name);
+      r.ms = f.seconds * 1e3, r.share = f.seconds / sum, r.of = "step";
+      report_.keep(r);
+    }
+    std::printf("%-20s %10.3f, one by one\n\n", "all", sum * 1e3);
+  }
+
+  void print_memory(const MeasuredStep& m) {
+    const MemoryReport& r = m.memory;
+    const std::size_t others = r.inputs + r.constants + r.results;
+    print_row("peak memory", bytes_text(r.peak()) + ": parameters " + bytes_text(m.weights) + ", optimizer " +
+                                 bytes_text(r.parameters - m.weights) + ", activations and gradients " +
+                                 bytes_text(r.arena) + ", workspace " + bytes_text(r.workspace) +
+                                 ", inputs and results " + bytes_text(others));
+    const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    keep("peak memory", mib(r.peak()), "MiB");
+    keep("parameters and optimizer", mib(r.parameters), "MiB");
+    keep("activations and gradients", mib(r.arena), "MiB");
+    keep("workspace", mib(r.workspace), "MiB");
+  }
+
+  void compare(const MeasuredStep& m) {
+    std::fflush(stdout);  // PyTorch takes its time
+    TorchTraining torch(s_, weights_seed);
+    if (!torch.ready()) {
+      std::printf("\nno PyTorch to compare with: %s\n", torch.about().c_str());
+      return;
+    }
+    std::printf("\n%s; from the same weights\n", torch.about().c_str());
+    std::printf("%-30s %10s %10s %12s %10s %12s\n", "", "ms", "median", "tokens/s", "tilegrad",
+                "peak memory");
+    const auto line = [&](const std::string& name, double best, double median, double ratio,
+                          const std::string& memory) {
+      std::printf("%-30s %10.3f %10.3f %12s %10s %12s\n", name.c_str(), best * 1e3, median * 1e3,
+                  grouped(std::llround(tokens() / best)).c_str(),
+                  (std::isnan(ratio) ? "" : formatted("%.2f x", ratio)).c_str(), memory.c_str());
+      std::fflush(stdout);
+    };
+    line("tilegrad", m.times.best, m.times.median, Row::none, bytes_text(m.memory.peak()));
+    for (const auto& [way, name] : {std::pair<const char*, std::string>{"eager", "PyTorch, eager"},
+                                    {"compiled", "PyTorch, compiled"},
+                                    {"graphs", "PyTorch, CUDA graphs"}}) {
+      const TorchTraining::Step t = torch.step(way);
+      if (!t.refusal.empty()) {
+        std::printf("%-30s not measured: %s\n", name.c_str(), t.refusal.c_str());
+        continue;
+      }
+      if (const std::string other = difference(t.first, m.first, s_.dtype_name()); !other.empty())
+        throw Error("[train] " + name + ", is not the same model: " + other);
+      line(name, t.best, t.median, t.best / m.times.best, std::isnan(t.bytes) ? "-" : size_text(t.bytes));
+      Row r = timed(name, t.best);
+      r.share = t.best / m.times.best, r.of = "tilegrad's time";
+      report_.keep(r);
+      report_.keep(timed(name + ", median", t.median));
+      if (!std::isnan(t.bytes)) keep(name + ", peak memory", t.bytes / (1 << 20), "MiB");
+    }
+  }
+
+  const Settings& s_;
+  const nn::ModelConfig& config_;
+  const Machine& machine_;
+  Report& report_;
+};
+
+}  // namespace
+
+void report_model(const Settings& settings, const Machine& machine, Report& report) {
+  ModelReport(settings, machine, report).run();
+}
+
+}  // namespace tg::bench

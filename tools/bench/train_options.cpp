@@ -1,0 +1,58 @@
+#include "tools/bench/train_options.h"
+
+#include <cmath>
+
+#include "tools/memory_size.h"
+
+namespace tg::bench {
+
+namespace {
+
+// Options of a model and of its report.
+std::vector<std::string> own_options(ModelOptions& o) {
+  std::vector<std::string> names = {"model", "init",      "init-std",      "dropout", "vocabulary",
+                                    "batch", "recompute", "memory-budget", "peak",    "plot"};
+  for (const ModelOption& option : model_options(o)) names.push_back(option.name());
+  return names;
+}
+
+}  // namespace
+
+void TrainCommandLine::declare(Args& args) {
+  declare_model_options(args, *this, "train: ");
+  args.option("vocabulary", "N", "train: distinct tokens", vocabulary, {.min = 1, .max = 1e7});
+  args.option("batch", "N", "train: rows of tokens in a step", settings.batch, {.min = 1, .max = 65536});
+  args.flag("recompute", "train: keep only the input of each block for the backward pass",
+            settings.recompute);
+  args.option("memory-budget", "SIZE", "train: peak memory of a step, as for train --memory-budget",
+              memory_budget, {.shown = "none"});
+  args.option("peak", "TFLOPS",
+              "train: the rate that utilisation is a share of, such as that of a data sheet", peak,
+              {.min = 1e-3, .max = 1e9, .shown = "measured"});
+  args.option("plot", "FILE",
+              "train: also draw the step as a PNG, its kernels over time by family, and the memory in use",
+              settings.plot, {.shown = "no picture"});
+}
+
+std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
+  std::string first;  // of its options, the first one that is given
+  for (const std::string& name : own_options(*this))
+    if (args.given(name) && first.empty()) first = name;
+  if (mode != "train") return first.empty() ? "" : "--" + first + " is an option of the mode train";
+  if (first.empty() && args.given("compare")) first = "compare";
+  if (first.empty()) return "";
+  for (const char* name : {"shape", "filter"})
+    if (args.given(name)) return "--" + std::string(name) + " and --" + first + " exclude each other";
+  if (args.given("compare") && model.dropout > 0)
+    return "--compare and --dropout exclude each other: PyTorch draws other numbers";
+  if (!args.given("init-std")) model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(model.width));
+  if (std::string mistake = take_model(args, *this); !mistake.empty()) return mistake;
+  if (std::string mistake = take_bytes("memory-budget", memory_budget, settings.budget); !mistake.empty())
+    return mistake;
+  model.vocabulary = vocabulary;
+  settings.model = model;
+  settings.peak = peak * 1e12;
+  return "";
+}
+
+}  // namespace tg::bench

@@ -1,0 +1,21 @@
+// The options that only the mode `train` of bench has.
+#pragma once
+
+#include "tools/bench/measure.h"
+#include "tools/model_options.h"
+
+namespace tg::bench {
+
+struct TrainCommandLine : ModelOptions {
+  std::int64_t vocabulary = 65;
+  double peak = 0;  // TFLOP/s
+  std::string memory_budget;
+  TrainSettings settings;
+
+  void declare(Args& args);
+  // Completes the settings, with a model if there is an option of one, or of what is said of one. Returns
+  // what is wrong with the options, or "".
+  std::string take(const Args& args, const std::string& mode);
+};
+
+}  // namespace tg::bench
