@@ -11,6 +11,12 @@ struct LinearCrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;
   double z_loss = 0;  // times ξ² is added to each row's loss, ξ = log Σ exp of its logits (PaLM)
+  // Rows whose logits exist at a time, the last chunk may have fewer; 0: all. The gradient of w is then the
+  // sum of the chunks' products, in order, in f32 for half types, and rounded once as without chunks. The
+  // bits of losses and of the gradient of x do not depend on it where a row of a product has the same bits
+  // among any rows (CompileOptions::rows_alone; on the CPU and for bf16 on Hopper the losses always). Those
+  // of the gradient of w do: a product does not add its rows in the order of chunks.
+  std::int64_t chunk_rows = 0;
 };
 
 // cross_entropy(linear(x, w), targets): x [..., c], w [c, V], targets [...] of type i64 or i32; x and w of
