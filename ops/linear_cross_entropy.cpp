@@ -9,10 +9,9 @@
 //   s = Σ exp(l - c), ξ = c + log s, h = (1 + 2λξ)/s, G = exp(l - c) - [· = t]·(1 - ε)/h.
 // Others take c = ξ, and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G: products alone.
 //
-// In chunks of rows, each chunk is an op of its own, and a region around all of them has the gradient: z_x is
-// joined from its chunks, and each chunk adds its product to the z_w so far. So nothing of a chunk is read
-// once its two products are done, and the next may have its memory, in the order that core/compile/order.h
-// finds.
+// In chunks of rows, each chunk is an op of its own, and a region around all of them has the gradient: each
+// chunk writes its part of z_x and adds its product to the z_w so far. So nothing reads a chunk's G once its
+// two products are done, and the next may have its memory, in the order that core/compile/order.h finds.
 #include <tilegrad/ops/linear_cross_entropy.h>
 
 #include <algorithm>
@@ -69,16 +68,12 @@ bool is_column_major(const Tensor& w) {
   return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
 }
 
-Tensor gradient_of_x(const Tensor& x, const Tensor& w, const Tensor& G, const Tensor& f) {
-  return cast(matmul(G, transpose(w, 0, 1)) * f, x.dtype());
-}
-
 Tensors head_gradient(const Backprop& g) {
   if (g.z[1].defined() || g.z[2].defined()) refuse_second_derivative();
   const Tensor &x = g.in[0], &w = g.in[1], &G = g.out[2];
   const Tensor f = unsqueeze(g.z[0] * g.out[1], 1);
   Tensors z(3);
-  if (g.needed[0]) z[0] = gradient_of_x(x, w, G, f);
+  if (g.needed[0]) z[0] = cast(matmul(G, transpose(w, 0, 1)) * f, x.dtype());
   if (g.needed[1]) {
     const Tensor scaled = cast(x * f, x.dtype());
     z[1] = is_column_major(w) ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
@@ -95,6 +90,7 @@ std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows) {
 }
 
 // in: x, w, targets; out: the losses, and h and G of each chunk; z: of the losses, and zeros for the others.
+// The products G·wᵀ are written where they lie in z_x, which a pass over all of it then scales.
 Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors& z) {
   const Tensor &x = in[0], &w = in[1];
   std::vector<std::int64_t> sizes;
@@ -104,17 +100,19 @@ Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors&
     if (i % 2 == 1) sizes.push_back(out[i].size(0));
   }
   const Tensors xs = split(x, sizes), zs = split(z[0], sizes);
-  Tensors z_xs;
+  Tensors hs, products;
   Tensor z_w;  // so far
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const Tensor &h = out[1 + 2 * i], &G = out[2 + 2 * i], f = unsqueeze(zs[i] * h, 1);
-    z_xs.push_back(gradient_of_x(xs[i], w, G, f));
-    const Tensor scaled = cast(xs[i] * f, x.dtype());
+    const Tensor &h = out[1 + 2 * i], &G = out[2 + 2 * i];
+    hs.push_back(h);
+    products.push_back(matmul(G, transpose(w, 0, 1)));
+    const Tensor scaled = cast(xs[i] * unsqueeze(zs[i] * h, 1), x.dtype());
     z_w = is_column_major(w) ? detail::added_product(transpose(G, 0, 1), scaled, z_w)
                              : detail::added_product(transpose(scaled, 0, 1), G, z_w);
   }
   if (is_column_major(w)) z_w = transpose(z_w, 0, 1);
-  return {concat(z_xs), cast(z_w, w.dtype()), Tensor()};
+  return {cast(concat(products) * unsqueeze(z[0] * concat(hs), 1), x.dtype()), cast(z_w, w.dtype()),
+          Tensor()};
 }
 
 // The losses of x [n, c], computed and differentiated in chunks of rows.
@@ -195,13 +193,15 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
     throw Error(in_context(
         "[linear_cross_entropy] z_loss is " + std::to_string(o.z_loss) + ", expected 0 or a positive number",
         x.where()));
-  if (o.chunk_rows < 0)
-    throw Error(in_context("[linear_cross_entropy] chunk_rows is " + std::to_string(o.chunk_rows) +
-                               ", expected 0 or a positive number",
-                           x.where()));
   const Tensor rows = x.tensor().rank() == 2 ? x.tensor() : reshape(x, {-1, x.tensor().size(-1)});
   const Tensor t = targets.tensor().rank() == 1 ? targets.tensor() : reshape(targets, {-1});
   const LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
+  constexpr std::int64_t most_chunks = 1024;
+  if (o.chunk_rows < 0 || (o.chunk_rows > 0 && rows.size(0) / o.chunk_rows >= most_chunks))
+    throw Error(in_context("[linear_cross_entropy] chunk_rows is " + std::to_string(o.chunk_rows) +
+                               ", expected 0 or enough for " + std::to_string(most_chunks) + " chunks of " +
+                               std::to_string(rows.size(0)) + " rows",
+                           x.where()));
   // What does not fit is recorded whole: that throws, and shows the caller's shapes.
   const bool in_chunks =
       o.chunk_rows > 0 && o.chunk_rows < rows.size(0) && fits(rows.shape(), w.tensor().shape(), t.shape());

@@ -11,11 +11,12 @@ struct LinearCrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;
   double z_loss = 0;  // times ξ² is added to each row's loss, ξ = log Σ exp of its logits (PaLM)
-  // Rows whose logits exist at a time, the last chunk may have fewer; 0: all. The gradient of w is then the
-  // sum of the chunks' products, in order, in f32 for half types, and rounded once as without chunks. The
-  // bits of losses and of the gradient of x do not depend on it where a row of a product has the same bits
-  // among any rows (CompileOptions::rows_alone; on the CPU and for bf16 on Hopper the losses always). Those
-  // of the gradient of w do: a product does not add its rows in the order of chunks.
+  // Rows of a chunk, whose logits need not exist at the same time as those of others
+  // (CompileOptions::memory_budget); the last may have fewer; there are at most 1024; 0: all rows. The
+  // gradient of w is then the sum of the chunks' products, in order, in f32 for half types, and rounded once
+  // as without chunks. The same bits as without chunks: losses and the gradient of x on the CPU, in chunks of
+  // more than 32 rows, and losses for bf16 on Hopper. Else on a GPU cuBLASLt may take another algorithm for
+  // fewer rows. The gradient of w has other last bits on all devices: its additions are in another order.
   std::int64_t chunk_rows = 0;
 };
 

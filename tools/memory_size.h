@@ -28,4 +28,14 @@ inline std::optional<double> bytes_named(std::string_view text) {
   return std::nullopt;
 }
 
+// Takes the text of --memory-budget, "" for none. Returns what is wrong with it, or "".
+inline std::string take_budget(const std::string& text, std::size_t& budget) {
+  if (text.empty()) return "";
+  const auto bytes = bytes_named(text);
+  if (!bytes || *bytes < 1)
+    return "--memory-budget got '" + text + "', expected a size like 500MiB or 1.5GiB";
+  budget = static_cast<std::size_t>(*bytes);
+  return "";
+}
+
 }  // namespace tg

@@ -16,6 +16,7 @@
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
+#include "tools/memory_size.h"
 #include "tools/run_tool.h"
 #include "tools/train/example_data.h"
 #include "tools/train/options.h"
@@ -251,7 +252,7 @@ class Run {
     std::size_t weights = 0;
     for (const Parameter& p : model.parameters()) weights += p.bytes();
     print_memory(weights, memory);
-    if (o_.budget > 0) print_budget(o_.budget, memory.training, copy_rate());
+    if (o_.budget > 0) print_budget(o_.budget, memory, copy_rate());
     std::fflush(stdout);
   }
 
@@ -410,7 +411,8 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    if (const std::string mistake = take_budget(o); !mistake.empty()) return args.fail(mistake);
+    if (const std::string mistake = take_budget(o.memory_budget, o.budget); !mistake.empty())
+      return args.fail(mistake);
     catch_signals();
     return Run(o, args, std::move(store), std::move(base)).go();
   });

@@ -98,6 +98,32 @@ TEST(LinearCrossEntropy, IsTheSameInChunks) {
       }
 }
 
+// Of as many rows as training puts into a chunk at least, losses and the gradient of x have the same bits.
+TEST(LinearCrossEntropy, HasTheBitsOfTheWholeInChunksOfManyRows) {
+  const std::int64_t n = 600, c = 40, V = 300;
+  for (DType dtype : float_dtypes)
+    for (const bool is_tied : {false, true}) {
+      Graph g;
+      const Given x = given(g, {n, c}, dtype, View::contiguous, 1, -2, 2),
+                  own = given(g, {c, V}, dtype, View::contiguous, 2, -2, 2),
+                  table = given(g, {V, c}, dtype, View::contiguous, 2, -2, 2);
+      const Tensor w = is_tied ? transpose(table.tensor, 0, 1) : own.tensor, t = g.input("t", {n}, i32);
+      std::vector<Tensor> results;
+      for (const std::int64_t chunk : {0, 128, 256}) {
+        const Tensor loss = linear_cross_entropy(
+            x.tensor, w, t,
+            {.ignore_index = 3, .reduction = Reduction::none, .z_loss = 0.01, .chunk_rows = chunk});
+        results.insert(results.end(), {loss, gradients(sum(loss), {x.tensor})[0]});
+      }
+      std::vector<std::int32_t> targets(n);
+      for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i * 7 % V);
+      const auto v = run_checked(results, {x.feed(), (is_tied ? table : own).feed(), {t, targets}});
+      for (std::size_t i = 2; i < v.size(); ++i)
+        EXPECT_TRUE(v[i].same_bits(v[i % 2]))
+            << name_of(dtype) << (is_tied ? " tied" : "") << " result " << i;
+    }
+}
+
 TEST(LinearCrossEntropy, HasExactGradientsInChunks) {
   Graph g;
   const Given x = given(g, {5, width}, f64, View::contiguous, 1),

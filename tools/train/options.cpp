@@ -1,7 +1,6 @@
 #include "tools/train/options.h"
 
 #include "backends/cpu/pool.h"
-#include "tools/memory_size.h"
 
 namespace tg {
 
@@ -43,10 +42,11 @@ void declare_options(Args& args, TrainOptions& o) {
             "keep only the input of each block for the backward pass, which recomputes the rest: less memory,"
             " about a third more time",
             o.recompute);
-  args.option("memory-budget", "SIZE",
-              "peak memory, such as 8GiB, 500MiB or a number of bytes: the backward pass computes again what"
-              " is cheap, norms and activations but no products, as little as it takes; the same numbers",
-              o.memory_budget, {.shown = "none"});
+  args.option(
+      "memory-budget", "SIZE",
+      "peak memory, such as 8GiB, 500MiB or a number of bytes: by head and loss in chunks of rows, and"
+      " by computing again what is cheap, norms and activations but no products, as little as it takes",
+      o.memory_budget, {.shown = "none"});
   args.flag("trap-nan", "when the gradient of a step is not finite, name the node it comes from and stop",
             o.trap_nan);
   args.flag("resume", "resume the run in --out; options not given keep their values", o.resume);
@@ -67,15 +67,6 @@ void declare_options(Args& args, TrainOptions& o) {
   args.example("train --from SmolLM-135M --text mine.txt --out out/ft",
                "fine-tune a model from Hugging Face; export --to hf gives it back");
   args.example("train --resume --out out/big", "resume a run that was stopped or killed");
-}
-
-std::string take_budget(TrainOptions& o) {
-  if (o.memory_budget.empty()) return "";
-  const auto bytes = bytes_named(o.memory_budget);
-  if (!bytes || *bytes < 1)
-    return "--memory-budget got '" + o.memory_budget + "', expected a size like 500MiB or 1.5GiB";
-  o.budget = static_cast<std::size_t>(*bytes);
-  return "";
 }
 
 std::string not_for_from(const Args& args, TrainOptions& o) {

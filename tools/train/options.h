@@ -24,8 +24,6 @@ struct TrainOptions : ModelOptions {
 
 // Every option with its help and its limits, and the examples.
 void declare_options(Args& args, TrainOptions& o);
-// Takes the size of --memory-budget. Returns what is wrong with it, or "".
-std::string take_budget(TrainOptions& o);
 // The first option on the command line that a model from a folder does not have, as a mistake; empty if there
 // is none.
 std::string not_for_from(const Args& args, TrainOptions& o);
