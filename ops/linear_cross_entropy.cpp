@@ -8,8 +8,13 @@
 // takes exp(l - c), c a number of the row, and corrects one element of a row when it does:
 //   s = Σ exp(l - c), ξ = c + log s, h = (1 + 2λξ)/s, G = exp(l - c) - [· = t]·(1 - ε)/h.
 // Others take c = ξ, and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G: products alone.
+//
+// In chunks of rows, each chunk is an op of its own, and a region around all of them has the gradient: each
+// chunk writes its part of z_x and adds its product to the z_w so far. So nothing reads a chunk's G once its
+// two products are done, and the next may have its memory, in the order that core/compile/order.h finds.
 #include <tilegrad/ops/linear_cross_entropy.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/common.h"
@@ -22,13 +27,16 @@ extern const Op linear_cross_entropy_op;
 
 namespace {
 
+bool fits(const Shape& x, const Shape& w, const Shape& targets) {
+  return x.size() == 2 && w.size() == 2 && targets.size() == 1 && x[1] == w[0] && targets[0] == x[0];
+}
+
 void check_head(const Operand& x, const Operand& w, const Operand& targets) {
   detail::require_float(x.dtype);
   if (w.dtype != x.dtype) throw DTypeError("x and w differ in dtype");
   detail::require_index(targets.dtype);
-  const bool fits = x.layout.rank() == 2 && w.layout.rank() == 2 && targets.layout.rank() == 1 &&
-                    x.shape()[1] == w.shape()[0] && targets.shape()[0] == x.shape()[0];
-  if (!fits) throw ShapeError("needs x [n, c], w [c, V] and targets [n]");
+  if (!fits(x.shape(), w.shape(), targets.shape()))
+    throw ShapeError("needs x [n, c], w [c, V] and targets [n]");
 }
 
 // h of c = ξ. A row where it is 0 has no gradient but that of its target, which G would hold times infinity.
@@ -50,22 +58,85 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
           cast(where(unsqueeze(counts, -1), G, 0), in[0].dtype())};
 }
 
+[[noreturn]] void refuse_second_derivative() {
+  throw GradientError(
+      "linear_cross_entropy has a first derivative only; cross_entropy of a product has others");
+}
+
 // z_w lies in memory as w does: a head's weight is [V, c], and w a view of it.
+bool is_column_major(const Tensor& w) {
+  return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
+}
+
 Tensors head_gradient(const Backprop& g) {
-  if (g.z[1].defined() || g.z[2].defined())
-    throw GradientError(
-        "linear_cross_entropy has a first derivative only; cross_entropy of a product has others");
+  if (g.z[1].defined() || g.z[2].defined()) refuse_second_derivative();
   const Tensor &x = g.in[0], &w = g.in[1], &G = g.out[2];
   const Tensor f = unsqueeze(g.z[0] * g.out[1], 1);
   Tensors z(3);
   if (g.needed[0]) z[0] = cast(matmul(G, transpose(w, 0, 1)) * f, x.dtype());
   if (g.needed[1]) {
     const Tensor scaled = cast(x * f, x.dtype());
-    const bool column_major = w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
-    z[1] = column_major ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
-                        : matmul(transpose(scaled, 0, 1), G);
+    z[1] = is_column_major(w) ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
+                              : matmul(transpose(scaled, 0, 1), G);
   }
   return z;
+}
+
+// The sizes of the chunks of n rows.
+std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t left = n; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, chunk_rows));
+  return sizes;
+}
+
+// in: x, w, targets; out: the losses, and h and G of each chunk; z: of the losses, and zeros for the others.
+// The products G·wᵀ are written where they lie in z_x, which a pass over all of it then scales.
+Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors& z) {
+  const Tensor &x = in[0], &w = in[1];
+  std::vector<std::int64_t> sizes;
+  for (std::size_t i = 1; i < out.size(); ++i) {
+    const Node& none = x.graph().node_of(z[i].id());
+    if (none.op != &full_op || none.attrs.as<FullAttrs>().value != 0) refuse_second_derivative();
+    if (i % 2 == 1) sizes.push_back(out[i].size(0));
+  }
+  const Tensors xs = split(x, sizes), zs = split(z[0], sizes);
+  Tensors hs, products;
+  Tensor z_w;  // so far
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const Tensor &h = out[1 + 2 * i], &G = out[2 + 2 * i];
+    hs.push_back(h);
+    products.push_back(matmul(G, transpose(w, 0, 1)));
+    const Tensor scaled = cast(xs[i] * unsqueeze(zs[i] * h, 1), x.dtype());
+    z_w = is_column_major(w) ? detail::added_product(transpose(G, 0, 1), scaled, z_w)
+                             : detail::added_product(transpose(scaled, 0, 1), G, z_w);
+  }
+  if (is_column_major(w)) z_w = transpose(z_w, 0, 1);
+  return {cast(concat(products) * unsqueeze(z[0] * concat(hs), 1), x.dtype()), cast(z_w, w.dtype()),
+          Tensor()};
+}
+
+// The losses of x [n, c], computed and differentiated in chunks of rows.
+Tensor losses_in_chunks(const Tensor& x, const Tensor& w, const Tensor& t,
+                        const LinearCrossEntropyAttrs& attrs, std::int64_t chunk_rows) {
+  Graph& graph = x.graph();
+  const auto first = static_cast<NodeId>(graph.nodes().size());
+  const std::vector<std::int64_t> sizes = chunks_of(x.size(0), chunk_rows);
+  const Tensors xs = split(x, sizes), ts = split(t, sizes);
+  Tensors losses, kept;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const Tensors made = record_all(linear_cross_entropy_op, {xs[i], w, ts[i]}, attrs);
+    losses.push_back(made[0]);
+    kept.insert(kept.end(), {made[1], made[2]});
+  }
+  const Tensor loss = concat(losses);
+  CustomGradient region{first,
+                        static_cast<NodeId>(graph.nodes().size() - 1),
+                        {x.id(), w.id(), t.id()},
+                        {loss.id()},
+                        gradient_of_chunks};
+  for (const Tensor& k : kept) region.out.push_back(k.id());
+  graph.add_custom_gradient(std::move(region));
+  return loss;
 }
 
 constexpr Fill seven_classes{Fill::index, 0, 7};
@@ -81,6 +152,9 @@ std::vector<Sample> head_samples() {
           {"z-loss",
            {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
            call({.reduction = Reduction::sum, .z_loss = 0.05})},
+          {"in chunks",
+           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
+           call({.ignore_index = 2, .label_smoothing = 0.1, .z_loss = 0.05, .chunk_rows = 2})},
           {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
              return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
            }}};
@@ -122,7 +196,17 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   const Tensor rows = x.tensor().rank() == 2 ? x.tensor() : reshape(x, {-1, x.tensor().size(-1)});
   const Tensor t = targets.tensor().rank() == 1 ? targets.tensor() : reshape(targets, {-1});
   const LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
-  Tensor loss = record_all(linear_cross_entropy_op, {rows, w, t}, attrs)[0];
+  constexpr std::int64_t most_chunks = 1024;
+  if (o.chunk_rows < 0 || (o.chunk_rows > 0 && rows.size(0) / o.chunk_rows >= most_chunks))
+    throw Error(in_context("[linear_cross_entropy] chunk_rows is " + std::to_string(o.chunk_rows) +
+                               ", expected 0 or enough for " + std::to_string(most_chunks) + " chunks of " +
+                               std::to_string(rows.size(0)) + " rows",
+                           x.where()));
+  // What does not fit is recorded whole: that throws, and shows the caller's shapes.
+  const bool in_chunks =
+      o.chunk_rows > 0 && o.chunk_rows < rows.size(0) && fits(rows.shape(), w.tensor().shape(), t.shape());
+  Tensor loss = in_chunks ? losses_in_chunks(rows, w.tensor(), t, attrs, o.chunk_rows)
+                          : record_all(linear_cross_entropy_op, {rows, w, t}, attrs)[0];
   if (o.label_smoothing != 0) {
     const Tensor mean_weight = mean(cast(w, loss.dtype()), {1});
     const Tensor mean_logit = sum(rows * mean_weight, {1});

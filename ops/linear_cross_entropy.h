@@ -11,6 +11,13 @@ struct LinearCrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;
   double z_loss = 0;  // times ξ² is added to each row's loss, ξ = log Σ exp of its logits (PaLM)
+  // Rows of a chunk, whose logits need not exist at the same time as those of others
+  // (CompileOptions::memory_budget); the last may have fewer; there are at most 1024; 0: all rows. The
+  // gradient of w is then the sum of the chunks' products, in order, in f32 for half types, and rounded once
+  // as without chunks. The same bits as without chunks: losses and the gradient of x on the CPU, in chunks of
+  // more than 32 rows, and losses for bf16 on Hopper. Else on a GPU cuBLASLt may take another algorithm for
+  // fewer rows. The gradient of w has other last bits on all devices: its additions are in another order.
+  std::int64_t chunk_rows = 0;
 };
 
 // cross_entropy(linear(x, w), targets): x [..., c], w [c, V], targets [...] of type i64 or i32; x and w of

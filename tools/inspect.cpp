@@ -19,6 +19,7 @@
 #include "tools/inspect/memory_reads.h"
 #include "tools/inspect/parameters.h"
 #include "tools/inspect/plan_picture.h"
+#include "tools/memory_size.h"
 #include "tools/model_options.h"
 #include "tools/run_tool.h"
 #include "tools/trained_model.h"
@@ -30,7 +31,8 @@ using namespace tg;
 struct Options : ModelOptions {
   std::string checkpoint, program = "train", steps, backend = "cpu", dtype = "f32";
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
-  std::string cache_memory = "1GiB";
+  std::string cache_memory = "1GiB", memory_budget;
+  std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
   bool list = false, graph = false, parameters = false, cache = false;
   CacheMemory memory;                                                            // of `cache_memory`
   std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files, except `text`
@@ -50,6 +52,8 @@ void declare_options(Args& args, Options& o) {
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option("memory-budget", "SIZE", "peak memory of a training step, as for train --memory-budget",
+              o.memory_budget, {.shown = "none"});
   args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});
   args.flag("list", "every step, with the shapes it reads and writes", o.list);
@@ -129,6 +133,15 @@ void print_summary(const Options& o, const Program& program) {
   std::printf("copies       %d, of %zu bytes\n", copies, copied);
   std::printf("memory       %.2f MiB: parameters and state %.2f, intermediate results %.2f, workspace %.2f\n",
               mib(m.peak()), mib(m.parameters), mib(m.arena), mib(m.workspace));
+}
+
+// What a memory budget costs.
+void print_budget(const train::TrainingProgram& training) {
+  const MemoryReport::Recomputed again = training.memory().recomputed;
+  std::printf(
+      "budget       %.2f MiB less by %lld chunks of the loss and %d steps done again, which move %.2f MiB\n",
+      static_cast<double>(again.saved) / (1 << 20), static_cast<long long>(training.loss_chunks()),
+      again.steps, again.moved / (1 << 20));
 }
 
 // What a chain computes stands in its line already.
@@ -230,12 +243,14 @@ void inspect(const Options& o) {
   const train::ProgramOptions options{.batch = o.batch,
                                       .threads = static_cast<int>(o.threads),
                                       .plan_only = true,
-                                      .precision = nn::precision_named(o.dtype)};
+                                      .precision = nn::precision_named(o.dtype),
+                                      .memory_budget = o.budget};
   if (o.program == "train") {
     optim::AdamW::Options adamw;
     if (options.precision == nn::Precision::f16) adamw.loss_scale = optim::LossScale{};
     const optim::AdamW optimizer(params.all(), adamw);
     train::TrainingProgram training(model, optimizer, options);
+    if (o.budget > 0) print_budget(training);
     return show(o, name, training.program());
   }
   if (o.program == "evaluate") {
@@ -270,6 +285,7 @@ std::string mistake_in(const Args& args, const Options& o) {
                                       {"fast-memory", "reads"},
                                       {"cache-memory", "cache"}})
     if (const std::string mistake = missing_partner(option, other); !mistake.empty()) return mistake;
+  if (o.budget > 0 && o.program != "train") return "--memory-budget is for --program train";
   if (args.given("text") && o.text.empty()) return "--text is empty";
   return "";
 }
@@ -293,6 +309,8 @@ int main(int argc, char** argv) {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
+      return args.fail(mistake);
+    if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
       return args.fail(mistake);
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = parse_cache_memory(o.cache_memory, o.memory); !mistake.empty())

@@ -7,10 +7,12 @@
 #include "core/base/alignment.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
+#include "core/compile/budget.h"
 #include "core/compile/buffers.h"
 #include "core/compile/join.h"
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
+#include "core/compile/order.h"
 #include "core/compile/recompute.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
@@ -46,8 +48,8 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
   return p;
 }
 
-// The steps, and more of them if the program, placed as they are, needs more than the budget. Throws
-// OutOfMemory if it does in any case.
+// The steps in another order, and more of them, if the program, placed as they are, needs more than the
+// budget. Throws OutOfMemory if it does in any case.
 Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredStep>& steps,
                          const Scheduled& known, const Program::State& state) {
   MemoryReport m = state.memory;
@@ -56,13 +58,16 @@ Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredSt
   if (state.arena) m.workspace = std::max(m.workspace, ArenaUse(*state.arena).least_scratch());
   const std::size_t others = m.peak() - m.arena;
   if (m.peak() <= budget) return {.before = m.arena, .arena = m.arena};
-  const Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
+  order_for_memory(graph, steps, known);
+  Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
+  r.before = m.arena;
   if (others + r.arena > budget)
-    throw OutOfMemory(
+    throw BudgetTooSmall(
         "[compile] the program needs at least " + bytes_text(others + r.arena) + ", " + bytes_text(r.arena) +
-        " of them for intermediate results, with all that is cheap computed again, and " +
-        bytes_text(others) + " for parameters, inputs and the kernels' workspace; memory_budget is " +
-        bytes_text(budget));
+            " of them for intermediate results, with all that is cheap computed again, and " +
+            bytes_text(others) + " for parameters, inputs and the kernels' workspace; memory_budget is " +
+            bytes_text(budget),
+        others + r.arena);
   return r;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/compile/neighbours.h"
+
 namespace tg {
 
 namespace {
@@ -104,11 +106,24 @@ class Merging {
         ++inputs;
       }
     }
+    if (value(b.out[0]).layout.numel() == 1 && makes_wait(a, b)) return false;
     std::size_t outputs = b.out.size();
     for (ValueId v : a.out) outputs += readers_[v] > reads(b, v);
     return shares && inputs + outputs <= max_operands && inputs <= FusedAttrs::max_inputs &&
            outputs <= FusedAttrs::max_outputs &&
            first.code.size() + second.code.size() <= FusedAttrs::max_chain;
+  }
+
+  // Whether readers of one step's results would wait for operands of the other that they do not need. Of
+  // tensors that is worth a pass over memory. A number, such as the weight of a row in a mean, takes none,
+  // and what waits for it may hold on to much (core/compile/order.h).
+  bool makes_wait(const LoweredStep& a, const LoweredStep& b) const {
+    const auto is_made = [&](ValueId v) { return is_output(a, value(v).root); };
+    const auto is_of_b_alone = [&](ValueId v) { return !is_made(v) && index_in(a.in, v) == a.in.size(); };
+    const auto is_of_a_alone = [&](ValueId v) { return index_in(b.in, v) == b.in.size(); };
+    const auto has_others = [&](ValueId v) { return readers_[v] > reads(b, v); };
+    return (std::ranges::any_of(a.out, has_others) && std::ranges::any_of(b.in, is_of_b_alone)) ||
+           (std::ranges::none_of(b.in, is_made) && std::ranges::any_of(a.in, is_of_a_alone));
   }
 
   // Puts a's code in front of b's.
@@ -190,12 +205,6 @@ class Merging {
 };
 
 }  // namespace
-
-bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
-  if (product.op->name != "matmul" || next.op != &fused_op) return false;
-  const auto& code = next.attrs.as<FusedAttrs>().code;
-  return code.size() == 1 && code[0].op->name == "gelu_tanh";
-}
 
 void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs) {
   Merging(graph, steps, outputs).run();

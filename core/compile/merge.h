@@ -9,8 +9,4 @@ namespace tg {
 
 void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
-// Whether `next` is a gelu_tanh alone, behind its matmul: a backend may fuse it there
-// (backends/cuda/epilogue.h).
-bool is_epilogue(const LoweredStep& product, const LoweredStep& next);
-
 }  // namespace tg

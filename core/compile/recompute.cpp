@@ -8,7 +8,7 @@
 
 #include "core/compile/liveness.h"
 #include "core/compile/memory_plan.h"
-#include "core/compile/merge.h"
+#include "core/compile/neighbours.h"
 
 namespace tg {
 
@@ -179,13 +179,8 @@ class Recomputing {
                         [&](ValueId v) { return known_.joined.contains(v) || now_.kept[v]; });
   }
 
-  // Steps that a backend may compute together (backends/cuda/epilogue.h): nothing comes between them.
-  bool belong_together(std::size_t first, std::size_t second) const {
-    const LoweredStep &a = steps_[first], &b = steps_[second];
-    const auto is_read = [&](ValueId v) { return std::ranges::find(a.out, value(v).root) != a.out.end(); };
-    if (std::none_of(b.in.begin(), b.in.end(), is_read)) return false;
-    return a.op->name == "index_assign" || (a.op == &fused_op && b.op->name == "matmul") ||
-           (a.op->name == "matmul" && b.op == &fused_op);
+  bool stay_together(std::size_t first, std::size_t second) const {
+    return belong_together(graph_, steps_[first], steps_[second]);
   }
 
   // The choice that frees the most of the missing bytes for what it costs.
@@ -220,10 +215,10 @@ class Recomputing {
     }
     if (c.frees == 0 || !is_cheap(s) || refused_.contains(steps_[s].out[0])) return std::nullopt;
     c.at = static_cast<std::size_t>(first);
-    while (c.at > static_cast<std::size_t>(now_.peak) + 1 && belong_together(c.at - 1, c.at)) --c.at;
+    while (c.at > static_cast<std::size_t>(now_.peak) + 1 && stay_together(c.at - 1, c.at)) --c.at;
     // What is not used before the peak at all is not computed twice: it moves, and alone.
     c.moves = !is_used_early;
-    if (belong_together(c.at - 1, c.at) || !gather(s, c, c.moves ? most_depth : 0)) return std::nullopt;
+    if (stay_together(c.at - 1, c.at) || !gather(s, c, c.moves ? most_depth : 0)) return std::nullopt;
     if (c.moves) c.price = 0;
     return c;
   }

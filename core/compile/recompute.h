@@ -4,21 +4,9 @@
 // it never repeats a product or an attention.
 #pragma once
 
-#include "core/compile/assignments.h"
-#include "core/compile/join.h"
+#include "core/compile/scheduled.h"
 
 namespace tg {
-
-// What the compiler knows of a program when its steps are final, but for their memory.
-struct Scheduled {
-  const Joined& joined;
-  const Outputs& outputs;
-  const std::vector<Assign>& assign;
-  const std::vector<bool>& directly;  // see written_directly
-  // A backend may compute gelu_tanh as part of the product before it, from numbers that are not rounded yet
-  // (backends/cuda/epilogue.h). Computed again by itself it would have other bits, so it is kept.
-  bool has_epilogues;
-};
 
 struct Recomputed {
   std::size_t before = 0, arena = 0;  // bytes of the arena without and with it

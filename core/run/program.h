@@ -73,7 +73,8 @@ struct MemoryReport {
   std::size_t workspace = 0;   // kernels' scratch
   std::size_t results = 0;     // small fetched tensors, and the device's record of a run's error
   std::size_t parameters = 0;  // read or assigned; owned by the caller
-  // With CompileOptions::memory_budget: what is computed twice, so that the arena needs no more.
+  // With CompileOptions::memory_budget: what is computed twice, so that the arena needs no more, and what
+  // that and another order of the steps save.
   struct Recomputed {
     int steps = 0;          // that compute something again
     double moved = 0;       // bytes that they read and write in a run

@@ -10,6 +10,12 @@
 
 namespace tg::nn {
 
+// Of a loss of many rows.
+struct LossOptions {
+  // See LinearCrossEntropyOptions. A loss that is not one may ignore it.
+  std::int64_t chunk_rows = 0;
+};
+
 struct LanguageModel {
   // tokens i32 [B, L], L up to `context`, → features [B, L, …]. Row t may depend on tokens 0 to t only. With
   // a call's cache the tokens follow those in it.
@@ -21,7 +27,7 @@ struct LanguageModel {
   std::vector<Parameter> parameters = {};  // params.all(); they lie on one device
   // The mean cross_entropy of the logits of any rows of features, with targets [B, n], for models that have
   // one in training that need not be made of logits. If left out, it is that of the head's.
-  std::function<Tensor(TensorArg features, TensorArg targets)> loss = {};
+  std::function<Tensor(TensorArg features, TensorArg targets, const LossOptions& options)> loss = {};
 
   Tensor logits(TensorArg tokens, const Call& call = {}) const {
     return head_of({features_of(tokens, call), tokens.where()});
@@ -31,8 +37,8 @@ struct LanguageModel {
     return features(tokens, call);
   }
   Tensor head_of(TensorArg x) const { return head ? head(x) : x.tensor(); }
-  Tensor loss_of(TensorArg x, TensorArg targets) const {
-    return loss ? loss(x, targets) : cross_entropy({head_of(x), x.where()}, targets);
+  Tensor loss_of(TensorArg x, TensorArg targets, const LossOptions& options = {}) const {
+    return loss ? loss(x, targets, options) : cross_entropy({head_of(x), x.where()}, targets);
   }
   Device device() const { return parameters.empty() ? Device::cpu() : parameters[0].device(); }
   std::int64_t count() const {  // numbers in all parameters

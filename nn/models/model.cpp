@@ -53,12 +53,12 @@ Tensor Model::head(TensorArg x) const {
   return parts_.head(x);
 }
 
-Tensor Model::loss(TensorArg x, TensorArg targets) const {
+Tensor Model::loss(TensorArg x, TensorArg targets, const LossOptions& options) const {
   {
     const Scope scope(parts_.name, x.where());
     const std::optional<Product> product = parts_.head.as_product(x);
-    if (product && size_of(product->x.dtype()) == 2)
-      return linear_cross_entropy(product->x, product->w, targets);
+    if (product && (size_of(product->x.dtype()) == 2 || options.chunk_rows > 0))
+      return linear_cross_entropy(product->x, product->w, targets, {.chunk_rows = options.chunk_rows});
   }
   return cross_entropy({head(x), x.where()}, targets);
 }
@@ -68,7 +68,8 @@ Model::operator LanguageModel() const {
           .head = [m = *this](TensorArg x) { return m.head(x); },
           .context = parts_.context,
           .parameters = parameters(),
-          .loss = [m = *this](TensorArg x, TensorArg targets) { return m.loss(x, targets); }};
+          .loss = [m = *this](TensorArg x, TensorArg targets,
+                              const LossOptions& options) { return m.loss(x, targets, options); }};
 }
 
 }  // namespace tg::nn

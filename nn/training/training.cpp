@@ -6,6 +6,7 @@
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/ops/ops.h>
 #include "core/base/alignment.h"
+#include "core/compile/budget.h"
 #include "core/run/arena_use.h"
 #include "nn/training/targets.h"
 
@@ -23,10 +24,12 @@ Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& mode
 
 // The mean loss of a training step.
 Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor& targets,
-                  const ProgramOptions& o) {
+                  const ProgramOptions& o, std::int64_t chunks) {
   const nn::Autocast autocast(tokens.tensor().graph(), o.precision, true);
   const Tensor x = model.features_of(tokens, {.mode = nn::Mode::train, .recompute = o.recompute});
-  return model.loss_of({x, tokens.where()}, targets);
+  const std::int64_t rows = targets.numel();
+  return model.loss_of({x, tokens.where()}, targets,
+                       {.chunk_rows = chunks > 1 ? std::max<std::int64_t>(1, (rows - 1) / chunks + 1) : 0});
 }
 
 // The logits of an evaluation.
@@ -67,6 +70,20 @@ std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
 }
 
+// Bytes that steps read and write; of an operand that is repeated, those that it has in memory.
+double bytes_moved(std::span<const Step> steps) {
+  double bytes = 0;
+  const auto add = [&](const Arg& a) {
+    bytes += static_cast<double>(std::min(a.layout.numel(), a.layout.extent() - a.layout.offset) *
+                                 static_cast<std::int64_t>(size_of(a.dtype)));
+  };
+  for (const Step& s : steps) {
+    for (const Arg& a : s.in) add(a);
+    for (const Arg& a : s.out) add(a);
+  }
+  return bytes;
+}
+
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
                  const ProgramOptions& o) {
   CompileOptions options = compile_options(o);
@@ -79,9 +96,61 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::ve
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                                  const ProgramOptions& options, std::uint64_t seed,
                                  const std::source_location& where)
-    : tokens_(token_input(graph_, "tokens", model, options, where)),
+    : TrainingProgram(model, optimizer, options, chunks_for(model, optimizer, options, where), seed, where) {}
+
+// Twice as many each time. More of them move more bytes and leave less to be computed again.
+TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& model,
+                                                    const optim::Optimizer& optimizer,
+                                                    const ProgramOptions& options,
+                                                    const std::source_location& where) {
+  constexpr std::int64_t most = 64, least_rows = 128;  // products of fewer rows are slow
+  if (options.loss_chunks < 0)
+    throw Error("[training] loss_chunks is " + std::to_string(options.loss_chunks) + ", expected 0 or more");
+  if (options.loss_chunks > 0) return {options.loss_chunks};
+  if (options.memory_budget == 0) return {};
+  const auto planned = [&](std::int64_t chunks, std::size_t budget) {
+    ProgramOptions o = options;
+    o.plan_only = true, o.loss_chunks = chunks, o.memory_budget = budget;
+    return TrainingProgram(model, optimizer, o, 0, where);
+  };
+  struct Plan {
+    std::int64_t chunks;
+    double moved;  // by all steps
+    MemoryReport memory;
+    std::size_t nodes;  // of the graph
+  };
+  const auto plan_of = [&](std::int64_t chunks, std::size_t budget) {
+    const TrainingProgram p = planned(chunks, budget);
+    return Plan{chunks, bytes_moved(p.program_->steps()), p.program_->memory(), p.graph_.nodes().size()};
+  };
+  std::optional<Plan> best;
+  std::optional<BudgetTooSmall> refused;
+  const auto is_possible = [&](std::int64_t n) {
+    return n <= most && options.batch * model.context / n >= least_rows;
+  };
+  for (std::int64_t n = 1; n == 1 || is_possible(n); n *= 2) {
+    try {
+      const Plan plan = plan_of(n, options.memory_budget);
+      if (best && best->nodes == plan.nodes) break;  // a loss without chunks
+      if (!best || plan.moved < best->moved) best = plan;
+      if (plan.memory.recomputed.steps == 0) break;
+    } catch (const BudgetTooSmall& e) {
+      if (!refused || e.least < refused->least) refused.emplace(e);
+    }
+  }
+  if (!best) throw *refused;
+  if (best->chunks == 1) return {};
+  const Plan whole = plan_of(1, 0);
+  return {best->chunks, best->moved - best->memory.recomputed.moved - whole.moved, whole.memory.arena};
+}
+
+TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                                 const ProgramOptions& options, const Chunks& chunks, std::uint64_t seed,
+                                 const std::source_location& where)
+    : chunks_(chunks),
+      tokens_(token_input(graph_, "tokens", model, options, where)),
       targets_(token_input(graph_, "targets", model, options, where)),
-      loss_(model_loss(model, {tokens_, where}, targets_, options)),
+      loss_(model_loss(model, {tokens_, where}, targets_, options, chunks.count)),
       seed_(seed),
       threads_(options.threads),
       accumulate_(options.accumulate) {
@@ -203,6 +272,8 @@ void TrainingProgram::set_step(std::int64_t step) {
 
 MemoryReport TrainingProgram::memory() const {
   MemoryReport both = program_->memory();
+  both.recomputed.moved += chunks_.moved;
+  if (chunks_.whole > both.arena) both.recomputed.saved = chunks_.whole - both.arena;
   if (!parts_) return both;
   const MemoryReport more = parts_->program->memory();  // on the same arena
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
@@ -282,7 +353,8 @@ TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimize
                            ProgramOptions options) {
   options.plan_only = true;
   const Shared shared = shared_by_both(model, options, std::source_location::current());
-  const TrainingMemory memory{TrainingProgram(model, optimizer, shared.options).memory(), shared.evaluation};
+  const TrainingProgram program(model, optimizer, shared.options);
+  const TrainingMemory memory{program.memory(), shared.evaluation, program.loss_chunks()};
   memory.require(options.memory_budget);
   return memory;
 }

@@ -16,9 +16,13 @@ struct ProgramOptions {
   nn::Precision precision = nn::Precision::full;
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
   std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged over all their targets
+  // Parts of a batch's rows in which head and loss are computed one after the other, so that the logits of
+  // one need exist at a time (see LinearCrossEntropyOptions); 0: as many as memory_budget asks for.
+  std::int64_t loss_chunks = 0;
   bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
   // Bytes for a training step, parameters and the optimizer's state included; 0: no limit. See
-  // CompileOptions::memory_budget. An EvaluationProgram has no use for it.
+  // CompileOptions::memory_budget. Of all numbers of loss_chunks with which a step fits, it has the one that
+  // moves the fewest bytes, with what is computed again. An EvaluationProgram has no use for it.
   std::size_t memory_budget = 0;
   // Of programs that never run at the same time; default: memory of its own, one for both of `accumulate`.
   std::shared_ptr<SharedArena> arena = {};
@@ -53,8 +57,10 @@ class TrainingProgram {
                 double learning_rate);
   Result result(const Pending& step) const;
   void set_step(std::int64_t step);  // the number of steps run before, from which dropout continues
-  // Of the step; with `accumulate`, of both programs, and `constants` includes the sums of gradients.
+  // Of the step; with `accumulate`, of both programs, and `constants` includes the sums of gradients. With
+  // memory_budget `recomputed` includes what chunks of the loss move and save.
   MemoryReport memory() const;
+  std::int64_t loss_chunks() const { return chunks_.count; }
   // The node that first produced a NaN or an infinity in a step that was skipped, the one after `step` others
   // (core/report/bad_node.h); empty if there is none.
   std::string first_bad_node(const std::vector<std::int32_t>& tokens,
@@ -62,6 +68,16 @@ class TrainingProgram {
   Program& program() { return *program_; }  // of a step, or with `accumulate` of one batch
 
  private:
+  struct Chunks {
+    std::int64_t count = 1;
+    double moved = 0;       // bytes, more than without chunks
+    std::size_t whole = 0;  // bytes of the arena without chunks and without a budget
+  };
+  static Chunks chunks_for(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                           const ProgramOptions& options, const std::source_location& where);
+  TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                  const ProgramOptions& options, const Chunks& chunks, std::uint64_t seed,
+                  const std::source_location& where);
   // With accumulation: sums of gradients, and the program that updates by them.
   struct Parts {
     std::vector<Parameter> sums;
@@ -78,6 +94,7 @@ class TrainingProgram {
   std::size_t batch_size(const std::vector<std::int32_t>& tokens,
                          const std::vector<std::int32_t>& targets) const;
 
+  Chunks chunks_;
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   std::uint64_t seed_;
@@ -114,6 +131,7 @@ class EvaluationProgram {
 // The exact memory of both programs on one arena, without allocating it.
 struct TrainingMemory {
   MemoryReport training, evaluation;
+  std::int64_t loss_chunks = 1;  // of the training step
   std::size_t beside_parameters() const;
   std::size_t peak() const { return training.parameters + beside_parameters(); }
   void require(std::size_t budget) const;  // throws OutOfMemory if peak() is more; 0: no limit

@@ -144,6 +144,7 @@ train::ProgramOptions program_options(World& w) {
           .precision = w.one_of({Precision::full, Precision::bf16, Precision::f16}),
           .predictions = w.chance(0.5),
           .accumulate = w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(2)),
+          .loss_chunks = w.hostile() ? Draw<I>::of(w) : static_cast<I>(w.below(4)),
           .recompute = w.chance(0.3),
           .memory_budget = w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : 0};
 }
@@ -161,7 +162,7 @@ void train_model(World& w) {
   if (w.hostile()) step.set_step(Draw<I>::of(w));
   for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
   const train::TrainingMemory planned = train::plan_memory(model, *o, options);
-  (void)planned.beside_parameters(), planned.require(options.memory_budget);
+  (void)planned.beside_parameters(), planned.require(options.memory_budget), (void)step.loss_chunks();
   step.first_bad_node(ids(w, n), ids(w, n), 0);
   train::EvaluationProgram evaluation(model, options);
   const Pending batch =
@@ -358,7 +359,7 @@ void model_parts(World& w) {
       w.chance(0.5) ? Draw<TensorArg>::of(w) : TensorArg(w.graph.input("tokens", {1, 2}, i32));
   const Tensor x = model.features(tokens);
   w.keep(x), w.keep(model.head(w.chance(0.5) ? TensorArg(x) : Draw<TensorArg>::of(w))), w.keep(model(tokens));
-  w.keep(model.loss(x, Draw<TensorArg>::of(w)));
+  w.keep(model.loss(x, Draw<TensorArg>::of(w), {.chunk_rows = Draw<I>::of(w)}));
 }
 
 LoraOptions lora_options(World& w) {
@@ -438,8 +439,8 @@ void language_model(World& w) {
   (void)m.device(), (void)m.count();
   w.keep(m.features_of(Draw<TensorArg>::of(w))), w.keep(m.head_of(Draw<TensorArg>::of(w)));
   w.keep(m.logits(Draw<TensorArg>::of(w)));
-  if (w.chance(0.5)) m.loss = [=](TensorArg x, TensorArg) { return f(x); };
-  w.keep(m.loss_of(Draw<TensorArg>::of(w), Draw<TensorArg>::of(w)));
+  if (w.chance(0.5)) m.loss = [=](TensorArg x, TensorArg, const LossOptions&) { return f(x); };
+  w.keep(m.loss_of(Draw<TensorArg>::of(w), Draw<TensorArg>::of(w), {.chunk_rows = Draw<I>::of(w)}));
   Generator g(m, {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
   (void)g.next(ids(w, 1));
 }

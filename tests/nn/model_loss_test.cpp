@@ -40,6 +40,14 @@ struct Losses {
   }
 };
 
+// The distance of a from b, for b of length 1.
+double apart(const Array& a, const Array& b) {
+  const auto x = a.to(f64).values<double>(), y = b.to(f64).values<double>();
+  double squares = 0, all = 0;
+  for (std::size_t k = 0; k < x.size(); ++k) squares += (x[k] - y[k]) * (x[k] - y[k]), all += y[k] * y[k];
+  return all == 0 ? std::sqrt(squares) : std::sqrt(squares / all);
+}
+
 TEST(ModelLoss, IsThatOfTheLogits) {
   for (const auto& [name, config] : small_models(12))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16, nn::Precision::full}) {
@@ -57,13 +65,32 @@ TEST(ModelLoss, IsThatOfTheLogits) {
       const auto v = eval(results, {{l.tokens, numbers(24, 7)}, {l.targets, targets}});
       EXPECT_TRUE(v[0].same_bits(v[1]));
       const double rounding = precision == nn::Precision::bf16 ? 0x1p-8 : 0x1p-11;
-      for (std::size_t i = 0; i < weights.size(); ++i) {
-        const auto a = v[2 + i].to(f64).values<double>(),
-                   b = v[2 + weights.size() + i].to(f64).values<double>();
-        double apart = 0, all = 0;
-        for (std::size_t k = 0; k < a.size(); ++k) apart += (a[k] - b[k]) * (a[k] - b[k]), all += b[k] * b[k];
-        EXPECT_LE(std::sqrt(apart), 8 * rounding * std::sqrt(all)) << params.all()[i].name();
-      }
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        EXPECT_LE(apart(v[2 + i], v[2 + weights.size() + i]), 8 * rounding) << params.all()[i].name();
+    }
+}
+
+// In chunks it is the op in f32 too.
+TEST(ModelLoss, IsTheSameInChunksOfRows) {
+  for (const auto& [name, config] : small_models(12))
+    for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::full}) {
+      SCOPED_TRACE(name);
+      nn::Params params(3);
+      const nn::Model model(params, config);
+      Losses l(model, precision);
+      const nn::Autocast autocast(l.g, precision, true);
+      const Tensor chunks = model.loss(model.features(l.tokens), l.targets, {.chunk_rows = 7});
+      std::vector<Tensor> weights, results{l.loss, chunks};
+      for (const Parameter& p : params.all()) weights.push_back(l.g.param(p));
+      for (const Tensor& loss : {l.loss, chunks})
+        for (const Tensor& z : gradients(loss, weights)) results.push_back(z);
+      std::vector<std::int32_t> targets = numbers(24, 11);
+      targets[5] = -100;
+      const auto v = eval(results, {{l.tokens, numbers(24, 7)}, {l.targets, targets}});
+      const double rounding = precision == nn::Precision::bf16 ? 0x1p-8 : 0x1p-21;
+      EXPECT_LE(apart(v[1], v[0]), rounding);
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        EXPECT_LE(apart(v[2 + weights.size() + i], v[2 + i]), 8 * rounding) << params.all()[i].name();
     }
 }
 

@@ -311,6 +311,60 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
       }
 }
 
+// The same up to rounding: products of few rows are added up in other orders.
+TEST(TrainingProgram, ComputesTheLossInChunks) {
+  for (const std::int64_t accumulate : {1, 2})
+    for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+      nn::Params params(1), same(1);
+      const nn::Model model(params, small()), other(same, small());
+      const optim::AdamW optimizer(params.all()), adamw(same.all());
+      train::ProgramOptions o{.batch = 4, .threads = 1, .precision = precision, .accumulate = accumulate};
+      train::TrainingProgram whole(model, optimizer, o);
+      o.loss_chunks = 3, o.verify = accumulate == 1;
+      train::TrainingProgram chunks(other, adamw, o);
+      EXPECT_EQ(whole.loss_chunks(), 1);
+      EXPECT_EQ(chunks.loss_chunks(), 3);
+      const Batch b(small(), o.batch * o.accumulate);
+      const auto expected = whole.run(b.x, b.y, 1e-2), got = chunks.run(b.x, b.y, 1e-2);
+      const float rounding = precision == nn::Precision::full ? 1e-6f : 4e-3f;
+      EXPECT_NEAR(got.loss, expected.loss, rounding * expected.loss);
+      EXPECT_NEAR(got.grad_norm, expected.grad_norm, 10 * rounding * expected.grad_norm);
+    }
+}
+
+// Logits of 4 MiB are most of the memory. What a budget takes is as few chunks of them as fit.
+TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
+  nn::Params params(1);
+  const nn::Model model(params, {.vocabulary = 4096, .context = 64, .layers = 1, .heads = 2, .width = 16});
+  const optim::AdamW optimizer(params.all());
+  const auto planned = [&](std::size_t budget, std::int64_t chunks = 0) {
+    return train::TrainingProgram(model, optimizer,
+                                  {.batch = 8,
+                                   .threads = 1,
+                                   .plan_only = true,
+                                   .precision = nn::Precision::bf16,
+                                   .loss_chunks = chunks,
+                                   .memory_budget = budget});
+  };
+  const MemoryReport free = planned(0).memory();
+  EXPECT_EQ(planned(free.peak()).loss_chunks(), 1);
+  const std::size_t logits = 8 * 64 * 4096 * 2;
+  for (const std::int64_t chunks : {2, 4}) {
+    const std::size_t sum = 4096 * 16 * 4;  // of the weight's gradient, in f32
+    const std::size_t budget =
+        free.peak() - logits * static_cast<std::size_t>(chunks - 1) / static_cast<std::size_t>(chunks) +
+        2 * sum;
+    const train::TrainingProgram program = planned(budget);
+    EXPECT_EQ(program.loss_chunks(), chunks);
+    EXPECT_LE(program.memory().peak(), budget);
+    EXPECT_EQ(program.memory().recomputed.saved, free.arena - program.memory().arena);
+    EXPECT_GT(program.memory().recomputed.moved, 0);
+    EXPECT_EQ(planned(budget, 4).loss_chunks(), 4);  // what is asked for
+  }
+  EXPECT_THROW(planned(1 << 16), OutOfMemory);
+  EXPECT_THROW(planned(0, -1), Error);
+}
+
 TEST(TrainingProgram, SaysTheLeastMemoryThatItNeeds) {
   nn::Params params(1);
   const nn::Model model(params, small());

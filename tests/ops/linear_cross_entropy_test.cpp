@@ -66,6 +66,78 @@ TEST(LinearCrossEntropy, TakesLeadingAxesAndTiedWeights) {
   expect_gradients(weighted_sum(loss), {x, table});
 }
 
+// Losses, the gradients of x and w, whole and in chunks: of a row, of rows that divide 6 and of rows that do
+// not, with a target that is ignored in between.
+TEST(LinearCrossEntropy, IsTheSameInChunks) {
+  for (DType dtype : float_dtypes)
+    for (const bool is_tied : {false, true})
+      for (LinearCrossEntropyOptions o : every_option()) {
+        Graph g;
+        const Given x = given(g, {2, 3, width}, dtype, View::contiguous, 1, -2, 2),
+                    own = given(g, {width, classes}, dtype, View::contiguous, 2, -2, 2),
+                    table = given(g, {classes, width}, dtype, View::contiguous, 2, -2, 2);
+        const Given& weight = is_tied ? table : own;
+        const Tensor t = g.input("t", {2, 3}, i32), w = is_tied ? transpose(table.tensor, 0, 1) : own.tensor;
+        std::vector<Tensor> results;
+        const std::vector<std::int64_t> sizes{0, 1, 2, 4, 5, 6, 100};
+        for (const std::int64_t rows_at_a_time : sizes) {
+          o.chunk_rows = rows_at_a_time;
+          const Tensor loss = linear_cross_entropy(x.tensor, w, t, o);
+          results.push_back(loss);
+          for (const Tensor& z : gradients(sum(loss), {x.tensor, weight.tensor})) results.push_back(z);
+        }
+        const auto v = run_checked(results, {x.feed(), weight.feed(), {t, some_targets}});
+        for (std::size_t i = 3; i < v.size(); ++i) {
+          SCOPED_TRACE(std::string(name_of(dtype)) + " rows " + std::to_string(sizes[i / 3]) + " result " +
+                       std::to_string(i % 3));
+          ASSERT_EQ(v[i].shape(), v[i % 3].shape());
+          ASSERT_EQ(v[i].dtype(), v[i % 3].dtype());
+          const double exact = dtype == f64 ? 1e-14 : 2 * std::max(rounding(dtype), 1e-7);
+          EXPECT_TRUE(close(doubles(v[i]), doubles(v[i % 3]), exact));
+        }
+      }
+}
+
+// Of as many rows as training puts into a chunk at least, losses and the gradient of x have the same bits.
+TEST(LinearCrossEntropy, HasTheBitsOfTheWholeInChunksOfManyRows) {
+  const std::int64_t n = 600, c = 40, V = 300;
+  for (DType dtype : float_dtypes)
+    for (const bool is_tied : {false, true}) {
+      Graph g;
+      const Given x = given(g, {n, c}, dtype, View::contiguous, 1, -2, 2),
+                  own = given(g, {c, V}, dtype, View::contiguous, 2, -2, 2),
+                  table = given(g, {V, c}, dtype, View::contiguous, 2, -2, 2);
+      const Tensor w = is_tied ? transpose(table.tensor, 0, 1) : own.tensor, t = g.input("t", {n}, i32);
+      std::vector<Tensor> results;
+      for (const std::int64_t chunk : {0, 128, 256}) {
+        const Tensor loss = linear_cross_entropy(
+            x.tensor, w, t,
+            {.ignore_index = 3, .reduction = Reduction::none, .z_loss = 0.01, .chunk_rows = chunk});
+        results.insert(results.end(), {loss, gradients(sum(loss), {x.tensor})[0]});
+      }
+      std::vector<std::int32_t> targets(n);
+      for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i * 7 % V);
+      const auto v = run_checked(results, {x.feed(), (is_tied ? table : own).feed(), {t, targets}});
+      for (std::size_t i = 2; i < v.size(); ++i)
+        EXPECT_TRUE(v[i].same_bits(v[i % 2]))
+            << name_of(dtype) << (is_tied ? " tied" : "") << " result " << i;
+    }
+}
+
+TEST(LinearCrossEntropy, HasExactGradientsInChunks) {
+  Graph g;
+  const Given x = given(g, {5, width}, f64, View::contiguous, 1),
+              table = given(g, {classes, width}, f64, View::contiguous, 2);
+  const Tensor t = g.constant(Array::of({5}, std::vector<std::int64_t>{3, 0, 20, 5, 3}));
+  const Tensor loss = linear_cross_entropy(x.tensor, transpose(table.tensor, 0, 1), t,
+                                           {.ignore_index = 0,
+                                            .reduction = Reduction::none,
+                                            .label_smoothing = 0.1,
+                                            .z_loss = 0.03,
+                                            .chunk_rows = 2});
+  expect_gradients(weighted_sum(loss), {x, table});
+}
+
 // Neither logits beside G, nor a gradient of theirs.
 TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
   Graph g;
@@ -92,6 +164,9 @@ TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
   const Tensor t = g.input("t", {rows}, i32);
   const Tensor z = gradients(linear_cross_entropy(x.tensor, w.tensor, t), {x.tensor})[0];
   expect_error<GradientError>([&] { gradients(sum(z), {x.tensor}); }, {"first derivative only"});
+  const Tensor chunks =
+      gradients(linear_cross_entropy(x.tensor, w.tensor, t, {.chunk_rows = 4}), {x.tensor})[0];
+  expect_error<GradientError>([&] { gradients(sum(chunks), {x.tensor}); }, {"first derivative only"});
 }
 
 TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
@@ -103,6 +178,12 @@ TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
   };
   expect_error<ShapeError>(call(x.tensor, x.tensor, t), {"needs x [n, c], w [c, V] and targets [n]"});
   expect_error<ShapeError>(call(x.tensor, w.tensor, g.input("u", {4}, i64)), {"targets [n]"});
+  expect_error<ShapeError>(call(x.tensor, x.tensor, t, {.chunk_rows = 1}),
+                           {"needs x [n, c], w [c, V] and targets [n]", "[3, 4]"});
+  expect_error<ShapeError>(call(x.tensor, w.tensor, g.input("v", {4}, i64), {.chunk_rows = 1}),
+                           {"targets [n]"});
+  expect_error<Error>(call(x.tensor, w.tensor, t, {.chunk_rows = -1}),
+                      {"[linear_cross_entropy] chunk_rows is -1"});
   expect_error<DTypeError>(call(x.tensor, w.tensor, g.input("f", {3}, f32)), {});
   expect_error<DTypeError>(call(cast(x.tensor, f32), w.tensor, t), {"differ in dtype"});
   expect_error<Error>(call(x.tensor, w.tensor, t, {.label_smoothing = 2}),

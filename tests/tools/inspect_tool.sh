@@ -58,6 +58,11 @@ shows ': 1 steps, smoothed train loss .*, best validation loss .* at step 1$' --
 is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
 
+# What a memory budget costs a training step, most of whose memory is logits.
+wide=(--vocabulary 4096 --context 64 --layers 1 --heads 2 --width 16 --batch 8 --dtype bf16 --threads 1)
+shows '^budget .* less by 2 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 5MiB
+shows '^budget .* less by 4 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 4MiB
+
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -67,6 +72,9 @@ refuses 2 --latent --latent 8
 refuses 2 --cache-memory --cache --cache-memory 64MB
 refuses 2 'needs --cache' --cache-memory 64MiB
 refuses 2 --program --program sleep
+refuses 2 'size like 500MiB' --memory-budget much
+refuses 2 'for --program train' --memory-budget 1GiB --program token
+refuses 1 'needs at least' --memory-budget 64KiB
 refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu
 refuses 1 nowhere --checkpoint "$dir/nowhere"

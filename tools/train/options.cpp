@@ -42,10 +42,11 @@ void declare_options(Args& args, TrainOptions& o) {
             "keep only the input of each block for the backward pass, which recomputes the rest: less memory,"
             " about a third more time",
             o.recompute);
-  args.option("memory-budget", "SIZE",
-              "peak memory, such as 8GiB, 500MiB or a number of bytes: the backward pass computes again what"
-              " is cheap, norms and activations but no products, as little as it takes; the same numbers",
-              o.memory_budget, {.shown = "none"});
+  args.option(
+      "memory-budget", "SIZE",
+      "peak memory, such as 8GiB, 500MiB or a number of bytes: by head and loss in chunks of rows, and"
+      " by computing again what is cheap, norms and activations but no products, as little as it takes",
+      o.memory_budget, {.shown = "none"});
   args.flag("trap-nan", "when the gradient of a step is not finite, name the node it comes from and stop",
             o.trap_nan);
   args.flag("resume", "resume the run in --out; options not given keep their values", o.resume);

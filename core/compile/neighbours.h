@@ -1,0 +1,16 @@
+// Neighbours: steps that a backend may compute together if they follow one another
+// (backends/cuda/epilogue.h). What moves steps or puts others between them leaves these pairs as they are.
+#pragma once
+
+#include "core/compile/lower.h"
+
+namespace tg {
+
+// Whether `next` reads a result of the step before it, and one kernel may compute both.
+bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
+
+// Whether `next` is a gelu_tanh alone, behind its matmul: computed together, it reads numbers that are not
+// rounded yet, and has other bits than by itself if they are of a half type.
+bool is_epilogue(const LoweredStep& product, const LoweredStep& next);
+
+}  // namespace tg

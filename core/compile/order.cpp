@@ -1,0 +1,244 @@
+#include "core/compile/order.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "core/base/alignment.h"
+#include "core/compile/memory_plan.h"
+#include "core/compile/neighbours.h"
+
+namespace tg {
+
+namespace {
+
+using Unit = std::size_t;
+
+// Steps in units: a step, or neighbours that stay together. Units run in the order of their numbers at first.
+class Ordering {
+ public:
+  Ordering(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known)
+      : graph_(graph),
+        steps_(steps),
+        known_(known),
+        buffers_(buffers_of(graph, steps, known.joined, known.outputs, known.assign, known.directly)),
+        held_(buffers_.list.size()) {
+    find_units();
+    find_uses();
+    find_dependencies();
+  }
+
+  // The numbers of the steps, in the new order.
+  std::vector<std::size_t> run() {
+    const std::size_t limit = peak_as_recorded();
+    for (Unit next = 0; next < first_.size() - 1; ++next) {
+      if (done_[next]) continue;
+      execute(next);
+      while (const std::optional<std::vector<Unit>> group = freeing_group(limit))
+        for (const Unit u : *group) execute(u);
+    }
+    std::vector<std::size_t> order;
+    for (const Unit u : executed_)
+      for (std::size_t s = first_[u]; s < first_[u + 1]; ++s) order.push_back(s);
+    return order;
+  }
+
+ private:
+  static constexpr std::size_t most_units = 32;  // of a group
+
+  // Who uses a buffer, each unit once, and in order.
+  struct Held {
+    std::size_t bytes = 0;  // in the arena, and free after its last use
+    std::vector<Unit> writers, readers;
+    std::size_t left = 0;  // uses that were not executed yet
+    bool is_alive = false;
+  };
+
+  void find_units() {
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      if (s == 0 || !belong_together(graph_, steps_[s - 1], steps_[s])) first_.push_back(s);
+      unit_of_.push_back(first_.size() - 1);
+    }
+    first_.push_back(steps_.size());
+    const std::size_t units = first_.size() - 1;
+    uses_.resize(units), before_.resize(units), done_.assign(units, false);
+  }
+
+  std::size_t buffer_of(ValueId v) const {
+    return static_cast<std::size_t>(buffers_.of[graph_.values()[v].root]);
+  }
+
+  void find_uses() {
+    const auto add = [](std::vector<Unit>& list, Unit u) {
+      if (list.empty() || list.back() != u) list.push_back(u);
+    };
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      const Unit u = unit_of_[s];
+      for (ValueId v : steps_[s].out) add(held_[buffer_of(v)].writers, u), uses_[u].push_back(buffer_of(v));
+      for (ValueId v : steps_[s].in) add(held_[buffer_of(v)].readers, u), uses_[u].push_back(buffer_of(v));
+    }
+    for (std::vector<std::size_t>& list : uses_) {
+      std::ranges::sort(list);
+      list.erase(std::unique(list.begin(), list.end()), list.end());
+    }
+    for (const std::vector<std::size_t>& list : uses_)
+      for (const std::size_t b : list) ++held_[b].left;
+    for (std::size_t b = 0; b < held_.size(); ++b)
+      if (buffers_.list[b].kind == Buffer::arena) held_[b].bytes = aligned_bytes(buffers_.list[b].bytes);
+    for (ValueId v : known_.outputs.all()) held_[buffer_of(v)].bytes = 0;  // alive to the end in any order
+  }
+
+  // A value is read after it was written, and a parameter written after its old value was read.
+  void find_dependencies() {
+    const auto depends = [&](Unit later, Unit earlier) {
+      if (later != earlier) before_[later].push_back(earlier);
+    };
+    std::unordered_map<const void*, std::vector<Unit>> readers;  // of what the parameter held, by its key
+    for (std::size_t b = 0; b < held_.size(); ++b) {
+      for (const Unit r : held_[b].readers)
+        for (const Unit w : held_[b].writers) depends(r, w);
+      if (buffers_.list[b].kind != Buffer::parameter || !held_[b].writers.empty()) continue;
+      std::vector<Unit>& all = readers[buffers_.list[b].owner.key()];
+      all.insert(all.end(), held_[b].readers.begin(), held_[b].readers.end());
+    }
+    const auto changes = [&](Unit writer, const Parameter& p) {
+      for (const Unit r : readers[p.key()]) depends(writer, r);
+    };
+    for (std::size_t b = 0; b < held_.size(); ++b)
+      for (const Unit w : held_[b].writers)
+        if (buffers_.list[b].kind == Buffer::parameter) changes(w, buffers_.list[b].owner);
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+      if (steps_[s].target) changes(unit_of_[s], *steps_[s].target);
+  }
+
+  // The most bytes alive at a unit, in the order that there is.
+  std::size_t peak_as_recorded() const {
+    std::vector<std::size_t> born(first_.size()), dead(first_.size());
+    for (const Held& h : held_) {
+      if (h.bytes == 0 || h.writers.empty()) continue;
+      born[h.writers.front()] += h.bytes;
+      dead[std::max(h.writers.back(), h.readers.empty() ? 0 : h.readers.back())] += h.bytes;
+    }
+    std::size_t alive = 0, most = 0;
+    for (Unit u = 0; u + 1 < first_.size(); ++u) {
+      alive += born[u];
+      most = std::max(most, alive);
+      alive -= dead[u];
+    }
+    return most;
+  }
+
+  void execute(Unit u) {
+    done_[u] = true;
+    executed_.push_back(u);
+    for (const std::size_t b : uses_[u]) {
+      Held& h = held_[b];
+      if (!h.is_alive) h.is_alive = true, alive_ += h.bytes;
+      if (--h.left == 0) h.is_alive = false, alive_ -= h.bytes;
+    }
+    // What this unit uses may be free soon, and what is read together with its results.
+    for (const std::size_t b : uses_[u]) {
+      if (held_[b].readers.size() > most_units && held_[b].left > most_units) continue;
+      candidates_.insert(b);
+      for (const Unit r : held_[b].readers)
+        if (!done_[r]) candidates_.insert(uses_[r].begin(), uses_[r].end());
+    }
+  }
+
+  // Units that free a candidate and together more than they leave behind; nothing if there are none now.
+  std::optional<std::vector<Unit>> freeing_group(std::size_t limit) {
+    while (!candidates_.empty()) {
+      const std::size_t b = *candidates_.begin();
+      candidates_.erase(candidates_.begin());
+      if (!held_[b].is_alive || held_[b].bytes == 0) continue;
+      if (std::optional<std::vector<Unit>> group = readers_of(b); group && is_worth(*group, limit)) {
+        candidates_.insert(b);
+        return group;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // What has still to be executed for buffer b to be free, in order; nothing if that is much.
+  std::optional<std::vector<Unit>> readers_of(std::size_t b) const {
+    std::set<Unit> group;
+    std::vector<Unit> next;
+    const auto add = [&](Unit u) {
+      if (!done_[u] && group.insert(u).second) next.push_back(u);
+    };
+    for (const Unit u : held_[b].readers) add(u);
+    for (const Unit u : held_[b].writers) add(u);
+    while (!next.empty()) {
+      if (group.size() > most_units) return std::nullopt;
+      const Unit u = next.back();
+      next.pop_back();
+      for (const Unit earlier : before_[u]) add(earlier);
+    }
+    if (group.empty() || group.size() > most_units) return std::nullopt;
+    return std::vector<Unit>(group.begin(), group.end());
+  }
+
+  // Whether less is alive after the group than before it, and at no step of it more than `limit`.
+  bool is_worth(const std::vector<Unit>& group, std::size_t limit) const {
+    std::unordered_map<std::size_t, std::size_t> used;  // uses of each buffer in the group so far
+    std::size_t alive = alive_;
+    for (const Unit u : group) {
+      std::size_t freed = 0;
+      for (const std::size_t b : uses_[u]) {
+        const std::size_t uses = ++used[b];
+        if (uses == 1 && !held_[b].is_alive) alive += held_[b].bytes;
+        if (uses == held_[b].left) freed += held_[b].bytes;
+      }
+      if (alive > limit) return false;
+      alive -= freed;
+    }
+    return alive < alive_;
+  }
+
+  const Graph& graph_;
+  const std::span<const LoweredStep> steps_;
+  const Scheduled& known_;
+  const Buffers buffers_;
+  std::vector<Held> held_;                      // by buffer
+  std::vector<std::size_t> first_, unit_of_;    // the first step of each unit and their end; by step
+  std::vector<std::vector<std::size_t>> uses_;  // by unit: the buffers
+  std::vector<std::vector<Unit>> before_;       // by unit: those that it depends on
+  std::vector<bool> done_;
+  std::vector<Unit> executed_;
+  std::size_t alive_ = 0;  // bytes
+  std::set<std::size_t> candidates_;
+};
+
+// Whether a gelu_tanh would come to lie behind its product that does not now.
+bool makes_an_epilogue(const Graph& graph, std::span<const LoweredStep> steps,
+                       const std::vector<std::size_t>& order) {
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const LoweredStep &step = steps[order[i - 1]], &next = steps[order[i]];
+    if (order[i] != order[i - 1] + 1 && is_epilogue(step, next) && belong_together(graph, step, next))
+      return true;
+  }
+  return false;
+}
+
+std::size_t planned(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known) {
+  Buffers b = buffers_of(graph, steps, known.joined, known.outputs, known.assign, known.directly);
+  share_in_place(graph, steps, known.joined, b);
+  return plan_buffers(graph, b, 0, true).report.arena;
+}
+
+}  // namespace
+
+bool order_for_memory(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known) {
+  if (steps.empty()) return false;
+  const std::vector<std::size_t> order = Ordering(graph, steps, known).run();
+  if (known.has_epilogues && makes_an_epilogue(graph, steps, order)) return false;
+  std::vector<LoweredStep> ordered;
+  for (const std::size_t s : order) ordered.push_back(steps[s]);
+  if (planned(graph, ordered, known) >= planned(graph, steps, known)) return false;
+  steps = std::move(ordered);
+  return true;
+}
+
+}  // namespace tg
