@@ -57,7 +57,8 @@ void Replay::run(NodeId first, NodeId last) {
     const DerivativeScope derivative(node.is_derivative);
     const std::vector<Tensor> out = record(node, in);
     for (std::uint32_t i = 0; i < node.outs; ++i) now_[node.first_out + i] = out[i];
-    if (const CustomGradient* custom = from_.custom_gradient_ending_at(n)) add_custom(*custom);
+    const CustomGradient* custom = from_.custom_gradient_ending_at(n);
+    if (custom && keeps_custom_) add_custom(*custom);
   }
 }
 

@@ -21,6 +21,8 @@ class Replay {
   // within one graph everything else stands for itself. Attributes are kept, streams of random ops included:
   // a copy draws the same numbers. Recompute segments and custom gradients come along.
   void run(NodeId first, NodeId last);
+  // From now on custom gradients stay behind: what is replayed is differentiated node by node.
+  void leave_custom_gradients() { keeps_custom_ = false; }
   // The tensor that now stands for an old one.
   Tensor operator()(const Tensor& old) const { return now(old.id()); }
 
@@ -32,6 +34,7 @@ class Replay {
   const Graph& from_;
   Graph& to_;
   const Substitute substitute_;
+  bool keeps_custom_ = true;
   std::map<ValueId, Tensor> now_;
   std::map<NodeId, NodeId> first_node_;  // what was recorded for an old node starts here
   std::map<int, int> segments_;
