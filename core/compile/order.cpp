@@ -36,8 +36,8 @@ class Ordering {
     for (Unit next = 0; next < first_.size() - 1; ++next) {
       if (done_[next]) continue;
       execute(next);
-      while (const std::optional<std::vector<Unit>> group = freeing_group(limit))
-        for (const Unit u : *group) execute(u);
+      for (std::vector<Unit> group = freeing_group(limit); !group.empty(); group = freeing_group(limit))
+        for (const Unit u : group) execute(u);
     }
     std::vector<std::size_t> order;
     for (const Unit u : executed_)
@@ -110,7 +110,7 @@ class Ordering {
       for (const Unit w : held_[b].writers)
         if (buffers_.list[b].kind == Buffer::parameter) changes(w, buffers_.list[b].owner);
     for (std::size_t s = 0; s < steps_.size(); ++s)
-      if (steps_[s].target) changes(unit_of_[s], *steps_[s].target);
+      if (const std::optional<Parameter>& target = steps_[s].target) changes(unit_of_[s], *target);
   }
 
   // The most bytes alive at a unit, in the order that there is.
@@ -147,22 +147,23 @@ class Ordering {
     }
   }
 
-  // Units that free a candidate and together more than they leave behind; nothing if there are none now.
-  std::optional<std::vector<Unit>> freeing_group(std::size_t limit) {
+  // Units that free a candidate and together more than they leave behind; none if there are none now.
+  std::vector<Unit> freeing_group(std::size_t limit) {
     while (!candidates_.empty()) {
       const std::size_t b = *candidates_.begin();
       candidates_.erase(candidates_.begin());
       if (!held_[b].is_alive || held_[b].bytes == 0) continue;
-      if (std::optional<std::vector<Unit>> group = readers_of(b); group && is_worth(*group, limit)) {
+      std::vector<Unit> group = readers_of(b);
+      if (!group.empty() && is_worth(group, limit)) {
         candidates_.insert(b);
         return group;
       }
     }
-    return std::nullopt;
+    return {};
   }
 
-  // What has still to be executed for buffer b to be free, in order; nothing if that is much.
-  std::optional<std::vector<Unit>> readers_of(std::size_t b) const {
+  // What has still to be executed for buffer b to be free, in order; none if that is much.
+  std::vector<Unit> readers_of(std::size_t b) const {
     std::set<Unit> group;
     std::vector<Unit> next;
     const auto add = [&](Unit u) {
@@ -171,13 +172,13 @@ class Ordering {
     for (const Unit u : held_[b].readers) add(u);
     for (const Unit u : held_[b].writers) add(u);
     while (!next.empty()) {
-      if (group.size() > most_units) return std::nullopt;
+      if (group.size() > most_units) return {};
       const Unit u = next.back();
       next.pop_back();
       for (const Unit earlier : before_[u]) add(earlier);
     }
-    if (group.empty() || group.size() > most_units) return std::nullopt;
-    return std::vector<Unit>(group.begin(), group.end());
+    if (group.size() > most_units) return {};
+    return {group.begin(), group.end()};
   }
 
   // Whether less is alive after the group than before it, and at no step of it more than `limit`.
