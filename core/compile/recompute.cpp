@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <tilegrad/core/run/cost.h>
 #include "core/compile/liveness.h"
 #include "core/compile/memory_plan.h"
 #include "core/compile/neighbours.h"
@@ -152,13 +153,8 @@ class Recomputing {
   // Bytes that a step reads and writes.
   double moved(std::size_t s) const {
     double bytes = 0;
-    const auto add = [&](ValueId v) {
-      const Layout& l = value(v).layout;
-      bytes += static_cast<double>(std::min(l.numel(), l.extent() - l.offset) *
-                                   static_cast<std::int64_t>(size_of(value(v).dtype)));
-    };
-    for (ValueId v : steps_[s].in) add(v);
-    for (ValueId v : steps_[s].out) add(v);
+    for (ValueId v : steps_[s].in) bytes += bytes_of(value(v).dtype, value(v).layout);
+    for (ValueId v : steps_[s].out) bytes += bytes_of(value(v).dtype, value(v).layout);
     return bytes;
   }
 

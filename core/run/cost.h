@@ -24,10 +24,12 @@ inline Cost cost_of(const Step& s) {
 
 // Bytes of memory that an operand occupies: an expanded one has more elements than memory, a strided one
 // spans more memory than its elements need.
-inline double bytes_of(const Arg& a) {
-  Layout l = a.layout;
+inline double bytes_of(DType dtype, Layout l) {
   l.offset = 0;
-  return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(a.dtype));
+  return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(dtype));
+}
+inline double bytes_of(const Arg& a) {
+  return bytes_of(a.dtype, a.layout);
 }
 
 // FLOPs, and bytes moved including each operand once.

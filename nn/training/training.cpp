@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <tilegrad/core/report/bad_node.h>
+#include <tilegrad/core/run/cost.h>
 #include <tilegrad/ops/ops.h>
 #include "core/base/alignment.h"
 #include "core/compile/budget.h"
@@ -70,16 +71,12 @@ std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
 }
 
-// Bytes that steps read and write; of an operand that is repeated, those that it has in memory.
+// Bytes that steps read and write.
 double bytes_moved(std::span<const Step> steps) {
   double bytes = 0;
-  const auto add = [&](const Arg& a) {
-    bytes += static_cast<double>(std::min(a.layout.numel(), a.layout.extent() - a.layout.offset) *
-                                 static_cast<std::int64_t>(size_of(a.dtype)));
-  };
   for (const Step& s : steps) {
-    for (const Arg& a : s.in) add(a);
-    for (const Arg& a : s.out) add(a);
+    for (const Arg& a : s.in) bytes += bytes_of(a);
+    for (const Arg& a : s.out) bytes += bytes_of(a);
   }
   return bytes;
 }

@@ -32,8 +32,7 @@ void AttentionCommandLine::declare(Args& args) {
       "compare",
       "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear; generate "
       "and serve: beside PyTorch, compiled, and llama.cpp on the CPU; train: beside PyTorch, eager, compiled "
-      "and "
-      "with CUDA graphs",
+      "and with CUDA graphs",
       compare);
   args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",

@@ -17,7 +17,7 @@ std::string formatted(const char* format, auto... values) {
   return text;
 }
 
-std::string bytes_text(std::size_t bytes) {
+std::string memory_text(std::size_t bytes) {
   return size_text(static_cast<double>(bytes));
 }
 
@@ -99,10 +99,10 @@ class ModelReport {
   void print_memory(const MeasuredStep& m) {
     const MemoryReport& r = m.memory;
     const std::size_t others = r.inputs + r.constants + r.results;
-    print_row("peak memory", bytes_text(r.peak()) + ": parameters " + bytes_text(m.weights) + ", optimizer " +
-                                 bytes_text(r.parameters - m.weights) + ", activations and gradients " +
-                                 bytes_text(r.arena) + ", workspace " + bytes_text(r.workspace) +
-                                 ", inputs and results " + bytes_text(others));
+    print_row("peak memory", memory_text(r.peak()) + ": parameters " + memory_text(m.weights) +
+                                 ", optimizer " + memory_text(r.parameters - m.weights) +
+                                 ", activations and gradients " + memory_text(r.arena) + ", workspace " +
+                                 memory_text(r.workspace) + ", inputs and results " + memory_text(others));
     const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     keep("peak memory", mib(r.peak()), "MiB");
     keep("parameters and optimizer", mib(r.parameters), "MiB");
@@ -127,7 +127,7 @@ class ModelReport {
                   (std::isnan(ratio) ? "" : formatted("%.2f x", ratio)).c_str(), memory.c_str());
       std::fflush(stdout);
     };
-    line("tilegrad", m.times.best, m.times.median, Row::none, bytes_text(m.memory.peak()));
+    line("tilegrad", m.times.best, m.times.median, Row::none, memory_text(m.memory.peak()));
     for (const auto& [way, name] : {std::pair<const char*, std::string>{"eager", "PyTorch, eager"},
                                     {"compiled", "PyTorch, compiled"},
                                     {"graphs", "PyTorch, CUDA graphs"}}) {
