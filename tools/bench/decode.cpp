@@ -2,10 +2,12 @@
 // as the rate at which keys and values, or weights, are read. On the CPU it is a share of the rate at which
 // the same threads just read memory, with the multiply-adds as a share of theirs: the nearer of the two is
 // what bounds it. On a GPU caches are cold, CUDA graphs of several calls are timed, and the rate is a share
-// of the rate of copying.
+// of the rate of copying. And what CompileOptions::rows_alone costs a whole model.
 #include <cmath>
 #include <optional>
 
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/model.h>
 #include <tilegrad/ops/ops.h>
 #include "tools/bench/attention_programs.h"
 #include "tools/bench/cold_runs.h"
@@ -57,6 +59,25 @@ struct ThinProducts {
           for (const Tensor& w : weights) made.feed({w, numbers});
           return made;
         }()) {}
+};
+
+// The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
+struct Prompts {
+  const char* name;
+  std::int64_t texts, length;
+  bool rows_alone = false;
+
+  nn::ModelConfig config(bool is_large) const {
+    nn::ModelConfig c{.architecture = nn::Gpt{.activation = "gelu_tanh"},
+                      .vocabulary = 50304,
+                      .context = 1024,
+                      .layers = 12,
+                      .heads = 12,
+                      .width = 768,
+                      .bias = true};
+    if (!is_large) c.vocabulary = 65, c.layers = 4, c.heads = 4, c.width = 128;
+    return c;
+  }
 };
 
 // Rates of the machine change from moment to moment, so all three are measured in turns: the best of each.
@@ -121,6 +142,33 @@ class DecodeBench {
     if (torch_ && !p.rows_alone) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, calls, settings_));
   }
 
+  void run(const Prompts& p) {
+    const nn::ModelConfig config = p.config(cold_.has_value());
+    const std::int64_t sizes[] = {p.texts, p.length, config.layers, config.width};
+    row_.name = std::string(p.name) + (p.rows_alone ? ", rows alone" : ""), row_.shape = joined(sizes);
+    if (!report_.selects(row_.name)) return;
+    nn::Params params(1, settings_.dtype, settings_.device);
+    const nn::Model model(params, config);
+    Graph g;
+    const Tensor tokens = g.input("tokens", {p.texts, p.length}, i32);
+    const nn::Autocast autocast(g, nn::precision_named(settings_.dtype_name()));
+    const Tensor logits = model.head(slice(model.features(tokens), 1, p.length - 1, p.length));
+    CompileOptions options = options_of(settings_, settings_.threads);
+    options.rows_alone = p.rows_alone;
+    Program program = compile(g, {logits}, options);
+    program.feed({tokens, Array(tokens.shape(), i32)});
+    const double seconds = cold_ ? cold_->median_in_graph(program, 1, logits)
+                                 : best_seconds(settings_.seconds, [&] { program.run(); });
+    report_.add({.name = row_.name,
+                 .shape = row_.shape,
+                 .dtype = settings_.dtype_name(),
+                 .pass = "forward",
+                 .threads = settings_.threads,
+                 .ms = seconds * 1e3,
+                 .rate = static_cast<double>(p.texts * p.length) / seconds,
+                 .unit = "tokens/s"});
+  }
+
  private:
   void add_copied(double seconds) {
     of_ = "copy", best_rate_ = machine_.copy;
@@ -182,11 +230,14 @@ void run_decode(const Settings& settings, const Machine& machine, Report& report
   struct Weights {
     std::int64_t n, k;
   };
-  std::vector<Weights> weights = {{768, 768}, {3072, 768}, {768, 3072}, {2048, 2048}, {4096, 4096}};
+  std::vector<Weights> weights = {{768, 768},  {2304, 768},  {3072, 768},
+                                  {768, 3072}, {2048, 2048}, {4096, 4096}};
   if (settings.seconds == 0) weights = {{128, 128}};  // a quick run measures nothing
   for (const Weights& w : weights)
-    for (const std::int64_t m : {1, 4, 16, 64, 256})
+    for (const std::int64_t m : {1, 4, 16, 64, 128, 256})
       for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, w.n, w.k, rows_alone});
+  for (const Prompts& p : {Prompts{"64 tokens of 64 texts", 64, 1}, {"a prompt of 256 tokens", 1, 256}})
+    for (const bool rows_alone : {false, true}) bench.run(Prompts{p.name, p.texts, p.length, rows_alone});
 }
 
 }  // namespace tg::bench

@@ -1,6 +1,6 @@
 // y = x·w + d, an element's additions in one order however many rows x has. A block takes 16 or 32 outputs,
-// which are columns of w, of up to 64 rows. k is cut into 8 slices at fixed places, one for each warp; their
-// sums are added in the order of the slices.
+// which are columns of w, of up to 64 rows. k is cut into 8 slices at fixed places, one for each warp; the
+// sums of the first four are added in their order, those of the last four, and the two.
 //
 // Each warp copies what it multiplies into shared memory, several chunks of k ahead, and waits for no copies
 // but its own. Weights that no step writes are copied before the step before has ended.
@@ -205,14 +205,13 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     __syncthreads();
     if (writes) {
       const int at = i * shared_row<Rows> + j;
-      float sum[V];
+      float sum[V], half[V];
 #pragma unroll
       for (int slice = 0; slice < k_slices; ++slice)
 #pragma unroll
         for (int v = 0; v < V; v += 2) {
           const float2 two = *reinterpret_cast<const float2*>(sums_of(slice) + at + v);
-          sum[v] = slice == 0 ? two.x : sum[v] + two.x;
-          sum[v + 1] = slice == 0 ? two.y : sum[v + 1] + two.y;
+          add_slice(slice, two.x, half[v], sum[v]), add_slice(slice, two.y, half[v + 1], sum[v + 1]);
         }
       p.write<S, form>(item, i0 + i, j0 + j, sum, added);
     }
@@ -285,6 +284,7 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
     if (p.m <= 4) return launch_rows_gemm<PlainRows<along_k, 4>>(s, p);
     launch_rows_gemm<PlainRows<along_k, 8>>(s, p);
   } else {
+    if (along_k && takes_wide_tiles(p, s.gpu)) return launch_wide_tiles(s, p, S());
     if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
     launch_tensor_rows<S, along_k>(s, p);
   }
@@ -387,7 +387,8 @@ bool is_faster_by_rows_gemm(const Call& call) {
   if (p.batches != 1 || !is_along_k(p, t) || !x_in_pieces(p, t)) return false;
   const int processors = call.gpu.processors;
   if (p.k > 4096 && p.n < 16 * processors) return false;  // cuBLASLt cuts k where there are few outputs
-  return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 32 * processors);
+  return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 32 * processors) ||
+         (p.m <= 128 && i64{p.n} * p.k <= i64{1} << 22);
 }
 
 bool normalises_row(const Call& call, const RowsContext& context) {
@@ -439,7 +440,10 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
-  if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";
+  if (t != DType::f32 && is_along_k(p, t) && takes_wide_tiles(p, call.gpu))
+    s += ", wgmma with tiles of " + std::to_string(wide_tile_rows(p, call.gpu)) + " rows and 64 outputs";
+  else if (t != DType::f32 && are_many_rows(p, call.gpu))
+    s += ", tiles of 64 rows and 128 outputs";
   if (context.norm) s += ", with the norm of its row";
   if (!context.sum.empty()) s += ", with the sum that is added";
   if (context.function != RowsContext::none)

@@ -13,10 +13,20 @@
 
 namespace tg::cuda {
 
-constexpr int k_slices = 8;  // of k, whose sums are added in their order
+// Slices of k. The sums of the first half of them are added in their order, those of the second half, and the
+// two.
+constexpr int k_slices = 8;
 constexpr int k_chunk = 32;  // of k, which a warp multiplies together; a slice is a number of chunks
 constexpr int k_slice_threads = 32 * k_slices;
 constexpr int piece_bytes = 512;  // that a warp's lanes copy together
+
+// Adds the sum of a slice, one after the other: to `sum`, which begins again with the second half, and in the
+// end is the sum of all.
+__device__ __forceinline__ void add_slice(int slice, float of_slice, float& half, float& sum) {
+  sum = slice % (k_slices / 2) == 0 ? of_slice : sum + of_slice;
+  if (slice == k_slices / 2 - 1) half = sum;
+  if (slice == k_slices - 1) sum = half + sum;
+}
 
 // What is added to V neighbours of y along n: d, or the sum of d and e, as they lie in memory. They are
 // converted when they are needed, so that no thread waits for them before.
@@ -222,6 +232,13 @@ inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
 bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu);
 void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __nv_bfloat16);
 void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __half);
+
+// rows_gemm_sm90.cu: by wgmma, of a usual form and weights along k, where the blocks of rows_gemm.cu would
+// not all run at the same time.
+bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu);
+int wide_tile_rows(const RowsProduct& p, const Gpu& gpu);
+void launch_wide_tiles(const Stream& s, const RowsProduct& p, __nv_bfloat16);
+void launch_wide_tiles(const Stream& s, const RowsProduct& p, __half);
 
 // rows_gemm_many.cu: of more than 16 rows, if there are more of its tiles than multiprocessors. With fewer,
 // smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, those of rows_gemm.cu 48).

@@ -1,6 +1,7 @@
 // rows_gemm of many rows in 16 bits: the same products and additions as in rows_gemm.cu, by tiles that pass
 // through shared memory in stages. Eight warps have 32 outputs and 32 rows each. They go through all of k,
-// and add what they have to their total at the end of each slice.
+// and add what they have to their total at the end of each slice. On Hopper rows_gemm_sm90.cu takes the usual
+// products.
 #include "backends/cuda/kernels/rows_gemm.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
@@ -17,8 +18,9 @@ struct ManyRows {
   static constexpr int row_bytes = 2 * depth;  // of x, and of w along k
   static constexpr int x_bytes = rows * row_bytes, stage_bytes = x_bytes + outputs * row_bytes;
   static constexpr int shared_row = outputs + 4;  // of sums, in floats
-  static constexpr int bytes = stages * stage_bytes;
-  static_assert(rows * shared_row * 4 <= bytes);
+  // Totals of the first half of the slices lie behind the stages, totals of all in their place.
+  static constexpr int half_at = stages * stage_bytes, bytes = half_at + rows * shared_row * 4;
+  static_assert(rows * shared_row * 4 <= half_at);
 
   static constexpr int k_step =
       along_k ? 32 : 16;  // of w's rows, or rows along k, that the threads copy together
@@ -28,7 +30,7 @@ struct ManyRows {
   const int lane = tile::lane_id(), warp = threadIdx.x / 32, first_output = warp / 2 * 32,
             first_row = warp % 2 * 32;
   const unsigned short *x, *w;    // the first piece that the thread copies
-  const u32 memory, right, left;  // tiles; where the thread finds operands in the first tile of x and of w
+  const u32 memory, right, left;  // tiles; where ldmatrix finds operands in the first tile of x and of w
   float sum[2][4][4] = {}, total[2][4][4];  // of 16 outputs and 8 rows each
 
   __device__ __forceinline__ ManyRows(const RowsProduct& p, int item, int i0, int j0, u32 memory)
@@ -40,8 +42,8 @@ struct ManyRows {
           (along_k ? (j0 + row_of()) * p.col[p.w] + 8 * piece_of()
                    : k_of() * p.row[p.w] + j0 + 8 * output_of())),
         memory(memory),
-        right(place(first_row + lane / 4, lane % 4)),
-        left(x_bytes + (along_k ? place(first_output + lane / 4, lane % 4) : place_of_matrix())) {}
+        right(place(first_row + lane % 8, lane / 8)),
+        left(x_bytes + (along_k ? place(first_output + lane % 16, lane / 16) : place_of_matrix())) {}
 
   // What a thread copies: a piece of a row of x, or of w along k; or of a row of w along n.
   static __device__ __forceinline__ int row_of() { return threadIdx.x / 8; }
@@ -49,19 +51,18 @@ struct ManyRows {
   static __device__ __forceinline__ int k_of() { return threadIdx.x / 16; }
   static __device__ __forceinline__ int output_of() { return threadIdx.x % 16; }
 
-  // Where 16 bytes of a row lie in a tile. Eight pieces that are read together are in different banks: those
-  // of two rows along k, or of the eight rows along n that make a part of 8 × 8.
+  // Where 16 bytes of a row lie in a tile. Those of the eight rows that make a part of 8 × 8 are in different
+  // banks.
   static __device__ __forceinline__ u32 place(int row, int piece) {
-    return static_cast<u32>(row * row_bytes + (piece ^ row % 2 * 4) * 16);
+    return static_cast<u32>(row * row_bytes + (piece ^ row % 8) * 16);
   }
   static __device__ __forceinline__ u32 place_along_n(int row, int piece) {
-    return static_cast<u32>(row * 2 * outputs + (piece ^ (row / 8 % 4 * 2 + row % 2)) * 16);
+    return static_cast<u32>(row * 2 * outputs + (piece ^ row % 8) * 16);
   }
   // The row of a part of 8 × 8 that the lane names to ldmatrix: parts are outputs 0 … 8 and 8 … 16, and then
-  // those two of later rows along k.
+  // those two of the next eight rows along k.
   __device__ __forceinline__ u32 place_of_matrix() const {
-    const int r = lane % 8, part = lane / 8;
-    return place_along_n(r / 2 * 8 + r % 2 + part / 2 * 2, first_output / 8 + part % 2);
+    return place_along_n(lane % 8 + lane / 16 * 8, first_output / 8 + lane / 8 % 2);
   }
 
   // Copies of a stage of x, and of w; none beyond the last.
@@ -87,7 +88,7 @@ struct ManyRows {
         copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from,
              some && j0 + row_of() + 32 * n < p.n);
       else
-        copy(to + (place_along_n(k_of(), output_of()) ^ n % 2 * 64) + n * 16 * 2 * outputs, from,
+        copy(to + place_along_n(k_of(), output_of()) + n * 16 * 2 * outputs, from,
              k0 + k_of() + 16 * n < p.k && j0 + 8 * output_of() < p.n);
   }
 
@@ -95,50 +96,52 @@ struct ManyRows {
   __device__ __forceinline__ void add(int chunk) {
     const u32 at = memory + chunk / 2 % stages * stage_bytes;
     const int part = chunk % 2;
-    uint4 b[4];
+    u32 b[4][4];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) b[n] = ptx::ld_shared_v4(at + (right ^ part * 64) + n * 8 * row_bytes);
+    for (int n = 0; n < 4; ++n) ptx::ldmatrix(b[n], at + (right ^ part * 64) + n * 8 * row_bytes);
     tile::Fragment a[2][2];
 #pragma unroll
-    for (int o = 0; o < 2; ++o) {
-      if constexpr (along_k) {
-        const u32 from = at + (left ^ part * 64) + o * 16 * row_bytes;
-        const uint4 low = ptx::ld_shared_v4(from), high = ptx::ld_shared_v4(from + 8 * row_bytes);
-        a[o][0] = {{low.x, high.x, low.y, high.y}}, a[o][1] = {{low.z, high.z, low.w, high.w}};
-      } else {
+    for (int o = 0; o < 2; ++o)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          ptx::ldmatrix_trans(a[o][half].x, at + (left ^ o * 32) + (32 * part + 4 * half) * 2 * outputs);
-      }
-    }
+      for (int half = 0; half < 2; ++half)
+        if constexpr (along_k)
+          ptx::ldmatrix(a[o][half].x, at + (left ^ (part * 64 + half * 32)) + o * 16 * row_bytes);
+        else
+          ptx::ldmatrix_trans(a[o][half].x, at + (left ^ o * 32) + (32 * part + 16 * half) * 2 * outputs);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int o = 0; o < 2; ++o)
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
-          tile::mma(sum[o][n], a[o][half], half ? b[n].z : b[n].x, half ? b[n].w : b[n].y, S());
+        for (int n = 0; n < 4; ++n) tile::mma(sum[o][n], a[o][half], b[n][2 * half], b[n][2 * half + 1], S());
   }
 
-  __device__ __forceinline__ void end_slice(bool first) {
+  // f(place in [rows, outputs] in shared memory, sum, total) for all that the thread has.
+  template <class F>
+  __device__ __forceinline__ void each(F&& f) {
 #pragma unroll
     for (int o = 0; o < 2; ++o)
 #pragma unroll
       for (int n = 0; n < 4; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          total[o][n][e] = first ? sum[o][n][e] : total[o][n][e] + sum[o][n][e];
-          sum[o][n][e] = 0;
-        }
+        for (int e = 0; e < 4; ++e)
+          f((first_row + 8 * n + lane % 4 * 2 + e % 2) * shared_row + first_output + 16 * o + e / 2 * 8 +
+                lane / 4,
+            sum[o][n][e], total[o][n][e]);
+  }
+  __device__ __forceinline__ void end_slice(int slice, float* half) {
+    const bool begins = slice % (k_slices / 2) == 0;
+    each([&](int, float& s, float& t) { t = begins ? s : t + s, s = 0; });
+    if (slice == k_slices / 2 - 1) each([&](int at, float, float t) { half[at] = t; });
   }
 
   // before_x() comes before the first element of x is read; `at_once`: weights are read before that.
   template <class Wait>
-  __device__ __forceinline__ void multiply(bool at_once, Wait&& before_x) {
+  __device__ __forceinline__ void multiply(bool at_once, float* half, Wait&& before_x) {
     int slice = 0, end = p.slice(1);
     const auto end_slices = [&](int chunk) {  // that end before it
       while (slice < k_slices && end == chunk) {
-        end_slice(slice == 0);
+        end_slice(slice, half);
         end = p.slice(++slice + 1);
       }
     };
@@ -166,16 +169,8 @@ struct ManyRows {
     __syncthreads();
   }
 
-  // [rows, outputs] in shared memory.
-  __device__ __forceinline__ void leave(float* to) const {
-#pragma unroll
-    for (int o = 0; o < 2; ++o)
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          to[(first_row + 8 * n + lane % 4 * 2 + e % 2) * shared_row + first_output + 16 * o + e / 2 * 8 +
-             lane / 4] = total[o][n][e];
+  __device__ __forceinline__ void leave(float* to, const float* half) {
+    each([&](int at, float, float t) { to[at] = half[at] + t; });
   }
 
  private:
@@ -198,11 +193,12 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
     Rows rows(p, item, i0, j0, ptx::shared_address(memory));
     const bool begins = item == static_cast<int>(blockIdx.y);
     p.template prefetch_added<S, Rows::outputs>(item, i0, j0);
-    rows.multiply(begins && p.constant[p.w], [&] {
+    float* const sums = reinterpret_cast<float*>(memory);
+    float* const half = reinterpret_cast<float*>(memory + Rows::half_at);
+    rows.multiply(begins && p.constant[p.w], half, [&] {
       if (begins) wait_for_kernel_before();
     });
-    float* const sums = reinterpret_cast<float*>(memory);
-    rows.leave(sums);
+    rows.leave(sums, half);
     __syncthreads();
     constexpr int V = 8;
 #pragma unroll 1

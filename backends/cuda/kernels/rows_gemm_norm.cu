@@ -67,7 +67,10 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
       x, w, b, here, norm.part, norm.eps, [&](float v) { return team.sum(v); }, mu, scale);
   if (i < 2 * k_chunk * static_cast<int>(p.pairs_of_chunks())) {
     words = here ? packed<S>(x) : Words<S, V>{};
-    *reinterpret_cast<Words<S, V>*>(memory + k_slices * longest * Rows::w_bytes + i * sizeof(S)) = words;
+    unsigned char* const to = memory + k_slices * longest * Rows::w_bytes + Rows::place_in_row(i);
+#pragma unroll
+    for (int n = 0; n < V / 2; ++n)
+      *reinterpret_cast<unsigned*>(to + n * 16) = reinterpret_cast<const unsigned*>(&words)[n];
   }
   if (blockIdx.x == 0) {
     if (here && norm.y) *reinterpret_cast<Words<S, V>*>(reinterpret_cast<S*>(norm.y) + i) = words;
@@ -89,11 +92,11 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   });
   __syncthreads();
   if (!writes) return;
-  float sum[W];
+  float sum[W], half[W];
 #pragma unroll
   for (int slice = 0; slice < k_slices; ++slice)
 #pragma unroll
-    for (int v = 0; v < W; ++v) sum[v] = slice == 0 ? sums[0][j + v] : sum[v] + sums[slice][j + v];
+    for (int v = 0; v < W; ++v) add_slice(slice, sums[slice][j + v], half[v], sum[v]);
   p.write<S, form>(0, 0, j0 + j, sum, added);
 }
 

@@ -1,8 +1,8 @@
 // Products of few rows in 16 bits, on tensor cores: what a warp does.
 //
-// Yᵀ = Wᵀ·Xᵀ: 16 outputs are the left operand, 8 rows of x the right one. The sum over k does not mind in
-// which order a product of 16 takes it: where mma expects numbers 2t, 2t + 1, 2t + 8, 2t + 9 of a row in lane
-// t of four, the lane gives it neighbours, of which it loads 8 at a time.
+// Yᵀ = Wᵀ·Xᵀ: 16 outputs are the left operand, 8 rows of x the right one. Each mma multiplies 16 neighbours
+// along k, as wgmma does (rows_gemm_sm90.cu): tensor cores add up 16 products at once, in which order does
+// not matter, and then the sum before. Hopper's two instructions give the same bits.
 #pragma once
 
 #include "backends/cuda/kernels/rows_gemm.cuh"
@@ -67,18 +67,17 @@ struct TensorRows {
       w += (j0 + copied_row()) * p.col[p.w] + k0 + 8 * copied_piece();
       w_left = x_left;
     } else {
-      const int k = g / 2 * 8 + g % 2;
-      w += (k0 + k) * p.row[p.w] + min(j0 + 8 * t, p.n - 8);
-      w_left = k_size - k;
+      w += (k0 + g) * p.row[p.w] + min(j0 + 8 * t, p.n - 8);
+      w_left = k_size - g;
     }
   }
 
   static __device__ __forceinline__ int copied_row() { return tile::lane_id() / 8; }
   static __device__ __forceinline__ int copied_piece() { return tile::lane_id() % 8; }
-  // Where 16 bytes of a row along k lie in a stage. Eight pieces that are read together, of two rows, are in
+  // Where 16 bytes of a row along k lie in a stage. Eight that are read together, of a row each, are in
   // different banks.
   static __device__ __forceinline__ u32 place(int row, int piece) {
-    return static_cast<u32>(row * 128 + (piece ^ row % 2 * 4) * 16);
+    return static_cast<u32>(row * 128 + (piece ^ row % 8) * 16);
   }
 
   // Copies of the next stage to `at`.
@@ -88,18 +87,18 @@ struct TensorRows {
       at += place(copied_row(), copied_piece());
 #pragma unroll
       for (int n = 0; n < outputs / 4; ++n, from += 4 * p.col[p.w])
-        ptx::cp_async_16(at + n * 4 * 128, from, w_left > 0 && 4 * n < w_rows ? 16 : 0);
+        ptx::cp_async_16((at ^ n % 2 * 64) + n * 4 * 128, from, w_left > 0 && 4 * n < w_rows ? 16 : 0);
       w += 2 * k_chunk;
     } else {
-      // Of each chunk eight outputs of rows 8·(g / 2) + 2·n + g % 2, which the lane reads itself.
+      // Of each chunk eight outputs of rows 8·n + g, which the lane reads itself.
       at += tile::lane_id() * 16;
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk)
 #pragma unroll
         for (int n = 0; n < pieces_w; ++n)
           ptx::cp_async_16_of_line(at + (chunk * pieces_w + n) * piece_bytes,
-                                   from + (chunk * k_chunk + 2 * n) * p.row[p.w],
-                                   w_left > chunk * k_chunk ? 16 : 0);
+                                   from + (chunk * k_chunk + 8 * n) * p.row[p.w],
+                                   w_left > chunk * k_chunk + 8 * n ? 16 : 0);
       w += 2 * k_chunk * p.row[p.w];
     }
     w_left -= 2 * k_chunk;
@@ -109,7 +108,7 @@ struct TensorRows {
     at += place(copied_row(), copied_piece());
 #pragma unroll
     for (int n = 0; n < rows / 4; ++n, from += 4 * p.row[p.x])
-      ptx::cp_async_16(at + n * 4 * 128, from, x_left > 0 && 4 * n < x_rows ? 16 : 0);
+      ptx::cp_async_16((at ^ n % 2 * 64) + n * 4 * 128, from, x_left > 0 && 4 * n < x_rows ? 16 : 0);
     x += 2 * k_chunk, x_left -= 2 * k_chunk;
   }
 
@@ -171,54 +170,53 @@ struct TensorRows {
 
   // A chunk of a stage.
   __device__ __forceinline__ void add_chunk(u32 w_at, u32 x_at, int chunk) {
-    x_at += place(g, 4 * chunk + t);
-    add_w(w_at, chunk, [&](int n) { return ptx::ld_shared_v4(x_at + n * 8 * 128); });
+    x_at += place(tile::lane_id() % 8, 4 * chunk + tile::lane_id() / 8);
+    add_w(w_at, chunk, [&](int n, u32(&x)[4]) { ptx::ldmatrix(x, x_at + n * 8 * 128); });
   }
-  // The same where there is one row, whose numbers lie together from x_at on. All lanes take it, and others
-  // than those of row 0 add up what is not used.
+  // The same where there is one row, whose numbers lie from x_at on, each chunk as place_in_row() says. All
+  // lanes take it, and others than those of row 0 add up what is not used.
   __device__ __forceinline__ void add_chunk_of_row(u32 w_at, u32 x_at, int chunk) {
-    x_at += (4 * chunk + t) * 16;
-    add_w(w_at, chunk, [&](int) { return ptx::ld_shared_v4(x_at); });
+    const uint4 piece = ptx::ld_shared_v4(x_at + (4 * chunk + t) * 16);
+    add_w(w_at, chunk,
+          [&](int, u32(&x)[4]) { x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w; });
   }
-  template <class X>
-  __device__ __forceinline__ void add_w(u32 w_at, int chunk, X&& x_piece) {
-    if constexpr (along_k)
-      w_at += place(g, 4 * chunk + t);
-    else
-      w_at += tile::lane_id() * 16 + chunk * pieces_w * piece_bytes;
-    constexpr int w_step = along_k ? 8 * 128 : piece_bytes;
-    add([&](int n) { return ptx::ld_shared_v4(w_at + n * w_step); }, x_piece);
+  // Where two neighbours of such a row lie, in bytes, and those after them 16 bytes further: k is a multiple
+  // of 8.
+  static __device__ __forceinline__ int place_in_row(int k) {
+    return k / k_chunk * 2 * k_chunk + k % k_chunk / 8 * 4;
   }
 
-  // w_piece(n): of output 8·n + g, or of the rows above; x_piece(n): of row 8·n + g.
-  template <class W, class X>
-  __device__ __forceinline__ void add(W&& w_piece, X&& x_piece) {
-    u32 left[2 * tiles][4] = {};  // of output `output(n, g)`: words 2t, 2t + 1, … along k
+  // x(n, words): numbers 2t, 2t + 1 of each 8 of a chunk of row 8·n + g.
+  template <class X>
+  __device__ __forceinline__ void add_w(u32 w_at, int chunk, X&& x) {
+    tile::Fragment left[tiles][2];  // 16 outputs, and 16 numbers of k
     if constexpr (along_k) {
+      w_at += place(tile::lane_id() % 16, 4 * chunk + tile::lane_id() / 16);
 #pragma unroll
-      for (int n = 0; n < pieces_w; ++n) {
-        const uint4 piece = w_piece(n);
-        left[n][0] = piece.x, left[n][1] = piece.y, left[n][2] = piece.z, left[n][3] = piece.w;
-      }
+      for (int o = 0; o < tiles; ++o)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          ptx::ldmatrix(left[o][half].x, (w_at ^ half * 32) + o * 16 * 128);
     } else {
+      w_at += tile::lane_id() * 16 + chunk * pieces_w * piece_bytes;
 #pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        const uint4 piece = w_piece(word);
-        left[0][word] = ptx::transpose_8x8(piece.x), left[1][word] = ptx::transpose_8x8(piece.y);
-        left[2][word] = ptx::transpose_8x8(piece.z), left[3][word] = ptx::transpose_8x8(piece.w);
+      for (int n = 0; n < 4; ++n) {
+        const uint4 piece = ptx::ld_shared_v4(w_at + n * piece_bytes);
+        const auto put = [&](int part, u32 words) {
+          left[part / 2][n / 2].x[n % 2 * 2 + part % 2] = ptx::transpose_8x8(words);
+        };
+        put(0, piece.x), put(1, piece.y), put(2, piece.z), put(3, piece.w);
       }
     }
 #pragma unroll
     for (int n = 0; n < groups; ++n) {
-      const uint4 right = x_piece(n);
+      u32 right[4];
+      x(n, right);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int o = 0; o < tiles; ++o) {
-          const tile::Fragment a{left[2 * o][2 * half], left[2 * o + 1][2 * half], left[2 * o][2 * half + 1],
-                                 left[2 * o + 1][2 * half + 1]};
-          tile::mma(sum[o][n], a, half ? right.z : right.x, half ? right.w : right.y, S());
-        }
+        for (int o = 0; o < tiles; ++o)
+          tile::mma(sum[o][n], left[o][half], right[2 * half], right[2 * half + 1], S());
     }
   }
 

@@ -22,10 +22,10 @@ struct Product {
   bool along_k = true;                                    // weights [n, k], transposed; else [k, n]
   enum { nothing, bias, residual, wide } adds = nothing;  // wide: results are f32
   std::int64_t heads = 0;                                 // with weights each, if not 0
+  std::int64_t most = 80;                                 // rows
 
   // `spread`: rows of x do not lie in pieces of 16 bytes.
   ByRows rows(Device device, bool spread = false) const {
-    constexpr std::int64_t most = 80;
     const auto shape = [&](std::int64_t rows, std::int64_t columns, bool rows_first = false) {
       return !heads       ? Shape{rows, columns}
              : rows_first ? Shape{rows, heads, columns}
@@ -69,21 +69,26 @@ void check(const Product& p) {
   EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(company, 3, 9))) << "spread";
 }
 
+// The first one's, "sm_90: tensor cores, …".
+std::string choice_of(const Product& p) {
+  const ByRows rows = p.rows(Device::cuda());
+  Graph g;
+  const Tensor x = g.input("x", rows.inputs[0].shape(), p.dtype),
+               d = g.input("d", rows.inputs[1].shape(), p.dtype);
+  return compile(g, rows.f({x, d}), {.device = Device::cuda(), .rows_alone = true}).choice(0);
+}
+
 TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
   const auto choice = [](const Product& p) {
-    const ByRows rows = p.rows(Device::cuda());
-    Graph g;
-    const Tensor x = g.input("x", rows.inputs[0].shape(), p.dtype),
-                 d = g.input("d", rows.inputs[1].shape(), p.dtype);
-    const Program program = compile(g, rows.f({x, d}), {.device = Device::cuda(), .rows_alone = true});
-    return program.choice(0).substr(program.choice(0).find(", ") + 2);  // after the architecture
+    const std::string all = choice_of(p);
+    return all.substr(all.find(", ") + 2);  // after the architecture
   };
   const std::string tensors = "tensor cores, rows alone, 8 slices of k, weights along ",
                     plain = "plain multiply-adds, rows alone, 8 slices of k, weights along ",
                     any = "plain kernel for any strides";
   EXPECT_EQ(choice({bf16, 9, 24}).substr(0, tensors.size() + 1), tensors + "k");
   EXPECT_EQ(choice({f16, 16, 24, false}).substr(0, tensors.size() + 1), tensors + "n");
-  EXPECT_EQ(choice({f16, 8704, 24}), tensors + "k, tiles of 64 rows and 128 outputs");
+  EXPECT_EQ(choice({f16, 8704, 24, false}), tensors + "n, tiles of 64 rows and 128 outputs");
   EXPECT_EQ(choice({f32, 9, 28}), plain + "k");
   EXPECT_EQ(choice({f32, 12, 24, false}), plain + "n");
   EXPECT_EQ(choice({bf16, 9, 28}), any);
@@ -110,6 +115,36 @@ TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
     rows.check({9, 64});
   }
   Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
+}
+
+// By wgmma on Hopper: each size of tiles, of rows that are no whole tile, with halves of k that differ.
+TEST_F(CudaRowsAlone, ProductsByWgmmaHaveTheSameBits) {
+  if (choice_of({bf16, 8, 8}).find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper";
+  struct Case {
+    std::int64_t m, n, k;
+    std::string rows;
+  };
+  for (const auto& [m, n, k, rows] : {Case{80, 2304, 328, "32"},
+                                      {24, 4352, 1096, "32"},
+                                      {40, 4352, 1096, "64"},
+                                      {80, 2304, 1096, "96"},
+                                      {120, 4360, 1096, "128"},
+                                      {104, 8712, 72, "64"},
+                                      {80, 8712, 72, "96"},
+                                      {104, 8712, 1160, "128"}})
+    for (const DType t : {bf16, f16}) {
+      const Product p{t, n, k, true, Product::residual, 0, m};
+      SCOPED_TRACE(::testing::Message() << name_of(t) << " m " << m << " n " << n << " k " << k);
+      EXPECT_NE(choice_of(p).find("wgmma with tiles of " + rows + " rows and 64 outputs"), std::string::npos)
+          << choice_of(p);
+      const ByRows all = p.rows(Device::cuda());
+      all.check({1, 16, m - 8});
+      if (t == bf16) {
+        EXPECT_TRUE(close(doubles(all.of(0, m, 1)[0]), doubles(p.rows(Device::cpu()).of(0, m, 1)[0]),
+                          2 * rounding(t) + 1e-5));
+      }
+      if (HasFatalFailure()) return;
+    }
 }
 
 // More slices than pairs of chunks, slices that differ by one, and a last chunk that is not whole or not
@@ -360,7 +395,7 @@ TEST_F(CudaRowsAlone, OtherNormsAreStepsOfTheirOwn) {
 
 // Where any order of additions will do, few rows have the same kernel on Hopper, and so the same bits.
 TEST_F(CudaRowsAlone, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
-  for (const std::int64_t m : {1, 64, 65}) {
+  for (const std::int64_t m : {1, 64, 128, 129}) {
     const Neighbours c{bf16, m, true};
     const auto run = [&](bool rows_alone) {
       Graph g;
@@ -375,8 +410,8 @@ TEST_F(CudaRowsAlone, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
     const auto [asked, expected] = run(true);
     const auto [choices, y] = run(false);
     if (asked.find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper: " << asked;
-    EXPECT_EQ(choices == asked, m <= 64) << m << ": " << choices;
-    if (m <= 64) {
+    EXPECT_EQ(choices == asked, m <= 128) << m << ": " << choices;
+    if (m <= 128) {
       EXPECT_TRUE(y.same_bits(expected)) << m;
     }
   }

@@ -132,8 +132,8 @@ inline float number(u32 bits, __nv_bfloat16) {
 inline float number(u32 bits, __half) {
   return static_cast<float>(std::bit_cast<_Float16>(static_cast<std::uint16_t>(bits)));
 }
-// c [16, 8] += a [16, K]·b [K, 8]; a lane's words of a and b hold two neighbours along K. The
-// tensor cores' own order and rounding of sums is not known: here they are rounded once.
+// c [16, 8] += a [16, K]·b [K, 8]; a lane's words of a and b hold two neighbours along K. The tensor cores'
+// own order and rounding of sums is not known; it is wgmma's (../../../../multiply.cpp), as on Hopper.
 template <class S, int K>
 void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   Product mine{c, a, {b0, b1}};
@@ -152,10 +152,7 @@ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     for (int lane = 0; lane < 32; ++lane)
       for (int e = 0; e < 4; ++e) {
         float& to = static_cast<Product*>(all[lane])->c[e];
-        double sum = to;
-        for (int k = 0; k < K; ++k)
-          sum += double{left[lane / 4 + e / 2 * 8][k]} * double{right[k][lane % 4 * 2 + e % 2]};
-        to = static_cast<float>(sum);
+        for (int k = 0; k < K; ++k) to += left[lane / 4 + e / 2 * 8][k] * right[k][lane % 4 * 2 + e % 2];
       }
   });
 }
