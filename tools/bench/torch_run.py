@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Trains with PyTorch what a run of `train` trained: the same model from the same initial weights, on the same tokens in each
+step, with the same schedule, clipping and AdamW. Writes metrics.jsonl as `train` does, for loss_curves.py and
+`inspect --curves`.
+
+As usual in PyTorch, weights, moments and update are f32, and forward passes run under autocast in bf16; AdamW is fused."""
+import argparse
+import json
+import math
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+
+import run_files
+import text_batches
+from torch_models import Config, new_adamw, new_model, saved_weights
+
+# Options in which the run and its start differ.
+OF_START = {"lr", "min-lr", "schedule", "warmup", "steps", "eval-every", "eval-batches", "save-every", "sample"}
+MOST_VALIDATION_BATCHES = 400  # as Trainer
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser.add_argument("run", help="folder of a finished run of train, with --optimizer adamw or adam, without dropout")
+    parser.add_argument("start", help="folder of the same run with --lr 0 --steps 1, which has the initial weights")
+    parser.add_argument("out", help="folder for metrics.jsonl")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N [that of the run]")
+    parser.add_argument("--threads", type=int, default=0, help="on the CPU [PyTorch's choice]")
+    parser.add_argument("--change", metavar="OPTION=X", action="append", default=[],
+                        help="train with another lr, min-lr, warmup, weight-decay, clip, seed (of the batches), beta1, beta2 "
+                        "or eps than the run: a fault that a comparison should find")
+    return parser.parse_args()
+
+
+def options_of(args):
+    """The options of the run, with changes. ValueError for a run that cannot be repeated here."""
+    options, start = run_files.options(args.run), run_files.options(args.start)
+    for name in options.keys() - OF_START:
+        if options[name] != start[name]:
+            raise ValueError(f"{args.start} has --{name} {start[name]}, {args.run} has {options[name]}")
+    if start["steps"] != "1" or float(start["lr"]) != 0:
+        raise ValueError(f"{args.start} is no run with --lr 0 --steps 1")
+    if options["optimizer"] not in ("adamw", "adam") or options["schedule"] != "cosine":
+        raise ValueError(f"{args.run} was not trained by AdamW with --schedule cosine")
+    if options["dtype"] not in ("f32", "tf32", "bf16") or float(options["dropout"]) or options["lora"] != "0":
+        raise ValueError(f"{args.run} was trained in f16, with dropout or with adapters")
+    options |= dict(beta1="0.9", beta2="0.99", eps="1e-8")
+    for change in args.change:
+        name, value = change.split("=", 1)
+        if name not in ("lr", "min-lr", "warmup", "weight-decay", "clip", "seed", "beta1", "beta2", "eps"):
+            raise ValueError(f"--change {name}: not an option that can be changed")
+        options[name] = value
+    return options
+
+
+class Trainer:
+    def __init__(self, options, start, device):
+        number = lambda name: float(options[name])
+        self.steps, self.warmup = int(options["steps"]), int(options["warmup"])
+        self.peak, self.floor, self.clip = number("lr"), number("min-lr"), number("clip")
+        self.seed, self.batch, self.parts = (int(options[name]) for name in ("seed", "batch", "accumulate"))
+        self.device, self.bf16 = device, options["dtype"] == "bf16"
+        weights = f"{start}/last/model.safetensors"
+        config = Config(run_files.header(weights)[0])
+        self.context = config.context
+        self.model = new_model(config, saved_weights(weights), device)
+        self.optimizer = new_adamw(self.model, self.peak, number("weight-decay"),
+                                   betas=(number("beta1"), number("beta2")), eps=number("eps"))
+        parts = text_batches.split(text_batches.read_tokens(options))
+        self.train, self.held_out = (torch.tensor(part, dtype=torch.long, device=device) for part in parts)
+        # On the device before the first step: a copy in each would wait for the one before it.
+        rows = self.parts * self.batch
+        self.starts = torch.tensor([text_batches.training_starts(self.seed, t, rows, len(self.train), self.context)
+                                    for t in range(self.steps)], device=device)
+
+    def rate(self, t):
+        """Of step t = 0, 1, …, as nn/optimizers/schedule.cpp."""
+        if t < self.warmup:
+            return self.peak * (t + 1) / (self.warmup + 1)
+        part = (t - self.warmup) / (self.steps - self.warmup)
+        return self.floor + (self.peak - self.floor) * 0.5 * (1 + math.cos(math.pi * part))
+
+    def loss(self, tokens, starts):
+        """The mean over rows that begin there."""
+        places = starts[:, None] + torch.arange(self.context, device=self.device)
+        with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.bf16):
+            return self.model(tokens[places], tokens[places + 1])
+
+    def step(self, t):
+        """(loss, norm of the gradient), which are still being computed."""
+        losses = []
+        for starts in self.starts[t].split(self.batch):
+            loss = self.loss(self.train, starts) / self.parts
+            loss.backward()
+            losses.append(loss.detach())
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(t)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack([sum(losses), norm])
+
+    @torch.no_grad()
+    def validation_loss(self, most):
+        batches = torch.tensor(text_batches.validation_starts(self.batch, self.context, len(self.held_out), most),
+                               device=self.device)
+        return torch.stack([self.loss(self.held_out, starts) for starts in batches]).double().mean().item()
+
+
+def train(options, args, device):
+    trainer = Trainer(options, args.start, device)
+    every, some = int(options["eval-every"]), int(options["eval-batches"])
+    results, validations, begin = [], {}, time.perf_counter()
+    for step in range(1, trainer.steps + 1):
+        results.append(trainer.step(step - 1))
+        if step % every == 0 or step == trainer.steps:
+            validations[step] = trainer.validation_loss(MOST_VALIDATION_BATCHES if step == trainer.steps else some)
+            print(f"\rstep {step}/{trainer.steps}: validation loss {validations[step]:.4f}", end="", flush=True)
+    seconds = time.perf_counter() - begin
+    os.makedirs(args.out, exist_ok=True)
+    with open(f"{args.out}/metrics.jsonl", "w", encoding="utf-8") as file:
+        for step, (loss, norm) in enumerate(torch.stack(results).tolist(), 1):
+            row = dict(step=step, train_loss=loss, val_loss=validations.get(step), lr=trainer.rate(step - 1), grad_norm=norm)
+            file.write(json.dumps(row) + "\n")
+    print(f", {1e3 * seconds / trainer.steps:.2f} ms a step with PyTorch {torch.__version__}")
+
+
+def main():
+    args = arguments()
+    try:
+        options = options_of(args)
+        device = args.device or options["backend"]
+        torch.backends.cuda.matmul.allow_tf32 = options["dtype"] == "tf32"
+        if args.threads:
+            torch.set_num_threads(args.threads)
+        train(options, args, device)
+    except (ValueError, OSError) as error:
+        sys.exit(f"torch_run: {error}")
+
+
+if __name__ == "__main__":
+    main()
