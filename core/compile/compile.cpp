@@ -89,10 +89,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->outputs = outputs.all();
   std::vector<LoweredStep> steps = lower(graph, state->outputs, options.fuse);
   Joined joined = join_in_place(graph, steps, state->outputs);
-  if (options.fuse) {
-    add_in_products(graph, steps, joined, outputs);
-    merge_fused(graph, steps, state->outputs);
-  }
+  if (options.fuse && !options.rows_alone) add_in_products(graph, steps, joined, outputs);
+  if (options.fuse) merge_fused(graph, steps, state->outputs);
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);
 

@@ -101,7 +101,7 @@ TEST_F(Addends, ATensorThatIsThereBeforeIsTheFirstAddend) {
   expect({x + p}, 1, 0);
   expect({p + e + q}, 2, 0);
   const Tensor biased = linear(input({6, 4}), input({4, 8}), input({8})), r = product();
-  expect({biased + r}, 2, 0);
+  expect({biased + r}, 2, 0);  // the first has its bias
   const Tensor h = input({8, 8});
   expect({h + matmul(h, transpose(h, 0, 1))}, 1, 0);  // a factor, too
 }
@@ -141,11 +141,14 @@ TEST_F(Addends, ATermThatIsMadeLaterOrLiesOtherwiseIsAddedInAPass) {
   const Tensor a = input({6, 8}), b = input({6, 8});
   expect({p + a + b}, 0, 1);  // two that a product would have to read
   expect({p + input({8})}, 0, 1);
+  expect({p + linear(input({6, 4}), input({4, 8}), input({8}))}, 1, 1);  // has its bias to add
   const Tensor square = matmul(input({6, 4}), input({4, 6})), turned = matmul(input({6, 4}), input({4, 6}));
   expect({square + transpose(turned, 0, 1)}, 0, 1);
   const Tensor wide = matmul(input({3, 4}), input({4, 16}));
   expect({p + reshape(wide, {6, 8})}, 0, 1);  // rows of another length
   expect({p + slice(matmul(input({6, 4}), input({4, 16})), 1, 0, 8)}, 0, 1);
+  const Tensor tall = matmul(input({12, 4}), input({4, 8})), other = matmul(input({12, 4}), input({4, 8}));
+  expect({slice(tall, 0, 0, 6) + slice(other, 0, 0, 6)}, 0, 1);
 }
 
 TEST_F(Addends, MoreTermsThanAChainHasInputs) {
@@ -173,7 +176,7 @@ TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
       p.write(of_p), m.write(of_m);
       Program program =
           compile(other, {}, {.assign = {{p, next}, {m, more}}, .fuse = fuse, .verify = true});
-      if (fuse) EXPECT_EQ(products(program, 3), in_rows ? 2 : 1) << program.text();
+      EXPECT_EQ(products(program, 3), !fuse ? 0 : in_rows ? 2 : 1) << program.text();
       program.run(), program.run();
       results.push_back(p.read().values<float>()), results.push_back(m.read().values<float>());
     }
@@ -191,6 +194,12 @@ TEST_F(Addends, AHalfSumIsRoundedOnceForEachProduct) {
   const Tensor first = matmul(y, u), second = matmul(x, x), sum = first + second;
   EXPECT_EQ(eval(sum).at(0), 0x1p-14);
   EXPECT_EQ(eval(sum, {}, {.fuse = false}).at(0), 0);
+}
+
+TEST_F(Addends, ARowKeepsItsBitsInAnyCompany) {
+  const Program p = compile(g, {product() + product()}, {.rows_alone = true});
+  EXPECT_EQ(products(p, 3), 0) << p.text();
+  EXPECT_EQ(sums(p), 1);
 }
 
 // Of three products two are alive at a time: the sum so far, which the next product replaces, and the last.
