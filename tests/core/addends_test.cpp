@@ -23,8 +23,8 @@ std::ptrdiff_t sums(const Program& p) {
 }
 
 std::ptrdiff_t products(const Program& p, std::size_t operands) {
-  return std::ranges::count_if(
-      p.steps(), [&](const Step& s) { return s.op == &matmul_op && s.in.size() == operands; });
+  return std::ranges::count_if(p.steps(),
+                               [&](const Step& s) { return s.op == &matmul_op && s.in.size() == operands; });
 }
 
 // Small whole numbers, whose products and sums are exact in every dtype and order.
@@ -174,8 +174,7 @@ TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
     std::vector<std::vector<float>> results;
     for (const bool fuse : {true, false}) {
       p.write(of_p), m.write(of_m);
-      Program program =
-          compile(other, {}, {.assign = {{p, next}, {m, more}}, .fuse = fuse, .verify = true});
+      Program program = compile(other, {}, {.assign = {{p, next}, {m, more}}, .fuse = fuse, .verify = true});
       EXPECT_EQ(products(program, 3), !fuse ? 0 : in_rows ? 2 : 1) << program.text();
       program.run(), program.run();
       results.push_back(p.read().values<float>()), results.push_back(m.read().values<float>());
@@ -274,8 +273,9 @@ TEST_F(Addends, AModelsGradientsAreAddedByProducts) {
     const Program p = compile(graph, gradients(loss, weights), {.plan_only = true});
     const std::ptrdiff_t forward = products(compile(graph, {loss}, {.plan_only = true}), 3);
     const std::string_view model_name = name;
-    EXPECT_EQ(products(p, 3) - forward,
-              model_name == "GPT" ? 0 : model_name == "Llama" ? 2 * (2 + 1) : 2 * (1 + 1))
+    EXPECT_EQ(products(p, 3) - forward, model_name == "GPT"     ? 0
+                                        : model_name == "Llama" ? 2 * (2 + 1)
+                                                                : 2 * (1 + 1))
         << p.text();
   }
 }
