@@ -208,6 +208,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
   cudaEvent_t start = nullptr, end = nullptr;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
+  const bool adds = p.product.has_d && !p.bias;
   const std::size_t bytes = (static_cast<std::size_t>(l.extent()) * size_of(t) + 255) / 256 * 256;
   bool ran = false;
   if (cudaMalloc(&out, bytes * (p.keeps ? 2 : 1)) == cudaSuccess &&
@@ -219,8 +220,9 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     float best = std::numeric_limits<float>::infinity();
     for (const auto& r : found) {
       const auto run = [&] {
-        return cublasLtMatmul(handle(), p.desc, one(t), call.in[1].data, p.b, call.in[0].data, p.a, zero(t),
-                              out, p.c, out, p.c, &r.algo, workspace, r.workspaceSize, stream);
+        return cublasLtMatmul(handle(), p.desc, one(t), call.in[1].data, p.b, call.in[0].data, p.a,
+                              adds ? one(t) : zero(t), adds ? call.in[2].data : out, p.d, out, p.c, &r.algo,
+                              workspace, r.workspaceSize, stream);
       };
       if (run() != CUBLAS_STATUS_SUCCESS) continue;
       for (int round = 0; round < 3; ++round) {

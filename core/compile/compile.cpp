@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/alignment.h"
+#include "core/compile/addends.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
 #include "core/compile/budget.h"
@@ -87,7 +88,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (!options.allow_unassigned) require_updates(graph, outputs, options.assign);
   state->outputs = outputs.all();
   std::vector<LoweredStep> steps = lower(graph, state->outputs, options.fuse);
-  const Joined joined = join_in_place(graph, steps, state->outputs);
+  Joined joined = join_in_place(graph, steps, state->outputs);
+  if (options.fuse && !options.rows_alone) add_in_products(graph, steps, joined, outputs);
   if (options.fuse) merge_fused(graph, steps, state->outputs);
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);

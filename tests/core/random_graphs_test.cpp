@@ -62,7 +62,7 @@ class RandomGraph {
   Tensor next() {
     const Tensor a = any(), b = any();
     const std::int64_t axis = pick(2), from = pick(n), length = 1 + pick(static_cast<int>(n - from));
-    switch (pick(13)) {
+    switch (pick(14)) {
       case 0:
         return small(a + b);
       case 1:
@@ -86,7 +86,9 @@ class RandomGraph {
         return where(greater(a, b), a, transpose(b, 0, 1));
       case 10:
         return small(a - transpose(a, 0, 1));
-      case 11:
+      case 11:  // sums that products make, read in another order so that they are no part of a chain
+        return small(transpose(matmul(a, b) + any() + matmul(any(), b), 0, 1));
+      case 12:
         return maximum(a, expand(max(b, {axis}, true), {n, n}));
       default:
         return index_select(a, 0, argmax(b, {1}));

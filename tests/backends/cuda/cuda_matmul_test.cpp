@@ -1,5 +1,7 @@
 // Products on a GPU with what their epilogue does: bias, and gelu_tanh with and without the product itself.
 // Against the CPU. Skipped where there is no GPU.
+#include <algorithm>
+
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
 
@@ -56,6 +58,33 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
     Layer l(t, 32, true);
     l.expect_same(gradients(weighted_sum(l.y), {l.x.tensor, l.w.tensor, l.bias.tensor}), 16);
   }
+}
+
+// The gradient of what three products read, to which two of its products are added: by cuBLASLt, by kernels
+// of few rows, and by the one for any strides.
+TEST_F(CudaMatmul, GivesSumsOfProducts) {
+  for (const DType t : {f32, bf16, f16, f64})
+    for (const std::int64_t rows : {5, 70})
+      for (const View view : {View::contiguous, View::transposed, View::sliced}) {
+        Graph g;
+        std::vector<Given> operands{given(g, {2, rows, 24}, t, View::contiguous, 1)};
+        const Tensor x = operands[0].tensor;
+        std::vector<Tensor> ys;
+        for (const std::int64_t out : {16, 40, 8}) {
+          operands.push_back(given(g, {24, out}, t, view, 1 + operands.size()));
+          ys.push_back(linear(x, operands.back().tensor));
+        }
+        const std::vector<Tensor> z = gradients(weighted_sum(concat(ys, 2)), {x});
+        const Program program = compile(g, z, {.device = Device::cuda()});
+        const auto has_addend = [](const Step& s) { return s.op == &matmul_op && s.in.size() == 3; };
+        EXPECT_EQ(std::ranges::count_if(program.steps(), has_addend), 2) << program.text();
+        const std::vector<Feed> feeds = feeds_of(operands);
+        const Array expected = eval(z, feeds, {.device = Device::cpu()})[0],
+                    got = eval(z, feeds, {.device = Device::cuda()})[0];
+        const double roundings = t == bf16 || t == f16 ? 8 : 64;  // of three results, or of 64 additions
+        EXPECT_TRUE(close(doubles(got), doubles(expected), roundings * rounding(t))) << z[0].text();
+        EXPECT_TRUE(got.same_bits(eval(z, feeds, {.device = Device::cuda()})[0]));
+      }
 }
 
 // Operands that cuBLASLt takes, and strides that only our own kernel does.

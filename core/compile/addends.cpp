@@ -1,0 +1,107 @@
+#include "core/compile/addends.h"
+
+#include <algorithm>
+
+namespace tg {
+
+namespace {
+
+class Adding {
+ public:
+  Adding(const Graph& graph, std::vector<LoweredStep>& steps, Joined& joined, const Outputs& outputs)
+      : graph_(graph),
+        steps_(steps),
+        joined_(joined),
+        outputs_(outputs),
+        maker_(graph.values().size(), -1),
+        readers_(graph.values().size(), 0) {
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      for (ValueId v : steps_[s].in) ++readers_[root_of(v)];
+      for (ValueId v : steps_[s].out) maker_[v] = static_cast<std::int64_t>(s);
+    }
+    for (ValueId v : outputs.all()) ++readers_[root_of(v)];
+  }
+
+  void run() {
+    for (LoweredStep& s : steps_)
+      if (is_sum(s) && add_in_products(s)) s.op = nullptr;
+    std::erase_if(steps_, [](const LoweredStep& s) { return !s.op; });
+  }
+
+ private:
+  const Value& value(ValueId v) const { return graph_.values()[v]; }
+  ValueId root_of(ValueId v) const { return value(v).root; }
+
+  // Whether the step adds all of its inputs, each once, and does nothing else. In a longer chain the sum
+  // costs no pass of its own: whether the chain or a product reads the first term, the bytes are the same.
+  static bool is_sum(const LoweredStep& s) {
+    if (s.op != &fused_op || s.out.size() != 1) return false;
+    const auto& chain = s.attrs.as<FusedAttrs>();
+    std::vector<int> uses(s.in.size(), 0);
+    for (const FusedAttrs::Instruction& i : chain.code) {
+      if (i.op->name != "add") return false;
+      for (const FusedAttrs::Source& from : i.operands()) {
+        if (from.kind == FusedAttrs::Source::constant) return false;
+        if (from.kind == FusedAttrs::Source::input) ++uses[static_cast<std::size_t>(from.index)];
+      }
+    }
+    return std::ranges::all_of(uses, [](int n) { return n == 1; });
+  }
+
+  bool add_in_products(const LoweredStep& sum) {
+    const ValueId result = sum.out[0];
+    std::vector<ValueId> terms;
+    for (ValueId v : sum.in) {
+      if (!lies_as(v, result)) return false;
+      terms.push_back(root_of(v));
+    }
+    std::ranges::stable_sort(terms, {}, [&](ValueId v) { return maker_[v]; });
+    const Layout& of_product = value(terms.back()).layout;
+    const bool is_alike = of_product == value(result).layout;
+    const auto is_assigned = std::ranges::find(outputs_.assigned, result) != outputs_.assigned.end();
+    if (!is_alike && is_assigned) return false;  // a chain writes it straight into the parameter
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      if (!(value(terms[i]).layout == of_product) || (i > 0 && !can_add(terms[i]))) return false;
+
+    for (std::size_t i = 1; i < terms.size(); ++i) made(terms[i]).in.push_back(terms[i - 1]);
+    maker_[result] = maker_[terms.back()];
+    if (is_alike)
+      made(result).out[0] = result;
+    else
+      joined_.emplace(terms.back(), Inside{result, of_product});
+    return true;
+  }
+
+  // Whether v is all of its root's elements, in the order in which they lie in the result.
+  bool lies_as(ValueId v, ValueId result) const {
+    const Value &term = value(v), &root = value(term.root), &sum = value(result);
+    return term.layout == sum.layout && sum.layout.is_dense() && root.layout.is_dense() &&
+           root.layout.numel() == sum.layout.numel() && root.dtype == sum.dtype &&
+           !joined_.contains(term.root);
+  }
+
+  // Whether a step makes v that can add an operand to it, and only the sum reads it.
+  bool can_add(ValueId v) const {
+    if (maker_[v] < 0 || readers_[v] != 1) return false;
+    const LoweredStep& s = steps_[static_cast<std::size_t>(maker_[v])];
+    return s.op->name == "matmul" && s.in.size() == 2;
+  }
+
+  LoweredStep& made(ValueId v) { return steps_[static_cast<std::size_t>(maker_[v])]; }
+
+  const Graph& graph_;
+  std::vector<LoweredStep>& steps_;
+  Joined& joined_;
+  const Outputs& outputs_;
+  std::vector<std::int64_t> maker_;  // by root: the step that makes it, -1 for a leaf
+  std::vector<int> readers_;         // by root: inputs of steps, and outputs of the program
+};
+
+}  // namespace
+
+void add_in_products(const Graph& graph, std::vector<LoweredStep>& steps, Joined& joined,
+                     const Outputs& outputs) {
+  Adding(graph, steps, joined, outputs).run();
+}
+
+}  // namespace tg
