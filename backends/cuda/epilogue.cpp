@@ -24,6 +24,11 @@ bool is_all_of(const Arg& read, const Arg& made) {
 
 }  // namespace
 
+bool is_only(const Step& step, std::string_view name) {
+  const Op* op = only_op_of(step);
+  return op && op->name == name;
+}
+
 bool crosses(const Arg& read, const Arg& written) {
   const bool same = read.data == written.data && read.layout.is_contiguous() &&
                     written.layout.is_contiguous() && read.layout.numel() == written.layout.numel();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/written_memory.h"
@@ -15,6 +16,9 @@ namespace tg::cuda {
 // Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
 // then writes number i of the other.
 bool crosses(const Arg& read, const Arg& written);
+
+// Whether the step computes that pointwise op of its operands, and nothing else.
+bool is_only(const Step& step, std::string_view op);
 
 // Whether one of `others` shares memory with `a`.
 bool meets(const Arg& a, std::span<const Arg> others);

@@ -7,6 +7,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/graph/graph.h>
+#include "backends/cuda/cast_list.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
@@ -35,14 +36,16 @@ bool CudaExecutable::is_of_rows(std::size_t step, const PrepareOptions& options)
   return steps_[step].op->name == "matmul" && is_product_of_rows(task_of(step, options).call);
 }
 
-// The steps from `first` on that one kernel computes: a product with the sum or norm before it, the gelu
-// after it, or both; attention with what is added to its cache; a norm's gradient with the sum after it.
-// Without a plan it is the first step alone.
+// The steps from `first` on that one kernel computes: casts one after the other; a product with the sum or
+// norm before it, the gelu after it, or both; attention with what is added to its cache; a norm's gradient
+// with the sum after it. Without a plan it is the first step alone.
 CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
   const auto call = [&](std::size_t i) { return task_of(i, options).call; };
+  if (const std::size_t casts = casts_together(steps_.subspan(first)); casts > 1)
+    return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts)), &cast_list_kernel};
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
@@ -62,13 +65,14 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const std::size_t first = tasks_.size();
   std::size_t at = first;
   try {
-    auto [made_by, last, plan] = joint_at(first, options);
+    auto [made_by, last, plan, kernel] = joint_at(first, options);
     at = plan ? made_by : first, last = plan ? last : first;
     for (std::size_t i = first; i <= last; ++i) {
       tasks_.push_back(task_of(i, options));
       if (i != at) tasks_[i].kernel = nullptr, tasks_[i].computed_by = i < at ? "next" : "previous";
     }
     Task& t = tasks_[at];
+    if (plan && kernel) t.kernel = kernel;
     if (!t.kernel && steps_[at].op->host) {
       t.kernel = &host_kernel;
       plan = plan_host(steps_[at], thrown_);

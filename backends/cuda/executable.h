@@ -46,6 +46,7 @@ class CudaExecutable final : public Executable {
   struct Joint {
     std::size_t made_by, last;
     std::shared_ptr<const void> plan;
+    const Kernel* kernel = nullptr;  // null: that of the step that makes all
   };
   bool is_of_rows(std::size_t step, const PrepareOptions& options) const;  // a product of rows (epilogue.h)
   Joint joint_at(std::size_t first, const PrepareOptions& options) const;

@@ -10,6 +10,7 @@
 #include "core/compile/bind.h"
 #include "core/compile/budget.h"
 #include "core/compile/buffers.h"
+#include "core/compile/casts_first.h"
 #include "core/compile/join.h"
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
@@ -47,6 +48,18 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
     state.memory.parameters =
         add_bytes(state.memory.parameters, aligned_bytes(parameter.bytes()), "parameters");
   return p;
+}
+
+// Puts casts of parameters first, if the program does not need more memory then, as one that keeps them all
+// for its backward pass does not.
+void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
+                     Program::State& state) {
+  std::vector<LoweredStep> reordered = steps;
+  if (!casts_first(graph, reordered)) return;
+  Placed then = placed(graph, reordered, known, true, state);
+  const bool needs_more = then.plan.report.arena > p.plan.report.arena;
+  if (!needs_more) steps = std::move(reordered);
+  p = needs_more ? placed(graph, steps, known, true, state) : std::move(then);
 }
 
 // The steps in another order, and more of them, if the program, placed as they are, needs more than the
@@ -98,6 +111,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
 
   // Steps → buffers → places.
   Placed p = placed(graph, steps, known, reuse, *state);
+  if (reuse && options.fuse && state->device.kind != Device::cpu_kind)
+    put_casts_first(graph, steps, known, p, *state);
   if (reuse && options.memory_budget > 0) {
     const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
     if (r.arena < r.before) p = placed(graph, steps, known, reuse, *state);

@@ -25,6 +25,45 @@ TEST(CudaChain, FusedGivesWhatSingleStepsGiveOnTheCpu) {
   }
 }
 
+// Casts of parameters are one kernel, in programs that keep them all, of any size and both half types.
+TEST(CudaChain, CastsOfParametersAreOneKernel) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const std::vector<std::int64_t> sizes{1, 3, 4, 1023, 4096, 4097, 20000};
+  for (const DType t : {bf16, f16}) {
+    std::vector<Tensor> got[2];
+    std::vector<Array> values[2];
+    for (const bool on_gpu : {false, true}) {
+      const Device device = on_gpu ? Device::cuda() : Device::cpu();
+      Graph g;
+      for (const std::int64_t n : sizes) {
+        Array a({n}, f32);
+        for (std::int64_t i = 0; i < n; ++i)
+          a.set(i,
+                std::ldexp(static_cast<double>(i * 7919 % 1009) / 1009 - 0.5, static_cast<int>(i % 30) - 20));
+        got[on_gpu].push_back(cast(g.param(Parameter("p" + std::to_string(n), a, device)), t));
+      }
+      Program p = compile(g, got[on_gpu], {.device = device});
+      p.run();
+      for (const Tensor& y : got[on_gpu]) values[on_gpu].push_back(p.fetch(y));
+      if (!on_gpu) continue;
+      EXPECT_NE(p.choice(0).find("7 casts in one kernel"), std::string::npos) << p.choice(0);
+      EXPECT_EQ(p.choice(1), "done by the previous step");
+    }
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      EXPECT_TRUE(values[1][i].same_bits(values[0][i])) << name_of(t) << " " << sizes[i];
+  }
+}
+
+// What a list cannot take is a step of its own: other dtypes, and a cast of a part.
+TEST(CudaChain, OtherCastsAreStepsOfTheirOwn) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  Graph g;
+  const Parameter a("a", Array({64}, f32), Device::cuda()), b("b", Array({64}, f16), Device::cuda());
+  Program p = compile(g, {cast(g.param(a), bf16), cast(g.param(b), bf16), cast(g.param(a), f16)}, {});
+  for (std::size_t i = 0; i < p.steps().size(); ++i)
+    EXPECT_EQ(p.choice(i).find("casts in one"), std::string::npos) << i << ": " << p.choice(i);
+}
+
 // Every size of element, whole and ragged tiles, tiles of one vector and of single elements.
 TEST(CudaChain, TurnsWhatLiesAcross) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";

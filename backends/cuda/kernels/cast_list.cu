@@ -1,0 +1,105 @@
+// f32 → bf16 or f16, rounded to nearest, of a list of tensors (cast_list.h).
+#include "backends/cuda/cast_list.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/epilogue.h"
+#include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/kernels/tensor_list.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+constexpr int pack = 4;  // elements that a thread reads at once
+
+struct CastTensor {
+  const float* from;
+  void* to;
+  i64 count;
+};
+
+template <class S>
+__global__ void __launch_bounds__(list_block)
+    cast_list(const CastTensor* tensors, const Chunk* chunks, int count) {
+  begin_early();
+  for (int c = blockIdx.x; c < count; c += gridDim.x) {
+    const CastTensor t = tensors[chunks[c].tensor];
+    const i64 begin = chunks[c].number * list_chunk + pack * threadIdx.x;
+    S* const to = static_cast<S*>(t.to);
+    constexpr int turns = list_chunk / (pack * list_block);
+    float x[turns][pack];
+#pragma unroll
+    for (int n = 0; n < turns; ++n)
+      if (const i64 i = begin + n * pack * list_block; i + pack <= t.count)
+        unpack<float>(*reinterpret_cast<const Words<float, pack>*>(t.from + i), x[n]);
+#pragma unroll
+    for (int n = 0; n < turns; ++n) {
+      const i64 i = begin + n * pack * list_block;
+      if (i + pack <= t.count)
+        *reinterpret_cast<Words<S, pack>*>(to + i) = packed<S>(x[n]);
+      else
+        for (i64 k = i; k < t.count; ++k) to[k] = narrow<S>(t.from[k]);
+    }
+  }
+}
+
+struct CastListPlan {
+  std::shared_ptr<const CastTensor> tensors;
+  std::shared_ptr<const Chunk> chunks;
+  std::size_t casts, count;  // of tensors, of chunks
+  DType to;
+};
+
+void launch(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const CastListPlan*>(c.plan);
+  if (p.count == 0) return;
+  launch_early(s, {list_grid(p.count, s.gpu), list_block},
+               p.to == DType::bf16 ? cast_list<__nv_bfloat16> : cast_list<__half>, p.tensors.get(),
+               p.chunks.get(), static_cast<int>(p.count));
+}
+
+std::string choice(const Call& c) {
+  return std::to_string(static_cast<const CastListPlan*>(c.plan)->casts) + " casts in one kernel";
+}
+
+bool is_aligned(const Arg& a) {
+  return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0;
+}
+
+}  // namespace
+
+std::shared_ptr<const void> plan_cast_list(std::span<const Step> casts) {
+  std::vector<CastTensor> tensors;
+  std::vector<Chunk> chunks;
+  for (const Step& s : casts) {
+    const i64 count = s.in[0].layout.numel();
+    add_chunks(chunks, tensors.size(), count);
+    tensors.push_back({reinterpret_cast<const float*>(s.in[0].data), s.out[0].data, count});
+  }
+  return std::make_shared<CastListPlan>(CastListPlan{on_device(tensors), on_device(chunks), casts.size(),
+                                                     chunks.size(), casts[0].out[0].dtype});
+}
+
+std::size_t casts_together(std::span<const Step> steps) {
+  std::size_t n = 0;
+  for (; n < steps.size(); ++n) {
+    const Step& s = steps[n];
+    if (!is_only(s, "cast")) break;
+    const Arg &in = s.in[0], &out = s.out[0];
+    const bool fits = in.dtype == DType::f32 && (out.dtype == DType::bf16 || out.dtype == DType::f16) &&
+                      out.dtype == steps[0].out[0].dtype && in.layout.is_contiguous() &&
+                      out.layout.is_contiguous() && is_aligned(in) && is_aligned(out);
+    const auto clashes = [&](const Step& before) {
+      return meets(out, before.in) || meets(in, before.out) || meets(out, before.out);
+    };
+    if (!fits || std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(n), clashes)) break;
+  }
+  return n;
+}
+
+extern const Kernel cast_list_kernel{&launch, nullptr, nullptr, &choice};
+
+}  // namespace tg::cuda

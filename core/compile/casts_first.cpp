@@ -1,0 +1,26 @@
+#include "core/compile/casts_first.h"
+
+#include <algorithm>
+
+namespace tg {
+
+namespace {
+
+bool casts_parameter(const Graph& graph, const LoweredStep& s) {
+  if (s.op != &fused_op || s.in.size() != 1 || s.out.size() != 1) return false;
+  const auto& code = s.attrs.as<FusedAttrs>().code;
+  const Value& v = graph.values()[s.in[0]];
+  return code.size() == 1 && code[0].op->name == "cast" && v.root == s.in[0] &&
+         graph.nodes()[v.node].op == &parameter_op;
+}
+
+}  // namespace
+
+bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps) {
+  const auto is_cast = [&](const LoweredStep& s) { return casts_parameter(graph, s); };
+  if (std::ranges::is_partitioned(steps, is_cast)) return false;
+  std::ranges::stable_partition(steps, is_cast);
+  return true;
+}
+
+}  // namespace tg

@@ -1,0 +1,15 @@
+// Casts of parameters at the start of a program: next to each other a backend computes them in one kernel
+// (backends/cuda/cast_list.h). Models record each where a layer needs it.
+#pragma once
+
+#include <vector>
+
+#include "core/compile/lower.h"
+
+namespace tg {
+
+// Moves the steps that cast a whole parameter and do nothing else before all others, in their order. Returns
+// whether that changed the order.
+bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps);
+
+}  // namespace tg
