@@ -8,8 +8,9 @@
 
 namespace tg {
 
-// Moves the steps that cast a whole parameter and do nothing else before all others, in their order. Returns
-// whether that changed the order.
-bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps);
+// Moves the steps that cast a whole parameter and do nothing else before all others, in their order, if their
+// results have no more than `most` bytes in all: so many stay in a GPU's caches until they are read, as each
+// does that is cast just before. Returns whether that changed the order.
+bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps, std::size_t most);
 
 }  // namespace tg

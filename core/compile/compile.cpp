@@ -50,12 +50,13 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
   return p;
 }
 
-// Puts casts of parameters first, if the program does not need more memory then, as one that keeps them all
-// for its backward pass does not.
+// Puts casts of few parameters first, if the program does not need more memory then, as one that keeps them
+// all for its backward pass does not.
 void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
                      Program::State& state) {
+  constexpr std::size_t most = std::size_t{8} << 20;
   std::vector<LoweredStep> reordered = steps;
-  if (!casts_first(graph, reordered)) return;
+  if (!casts_first(graph, reordered, most)) return;
   Placed then = placed(graph, reordered, known, true, state);
   const bool needs_more = then.plan.report.arena > p.plan.report.arena;
   if (!needs_more) steps = std::move(reordered);
