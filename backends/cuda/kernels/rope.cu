@@ -71,34 +71,31 @@ template <class S>
 __device__ __forceinline__ void unpack(const Unit<S, 1>& piece, compute_t<S> (&to)[1]) {
   to[0] = widen(piece.at[0]);
 }
+// 16 bytes are written by one instruction: the compiler writes half of these structs word by word, and the
+// second-level cache then has four times as much to do.
 template <class S, int V>
 __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
-  if constexpr (V == 1)
+  if constexpr (V == 1) {
     *to = narrow<S>(from[0]);
-  else
-    *reinterpret_cast<Words<S, V>*>(to) = packed<S>(from);
+  } else {
+    const Words<S, V> w = packed<S>(from);
+    static_assert(sizeof w == 16);
+    float words[4];
+    memcpy(words, &w, sizeof w);
+    ptx::st_global_v4(reinterpret_cast<float*>(to), words);
+  }
 }
 
-// low, high: a0 b0 a1 b1 …, as memory has interleaved pairs. To a0 a1 …, b0 b1 …, and back.
-template <class C, int V>
-__device__ __forceinline__ void part_pairs(C (&low)[V], C (&high)[V]) {
-  C all[2 * V];
-#pragma unroll
-  for (int e = 0; e < V; ++e) all[e] = low[e], all[V + e] = high[e];
-#pragma unroll
-  for (int e = 0; e < V; ++e) low[e] = all[2 * e], high[e] = all[2 * e + 1];
-}
-template <class C, int V>
-__device__ __forceinline__ void join_pairs(C (&a)[V], C (&b)[V]) {
-  C all[2 * V];
-#pragma unroll
-  for (int e = 0; e < V; ++e) all[2 * e] = a[e], all[2 * e + 1] = b[e];
-#pragma unroll
-  for (int e = 0; e < V; ++e) a[e] = all[e], b[e] = all[V + e];
+template <class C>
+__device__ __forceinline__ void turn(C& a, C& b, C c, C s) {
+  const C p = a, q = b;
+  a = p * c - q * s;
+  b = p * s + q * c;
 }
 
-// (a, b) → (a·c - b·s, a·s + b·c): a thread has V pairs of some rows, or V elements that are not rotated. V >
-// 1 requires contiguous rows that begin at an aligned address.
+// (a, b) → (a·c - b·s, a·s + b·c): a thread has two times V elements of some rows, one half of what is
+// rotated apart, or V elements that are not rotated. V > 1 requires contiguous rows that begin at an aligned
+// address.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     rotate(S* out, const S* x, const compute_t<S>* table, const __grid_constant__ Rotation m) {
@@ -122,7 +119,7 @@ __global__ void __launch_bounds__(threads_per_block)
     return *reinterpret_cast<const Piece<S, V>*>(source + (here(h) ? h * m.x_next : 0) + e * m.x_step);
   };
   const auto store = [&](int h, i64 e, const C(&from)[V]) {
-    if (here(h)) put(target + h * m.out_next + e * m.out_step, from);
+    put(target + h * m.out_next + e * m.out_step, from);
   };
   Piece<S, V> piece[2][rows_at_once];
   C a[V], b[V];
@@ -132,30 +129,48 @@ __global__ void __launch_bounds__(threads_per_block)
     for (int h = 0; h < rows_at_once; ++h) piece[0][h] = load(h, e);
 #pragma unroll
     for (int h = 0; h < rows_at_once; ++h) {
+      if (!here(h)) break;
       unpack(piece[0][h], a);
       store(h, e, a);
     }
     return;
   }
-  const i64 first = m.interleaved ? 2 * u : u, second = m.interleaved ? 2 * u + V : u + m.pairs;
+  const bool one_by_one = V == 1 && m.interleaved;
+  const i64 first = one_by_one ? 2 * u : u, second = one_by_one ? 2 * u + 1 : u + m.pairs;
 #pragma unroll
   for (int h = 0; h < rows_at_once; ++h) piece[0][h] = load(h, first), piece[1][h] = load(h, second);
-  const auto* factors = reinterpret_cast<const Unit<C, V>*>(table + at[2] * 2 * m.pairs + u);
-  const Unit<C, V> c = factors[0], s = factors[m.pairs / V];
+  const C* const factors = table + at[2] * 2 * m.pairs;
+  const auto turn_rows = [&](auto&& turn_pieces) {
 #pragma unroll
-  for (int h = 0; h < rows_at_once; ++h) {
-    unpack(piece[0][h], a), unpack(piece[1][h], b);
-    if (m.interleaved) part_pairs(a, b);
-#pragma unroll
-    for (int e = 0; e < V; ++e) {
-      const C p = a[e], q = b[e];
-      a[e] = p * c.at[e] - q * s.at[e];
-      b[e] = p * s.at[e] + q * c.at[e];
+    for (int h = 0; h < rows_at_once; ++h) {
+      if (!here(h)) break;
+      unpack(piece[0][h], a), unpack(piece[1][h], b);
+      turn_pieces();
+      store(h, first, a);
+      store(h, second, b);
     }
-    if (m.interleaved) join_pairs(a, b);
-    store(h, first, a);
-    store(h, second, b);
-  }
+  };
+  if constexpr (V > 1)
+    if (m.interleaved) {
+      using Half = Unit<C, V / 2>;  // each piece has so many pairs of its own
+      const auto half = [&](i64 pair) { return *reinterpret_cast<const Half*>(factors + pair); };
+      const Half c[2] = {half(first / 2), half(second / 2)},
+                 s[2] = {half(m.pairs + first / 2), half(m.pairs + second / 2)};
+      turn_rows([&] {
+#pragma unroll
+        for (int e = 0; e < V / 2; ++e) {
+          turn(a[2 * e], a[2 * e + 1], c[0].at[e], s[0].at[e]);
+          turn(b[2 * e], b[2 * e + 1], c[1].at[e], s[1].at[e]);
+        }
+      });
+      return;
+    }
+  const auto* pair = reinterpret_cast<const Unit<C, V>*>(factors + u);
+  const Unit<C, V> c = pair[0], s = pair[m.pairs / V];
+  turn_rows([&] {
+#pragma unroll
+    for (int e = 0; e < V; ++e) turn(a[e], b[e], c.at[e], s.at[e]);
+  });
 }
 
 template <class S>
