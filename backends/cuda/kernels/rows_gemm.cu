@@ -388,7 +388,8 @@ bool is_faster_by_rows_gemm(const Call& call) {
   const int processors = call.gpu.processors;
   if (p.k > 4096 && p.n < 16 * processors) return false;  // cuBLASLt cuts k where there are few outputs
   return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 32 * processors) ||
-         (p.m <= 128 && i64{p.n} * p.k <= i64{1} << 22) || (p.m <= 256 && i64{p.n} * p.k <= i64{1} << 20);
+         (p.m <= 128 && i64{p.n} * p.k <= i64{1} << 22) ||
+         (p.m <= 256 && p.n <= 8 * processors && i64{p.n} * p.k <= i64{1} << 20);
 }
 
 bool normalises_row(const Call& call, const RowsContext& context) {
