@@ -9,9 +9,8 @@ namespace {
 bool casts_parameter(const Graph& graph, const LoweredStep& s) {
   if (s.op != &fused_op || s.in.size() != 1 || s.out.size() != 1) return false;
   const auto& code = s.attrs.as<FusedAttrs>().code;
-  const Value& v = graph.values()[s.in[0]];
-  return code.size() == 1 && code[0].op->name == "cast" && v.root == s.in[0] &&
-         graph.nodes()[v.node].op == &parameter_op;
+  return code.size() == 1 && code[0].op->name == "cast" &&
+         graph.nodes()[graph.values()[s.in[0]].node].op == &parameter_op;
 }
 
 }  // namespace
