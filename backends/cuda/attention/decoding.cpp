@@ -75,7 +75,7 @@ EqualRanges ranges_in_one_piece(const AttentionCall& x) {
             narrow = x.T <= 2048   ? 256
                      : x.T <= 4096 ? 512
                                    : 1024,
-            least = size <= 64    ? 1024
+            least = size <= 64    ? (x.T > 1024 && x.T <= 4096 ? 512 : 1024)
                     : size <= 128 ? narrow
                                   : narrow / 2;
   return {std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))))};
