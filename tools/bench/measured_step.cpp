@@ -38,7 +38,10 @@ MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
   check_room(model, optimizer, options);
   train::TrainingProgram training(model, optimizer, options);
   MeasuredStep m{
-      .parameters = params.count(), .memory = training.memory(), .flops = model_flops(model, t.batch)};
+      .parameters = params.count(),
+                 .memory = training.memory(),
+                 .loss_chunks = training.loss_chunks(),
+                 .flops = model_flops(model, t.batch)};
   for (const Parameter& p : params.all()) m.weights += p.bytes();
   const TrainBatch data(t.batch, config.context, config.vocabulary);
   const auto start = [&] { return training.start(data.tokens, data.targets, bench_learning_rate); };
