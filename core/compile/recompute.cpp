@@ -93,7 +93,8 @@ class Recomputing {
     Recomputed result{.before = planned()};
     const State as_it_was = state();
     result.arena = reduced(limit);
-    if (result.arena > limit) {  // from the start, for some cheap steps save less for their time than products
+    if (result.arena >
+        limit) {  // from the start, for some cheap steps save less for their time than products
       restore(as_it_was);
       with_products_ = true;
       result.arena = reduced(limit);
@@ -210,7 +211,8 @@ class Recomputing {
     again.moved += c.bytes, again.price += price(s);
   }
 
-  // Whether a GPU may compute step s, a product, with the gelu_tanh behind it: apart they would have other bits.
+  // Whether a GPU may compute step s, a product, with the gelu_tanh behind it: apart they would have other
+  // bits.
   bool has_epilogue(std::size_t s) const {
     if (!known_.has_epilogues || s + 1 >= steps_.size() || !is_epilogue(steps_[s], steps_[s + 1]))
       return false;
@@ -300,8 +302,8 @@ class Recomputing {
     return c;
   }
 
-  // Adds step s, and what is done with it, to the choice, after those that compute operands that are not there
-  // any more. Returns false if an operand is overwritten before.
+  // Adds step s, and what is done with it, to the choice, after those that compute operands that are not
+  // there any more. Returns false if an operand is overwritten before.
   bool gather(std::size_t s, Choice& c, int depth) const {
     const auto [from, to] = unit_of(s);
     if (to > from && !(is_repeatable(from) && is_repeatable(to))) return false;
@@ -325,8 +327,7 @@ class Recomputing {
     const int maker = now_.maker[root];
     if (maker >= 0 && std::ranges::find(c.makers, static_cast<std::size_t>(maker)) != c.makers.end())
       return true;
-    if (const auto copy = copies_.find(root);
-        copy != copies_.end() && !c.moves) {
+    if (const auto copy = copies_.find(root); copy != copies_.end() && !c.moves) {
       std::set<std::size_t> earlier = c.earlier;
       if (is_there(static_cast<std::size_t>(now_.maker[copy->second]), c.at, earlier)) {
         c.there.emplace_back(root, copy->second);
@@ -451,7 +452,7 @@ class Recomputing {
   std::unordered_map<ValueId, ValueId> originals_;      // of all copies, and of their views
   std::unordered_map<ValueId, ValueId> copies_;         // the first, of a value that is computed again
   std::unordered_map<ValueId, std::size_t> choice_of_;  // that computes a copy
-  std::unordered_map<const void*, int> written_;  // by Parameter::key: the step that changes it
+  std::unordered_map<const void*, int> written_;        // by Parameter::key: the step that changes it
 };
 
 }  // namespace

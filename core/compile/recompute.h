@@ -10,7 +10,7 @@
 namespace tg {
 
 struct Recomputed {
-  std::size_t before = 0, arena = 0;  // bytes of the arena without and with it
+  std::size_t before = 0, arena = 0;    // bytes of the arena without and with it
   MemoryReport::Recomputed again = {};  // all but `saved`
 };
 

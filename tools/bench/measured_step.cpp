@@ -37,8 +37,7 @@ MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
                                       .memory_budget = t.budget};
   check_room(model, optimizer, options);
   train::TrainingProgram training(model, optimizer, options);
-  MeasuredStep m{
-      .parameters = params.count(),
+  MeasuredStep m{.parameters = params.count(),
                  .memory = training.memory(),
                  .loss_chunks = training.loss_chunks(),
                  .flops = model_flops(model, t.batch)};
