@@ -142,6 +142,11 @@ void print_budget(const train::TrainingProgram& training) {
       "budget       %.2f MiB less by %lld chunks of the loss and %d steps done again, which move %.2f MiB\n",
       static_cast<double>(again.saved) / (1 << 20), static_cast<long long>(training.loss_chunks()),
       again.steps, again.moved / (1 << 20));
+  if (again.products > 0)
+    std::printf("             %d of them products or attention, %.4g GFLOP: what is cheap is not enough\n",
+                again.products, 1e-9 * again.flops);
+  if (again.price > 0)
+    std::printf("             in all about as long as copying %.2f MiB\n", again.price / (1 << 20));
 }
 
 // What a chain computes stands in its line already.

@@ -252,7 +252,7 @@ class Run {
     std::size_t weights = 0;
     for (const Parameter& p : model.parameters()) weights += p.bytes();
     print_memory(weights, memory);
-    if (o_.budget > 0) print_budget(o_.budget, memory, copy_rate());
+    if (o_.budget > 0) print_budget(o_.budget, memory.training, memory.loss_chunks, copy_rate());
     std::fflush(stdout);
   }
 

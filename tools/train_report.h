@@ -84,25 +84,30 @@ inline void print_memory(std::size_t weights, const train::TrainingMemory& memor
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
 }
 
-// What a memory budget costs. `copy`: bytes that the device reads and writes in a second.
-inline void print_budget(std::size_t budget, const train::TrainingMemory& memory, double copy) {
-  const MemoryReport::Recomputed& again = memory.training.recomputed;
+// What a memory budget costs: a line, and one more where products are done again. `copy`: bytes that the
+// device reads and writes in a second.
+inline void print_budget(std::size_t budget, const MemoryReport& training, std::int64_t loss_chunks,
+                         double copy) {
+  const MemoryReport::Recomputed& again = training.recomputed;
   std::string how;
-  if (memory.loss_chunks > 1) how = "head and loss in " + grouped(memory.loss_chunks) + " chunks";
+  if (loss_chunks > 1) how = "head and loss in " + grouped(loss_chunks) + " chunks";
   if (again.steps > 0)
     how += (how.empty() ? "" : " and ") + grouped(again.steps) + (again.steps == 1 ? " step" : " steps") +
            " done again";
   std::string trade = "nothing is computed again";
   if (again.saved > 0) {
-    const auto arena = static_cast<double>(memory.training.arena);
+    const auto arena = static_cast<double>(training.arena);
     trade = "activations and gradients " + size_text(arena + static_cast<double>(again.saved)) + " → " +
             size_text(arena) + " by " + (how.empty() ? "another order of the steps" : how);
     char price[80];
-    std::snprintf(price, sizeof price, ": about %.3g ms a step at %.3g GB/s", 1e3 * again.moved / copy,
+    std::snprintf(price, sizeof price, ": about %.3g ms a step at %.3g GB/s", 1e3 * again.price / copy,
                   1e-9 * copy);
     if (!how.empty()) trade += ", which move " + size_text(again.moved) + price;
   }
   print_row("budget", size_text(static_cast<double>(budget)) + ": " + trade);
+  if (again.products > 0)
+    print_row("", "of these steps, " + grouped(again.products) + " are products or attention, " +
+                      short_number(1e-9 * again.flops) + " GFLOP: what is cheap is not enough");
 }
 
 // The losses of a run, over steps: each step's training loss, faint; its smoothed mean; validation.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/compile/neighbours.h"
+
 namespace tg {
 
 namespace {
@@ -69,6 +71,17 @@ bool reads_what_is_assigned(const Graph& graph, const LoweredStep& assign, const
   });
 }
 
+// Whether `next` is a gelu_tanh that a GPU computes with the product before it, unless it would overwrite
+// what that reads. Then where buffers lie must not decide: the bits depend on it. A product that adds a whole
+// matrix is never computed so.
+bool may_round_otherwise(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
+  if (!is_epilogue(product, next)) return false;
+  const DType t = graph.values()[product.out[0]].dtype;
+  return (t == bf16 || t == f16) && graph.values()[next.in[0]].root == product.out[0] &&
+         (product.in.size() < 3 ||
+          graph.values()[product.in[2]].layout.numel() < graph.values()[product.out[0]].layout.numel());
+}
+
 }  // namespace
 
 Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
@@ -82,6 +95,8 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
     for (ValueId v : steps[s].in) buffers.use(v, s);
     if (s > 0 && reads_what_is_assigned(graph, steps[s - 1], steps[s]))
       for (std::size_t i = 1; i < steps[s - 1].in.size(); i += 2) buffers.use(steps[s - 1].in[i], s);
+    if (s > 0 && may_round_otherwise(graph, steps[s - 1], steps[s]))
+      for (ValueId v : steps[s - 1].in) buffers.use(v, s);
   }
   for (ValueId v : outputs.all()) buffers.use(v, static_cast<int>(steps.size()));
   for (ValueId v : outputs.fetched) buffers.fetch(v);

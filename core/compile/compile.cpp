@@ -79,7 +79,7 @@ Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredSt
   if (others + r.arena > budget)
     throw BudgetTooSmall(
         "[compile] the program needs at least " + bytes_text(others + r.arena) + ", " + bytes_text(r.arena) +
-            " of them for intermediate results, with all that is cheap computed again, and " +
+            " of them for intermediate results, with products and attention computed again as well, and " +
             bytes_text(others) + " for parameters, inputs and the kernels' workspace; memory_budget is " +
             bytes_text(budget),
         others + r.arena);
@@ -117,7 +117,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (reuse && options.memory_budget > 0) {
     const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
     if (r.arena < r.before) p = placed(graph, steps, known, reuse, *state);
-    state->memory.recomputed = {r.steps, r.bytes, r.before - r.arena};
+    state->memory.recomputed = r.again;
+    state->memory.recomputed.saved = r.before - r.arena;
   }
   const auto& [buffers, plan] = p;
   state->buffers = arena_buffers(buffers, plan);

@@ -29,10 +29,10 @@ struct CompileOptions {
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own
   // Bytes that memory().peak() may have; 0: no limit. Where the program would need more, its steps run in
-  // another order, if one that needs less is found. If that is not enough, values that are cheap to compute
-  // (outputs of norms, activations, casts, but no products and no attention) are computed again before their
-  // late uses instead of being kept: as few as it takes (MemoryReport::recomputed). The bits stay the same.
-  // Throws OutOfMemory with the least that it can reach.
+  // another order, if one that needs less is found. If that is not enough, values are computed again before
+  // their late uses instead of being kept, as few as it takes (MemoryReport::recomputed): cheap ones (outputs
+  // of norms, activations, casts), and where these are not enough products and attention. The bits stay the
+  // same. Throws OutOfMemory with the least that it can reach.
   std::size_t memory_budget = 0;
   std::shared_ptr<SharedArena> arena = {};  // memory that is shared with other programs; default: its own
   // Every run is done twice, once as planned and once with a buffer per tensor, with unused memory filled

@@ -15,10 +15,14 @@ bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredS
          ((step.op->name == "matmul" || is_norm_gradient) && next.op == &fused_op);
 }
 
-bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
-  if (product.op->name != "matmul" || next.op != &fused_op) return false;
-  const auto& code = next.attrs.as<FusedAttrs>().code;
+bool is_gelu_tanh(const LoweredStep& step) {
+  if (step.op != &fused_op) return false;
+  const auto& code = step.attrs.as<FusedAttrs>().code;
   return code.size() == 1 && code[0].op->name == "gelu_tanh";
+}
+
+bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
+  return product.op->name == "matmul" && is_gelu_tanh(next);
 }
 
 }  // namespace tg

@@ -9,6 +9,9 @@ namespace tg {
 // Whether `next` reads a result of the step before it, and one kernel may compute both.
 bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
+// Whether a step is a gelu_tanh alone.
+bool is_gelu_tanh(const LoweredStep& step);
+
 // Whether `next` is a gelu_tanh alone, behind its matmul: computed together, it reads numbers that are not
 // rounded yet, and has other bits than by itself if they are of a half type.
 bool is_epilogue(const LoweredStep& product, const LoweredStep& next);

@@ -19,8 +19,14 @@ namespace {
 // dropout draws by seed, step and the number in its attributes, which a copy of the node keeps.
 constexpr std::string_view cheap_ops[] = {"layer_norm", "rms_norm",   "rope", "embedding", "dropout",
                                           "concat",     "contiguous", "full", "arange"};
+// Ops whose time is that of their FLOPs.
+constexpr std::string_view costly_ops[] = {"matmul", "flash_attn"};
 
-// What a step costs beside the bytes that it moves: those that a GPU copies while a kernel begins.
+bool is_among(std::span<const std::string_view> names, const Op& op) {
+  return std::ranges::find(names, std::string_view(op.name)) != names.end();
+}
+
+// What a step costs beside its work: the bytes that a GPU copies while a kernel begins.
 constexpr double bytes_of_a_launch = 4 << 20;
 
 // How far back an operand that is not there any more is computed again as well.
@@ -30,6 +36,9 @@ constexpr int most_depth = 4;
 class Copies {
  public:
   explicit Copies(Graph& graph) : graph_(graph) {}
+
+  // `copy` stands for v, whose buffer is its own, from the start.
+  void begin_with(ValueId v, ValueId copy) { copies_[v] = copy; }
 
   // The step once more, with results of its own.
   LoweredStep again(const LoweredStep& step) {
@@ -77,28 +86,22 @@ class Recomputing {
   Recomputing(Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known)
       : graph_(graph), steps_(steps), known_(known), added_by_(steps.size(), -1) {
     analyse();
+    epilogues_ = epilogues();
   }
 
   Recomputed run(std::size_t limit) {
     Recomputed result{.before = planned()};
-    for (std::size_t arena = result.before; arena > limit;) {
-      const std::optional<Choice> choice = best(arena - limit);
-      if (!choice) break;
-      const State before = state();
-      const auto pressure_before = pressure();
-      apply(*choice);
-      if (pressure() < pressure_before) {
-        refused_.clear();
-      } else {  // it only shifts the peak: without an end to that there would be none to this loop
-        refused_.insert(before.steps[choice->makers.back()].out[0]);
-        restore(before);
-      }
-      arena = pressure().first > limit ? pressure().first : planned();
+    const State as_it_was = state();
+    result.arena = reduced(limit);
+    if (result.arena >
+        limit) {  // from the start, for some cheap steps save less for their time than products
+      restore(as_it_was);
+      with_products_ = true;
+      result.arena = reduced(limit);
     }
-    result.arena = planned();
     if (result.arena <= limit) result.arena = undo_needless(limit, result.arena);
     for (std::size_t s = 0; s < steps_.size(); ++s)
-      if (added_by_[s] >= 0) ++result.steps, result.bytes += moved(s);
+      if (added_by_[s] >= 0) add(s, result.again);
     return result;
   }
 
@@ -108,8 +111,12 @@ class Recomputing {
     std::vector<std::size_t> makers;
     std::size_t at = 0;
     bool moves = false;
+    // Operands that another choice computes again: each with its copy. Steps that do so later than `at`, and
+    // move there before the makers.
+    std::vector<std::pair<ValueId, ValueId>> there;
+    std::set<std::size_t> earlier;
     std::size_t frees = 0, holds = 0;  // bytes at the peak: of results, and of operands that live longer
-    double price = 0;                  // bytes moved, and launches
+    double price = 0;                  // of the makers, in bytes (price_of in cost.h), and launches
   };
   // A choice that was applied: the steps that have its number in added_by_, and what they stand for.
   struct Applied {
@@ -137,6 +144,27 @@ class Recomputing {
     return {most, std::ranges::count(now_.alive, most)};
   }
 
+  // Adds choices until the arena fits or none is left, and returns its bytes.
+  std::size_t reduced(std::size_t limit) {
+    refused_.clear();
+    std::size_t arena = planned();
+    while (arena > limit) {
+      const std::optional<Choice> choice = best(arena - limit);
+      if (!choice) break;
+      const State before = state();
+      const auto pressure_before = pressure();
+      apply(*choice);
+      if (pressure() < pressure_before && epilogues() == epilogues_) {
+        refused_.clear();
+      } else {  // it only shifts the peak: without an end to that there would be none to this loop
+        refused_.insert(before.steps[choice->makers.back()].out[0]);
+        restore(before);
+      }
+      arena = pressure().first > limit ? pressure().first : planned();
+    }
+    return planned();
+  }
+
   void analyse() {
     now_ = liveness_of(graph_, steps_, known_.joined, known_.outputs, known_.assign, known_.directly);
     written_.clear();
@@ -146,29 +174,80 @@ class Recomputing {
     for (std::size_t s = 0; s < steps_.size(); ++s)
       if (const std::optional<Parameter>& target = steps_[s].target)
         written_[target->key()] = static_cast<int>(s);
+    originals_.clear(), copies_.clear(), choice_of_.clear();
+    for (const Applied& a : applied_)
+      for (const auto& [copy, original] : a.originals) originals_[copy] = original;
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      if (added_by_[s] < 0) continue;
+      for (ValueId v : steps_[s].out) {
+        copies_.emplace(originals_.at(v), v);
+        choice_of_[v] = static_cast<std::size_t>(added_by_[s]);
+      }
+    }
   }
 
   std::size_t planned() const { return plan_buffers(graph_, now_.buffers, 0, true).report.arena; }
 
-  // Bytes that a step reads and writes.
-  double moved(std::size_t s) const {
-    double bytes = 0;
-    for (ValueId v : steps_[s].in) bytes += bytes_of(value(v).dtype, value(v).layout);
-    for (ValueId v : steps_[s].out) bytes += bytes_of(value(v).dtype, value(v).layout);
-    return bytes;
+  // Bytes that a step reads and writes, and its FLOPs.
+  Cost work(std::size_t s) const {
+    const LoweredStep& l = steps_[s];
+    std::vector<Operand> in, out;
+    for (ValueId v : l.in) in.push_back({value(v).dtype, value(v).layout});
+    for (ValueId v : l.out) out.push_back({value(v).dtype, value(v).layout});
+    Cost c{.flops = l.op->cost ? l.op->cost(in, out, l.attrs).flops : 0};
+    for (const auto* operands : {&in, &out})
+      for (const Operand& o : *operands) c.bytes += bytes_of(o.dtype, o.layout);
+    return c;
   }
 
-  bool is_cheap(std::size_t s) const {
+  double price(std::size_t s) const {
+    return price_of(work(s), value(steps_[s].out[0]).dtype) + bytes_of_a_launch;
+  }
+
+  void add(std::size_t s, MemoryReport::Recomputed& again) const {
+    const Cost c = work(s);
+    ++again.steps;
+    if (is_among(costly_ops, *steps_[s].op)) ++again.products, again.flops += c.flops;
+    again.moved += c.bytes, again.price += price(s);
+  }
+
+  // Whether a GPU may compute step s, a product, with the gelu_tanh behind it: apart they would have other
+  // bits.
+  bool has_epilogue(std::size_t s) const {
+    if (!known_.has_epilogues || s + 1 >= steps_.size() || !is_epilogue(steps_[s], steps_[s + 1]))
+      return false;
+    const DType t = value(steps_[s].out[0]).dtype;
+    return (t == bf16 || t == f16) && stay_together(s, s + 1);
+  }
+
+  // The first and the last of the steps that are done again with step s.
+  std::pair<std::size_t, std::size_t> unit_of(std::size_t s) const {
+    if (s > 0 && has_epilogue(s - 1)) return {s - 1, s};
+    return {s, s + has_epilogue(s)};
+  }
+
+  // Each gelu_tanh alone, by the first value that it stands for, and whether it is an epilogue.
+  std::set<std::pair<ValueId, bool>> epilogues() const {
+    std::set<std::pair<ValueId, bool>> all;
+    if (!known_.has_epilogues) return all;
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      if (!is_gelu_tanh(steps_[s])) continue;
+      ValueId v = steps_[s].out[0];
+      for (auto found = originals_.find(v); found != originals_.end(); found = originals_.find(v))
+        v = found->second;
+      all.emplace(v, s > 0 && has_epilogue(s - 1));
+    }
+    return all;
+  }
+
+  bool is_repeatable(std::size_t s) const {
     const LoweredStep& l = steps_[s];
     if (l.target || l.out.empty()) return false;
     if (l.op == &fused_op) {
       const auto& code = l.attrs.as<FusedAttrs>().code;
       if (std::any_of(code.begin(), code.end(), [](const auto& i) { return i.op->host != nullptr; }))
         return false;
-      const DType t = value(l.out[0]).dtype;
-      if (known_.has_epilogues && (t == bf16 || t == f16) && s > 0 && is_epilogue(steps_[s - 1], l))
-        return false;
-    } else if (std::ranges::find(cheap_ops, std::string_view(l.op->name)) == std::end(cheap_ops)) {
+    } else if (!is_among(cheap_ops, *l.op) && !(with_products_ && is_among(costly_ops, *l.op))) {
       return false;
     }
     return std::none_of(l.out.begin(), l.out.end(),
@@ -199,17 +278,21 @@ class Recomputing {
   // Step s again after the peak, for what it computes before it and is used after it.
   std::optional<Choice> choice_for(std::size_t s) const {
     Choice c;
-    int first = static_cast<int>(steps_.size());
-    bool is_used_early = false;
-    for (ValueId v : steps_[s].out) {
-      const std::vector<int>& uses = now_.uses[v];
-      const auto late = std::upper_bound(uses.begin(), uses.end(), now_.peak);
-      if (late != uses.begin()) is_used_early = true;
-      if (late == uses.end() || (late != uses.begin() && *std::prev(late) == now_.peak)) continue;
-      c.frees += now_.bytes_of(v);
-      first = std::min(first, *late);
+    const auto [from, to] = unit_of(s);
+    if (s != from) return std::nullopt;
+    auto first = static_cast<int>(steps_.size());
+    bool is_used_early = from != to;
+    for (std::size_t made_by = from; made_by <= to; ++made_by) {
+      for (ValueId v : steps_[made_by].out) {
+        const std::vector<int>& uses = now_.uses[v];
+        const auto late = std::upper_bound(uses.begin(), uses.end(), now_.peak);
+        if (late != uses.begin()) is_used_early = true;
+        if (late == uses.end() || (late != uses.begin() && *std::prev(late) == now_.peak)) continue;
+        c.frees += now_.bytes_of(v);
+        first = std::min(first, *late);
+      }
     }
-    if (c.frees == 0 || !is_cheap(s) || refused_.contains(steps_[s].out[0])) return std::nullopt;
+    if (c.frees == 0 || !is_repeatable(from) || refused_.contains(steps_[to].out[0])) return std::nullopt;
     c.at = static_cast<std::size_t>(first);
     while (c.at > static_cast<std::size_t>(now_.peak) + 1 && stay_together(c.at - 1, c.at)) --c.at;
     // What is not used before the peak at all is not computed twice: it moves, and alone.
@@ -219,54 +302,100 @@ class Recomputing {
     return c;
   }
 
-  // Adds step s to the choice, after those that compute operands that are not there any more. Returns false
-  // if an operand is overwritten before.
+  // Adds step s, and what is done with it, to the choice, after those that compute operands that are not
+  // there any more. Returns false if an operand is overwritten before.
   bool gather(std::size_t s, Choice& c, int depth) const {
-    for (ValueId v : steps_[s].in) {
-      const ValueId root = value(v).root;
-      const Node& maker = graph_.node_of(root);
-      if (maker.op == &parameter_op) {
-        const auto write = written_.find(maker.attrs.as<ParameterAttrs>().parameter.key());
-        if (write != written_.end() && write->second < static_cast<int>(c.at)) return false;
-      }
-      if (maker.op->leaf || now_.kept[root] || now_.uses[root].back() >= now_.peak) continue;
-      if (now_.maker[root] >= 0 &&
-          std::ranges::find(c.makers, static_cast<std::size_t>(now_.maker[root])) != c.makers.end())
-        continue;
-      const std::size_t bytes = now_.bytes_of(root);
-      if (bytes > c.frees / 16 && now_.maker[root] >= 0 && depth < most_depth) {
-        const auto before = static_cast<std::size_t>(now_.maker[root]);
-        Choice longer = c;
-        if (is_cheap(before) && gather(before, longer, depth + 1)) {
-          c = std::move(longer);
-          continue;
-        }
-      }
-      c.holds += bytes;
+    const auto [from, to] = unit_of(s);
+    if (to > from && !(is_repeatable(from) && is_repeatable(to))) return false;
+    for (s = from; s <= to; ++s) {
+      for (ValueId v : steps_[s].in)
+        if (!gather_operand(v, c, depth)) return false;
+      c.makers.push_back(s);
+      c.price += price(s);
     }
-    c.makers.push_back(s);
-    c.price += moved(s) + bytes_of_a_launch;
     return true;
   }
 
+  bool gather_operand(ValueId v, Choice& c, int depth) const {
+    const ValueId root = value(v).root;
+    const Node& node = graph_.node_of(root);
+    if (node.op == &parameter_op) {
+      const auto write = written_.find(node.attrs.as<ParameterAttrs>().parameter.key());
+      if (write != written_.end() && write->second < static_cast<int>(c.at)) return false;
+    }
+    if (node.op->leaf || now_.kept[root] || now_.uses[root].back() >= now_.peak) return true;
+    const int maker = now_.maker[root];
+    if (maker >= 0 && std::ranges::find(c.makers, static_cast<std::size_t>(maker)) != c.makers.end())
+      return true;
+    if (const auto copy = copies_.find(root); copy != copies_.end() && !c.moves) {
+      std::set<std::size_t> earlier = c.earlier;
+      if (is_there(static_cast<std::size_t>(now_.maker[copy->second]), c.at, earlier)) {
+        c.there.emplace_back(root, copy->second);
+        c.earlier = std::move(earlier);
+        return true;
+      }
+    }
+    const std::size_t bytes = now_.bytes_of(root);
+    if (bytes > c.frees / 16 && maker >= 0 && depth < most_depth) {
+      Choice longer = c;
+      if (is_repeatable(static_cast<std::size_t>(maker)) &&
+          gather(static_cast<std::size_t>(maker), longer, depth + 1)) {
+        c = std::move(longer);
+        return true;
+      }
+    }
+    c.holds += bytes;
+    return true;
+  }
+
+  // Whether step s, after the peak, runs before step `at`, or can move there with the steps of `earlier`, to
+  // which it is added then.
+  bool is_there(std::size_t s, std::size_t at, std::set<std::size_t>& earlier) const {
+    if (static_cast<int>(s) <= now_.peak) return false;
+    if (s < at || earlier.contains(s)) return true;
+    if (added_by_[s] < 0 || stay_together(s - 1, s) || (s + 1 < steps_.size() && stay_together(s, s + 1)))
+      return false;
+    for (ValueId v : steps_[s].in) {
+      const int maker = now_.maker[value(v).root];
+      if (maker >= static_cast<int>(at) && !is_there(static_cast<std::size_t>(maker), at, earlier))
+        return false;
+    }
+    earlier.insert(s);
+    return true;
+  }
+
+  void move(std::size_t from, std::size_t before) {
+    const auto rotate = [&](auto& list) {
+      const auto a = list.begin() + static_cast<std::ptrdiff_t>(from),
+                 b = list.begin() + static_cast<std::ptrdiff_t>(before);
+      from < before ? std::rotate(a, a + 1, b) : std::rotate(b, a, a + 1);
+    };
+    rotate(steps_), rotate(added_by_);
+  }
+
   void apply(const Choice& c) {
-    const auto at = static_cast<std::ptrdiff_t>(c.at);
     if (c.moves) {
-      const auto from = static_cast<std::ptrdiff_t>(c.makers[0]);
-      std::rotate(steps_.begin() + from, steps_.begin() + from + 1, steps_.begin() + at);
-      std::rotate(added_by_.begin() + from, added_by_.begin() + from + 1, added_by_.begin() + at);
+      move(c.makers[0], c.at);
       return analyse();
     }
+    std::size_t at = c.at;
+    for (const std::size_t s : c.earlier) move(s, at++);
     Copies copies(graph_);
+    for (const auto& [v, copy] : c.there) copies.begin_with(v, copy);
     std::vector<LoweredStep> again;
     for (std::size_t s : c.makers) again.push_back(copies.again(steps_[s]));
-    for (std::size_t s = c.at; s < steps_.size(); ++s)
+    for (std::size_t s = at; s < steps_.size(); ++s)
       for (ValueId& v : steps_[s].in) v = copies.now(v);
     Applied applied{{}, c.price};
-    for (const auto& [original, copy] : copies.all()) applied.originals[copy] = original;
-    steps_.insert(steps_.begin() + at, std::make_move_iterator(again.begin()),
+    for (const auto& [original, copy] : copies.all()) {
+      // A view of what another choice computes goes with that.
+      const auto owner = choice_of_.find(value(copy).root);
+      (owner == choice_of_.end() ? applied : applied_[owner->second]).originals[copy] = original;
+    }
+    const auto place = static_cast<std::ptrdiff_t>(at);
+    steps_.insert(steps_.begin() + place, std::make_move_iterator(again.begin()),
                   std::make_move_iterator(again.end()));
-    added_by_.insert(added_by_.begin() + at, c.makers.size(), static_cast<int>(applied_.size()));
+    added_by_.insert(added_by_.begin() + place, c.makers.size(), static_cast<int>(applied_.size()));
     applied_.push_back(std::move(applied));
     analyse();
   }
@@ -282,7 +411,7 @@ class Recomputing {
       const State before = state();
       undo(choice);
       const std::size_t without = planned();
-      if (without <= limit) {
+      if (without <= limit && epilogues() == epilogues_) {
         arena = without;
         continue;
       }
@@ -317,8 +446,13 @@ class Recomputing {
   std::vector<int> added_by_;  // by step: the choice that added it, -1 for none
   std::vector<Applied> applied_;
   std::set<ValueId> refused_;  // first results of steps, whose choices did not help as things are
+  bool with_products_ = false;
+  std::set<std::pair<ValueId, bool>> epilogues_;  // as they were
   Liveness now_;
-  std::unordered_map<const void*, int> written_;  // by Parameter::key: the step that changes it
+  std::unordered_map<ValueId, ValueId> originals_;      // of all copies, and of their views
+  std::unordered_map<ValueId, ValueId> copies_;         // the first, of a value that is computed again
+  std::unordered_map<ValueId, std::size_t> choice_of_;  // that computes a copy
+  std::unordered_map<const void*, int> written_;        // by Parameter::key: the step that changes it
 };
 
 }  // namespace

@@ -77,7 +77,10 @@ struct MemoryReport {
   // that and another order of the steps save.
   struct Recomputed {
     int steps = 0;          // that compute something again
-    double moved = 0;       // bytes that they read and write in a run
+    int products = 0;       // of these, products and attention: only where what is cheap is not enough
+    double moved = 0;       // bytes that the steps read and write in a run
+    double flops = 0;       // of the products
+    double price = 0;       // bytes that are copied in the time of all of it (price_of in core/run/cost.h)
     std::size_t saved = 0;  // bytes of arena
   } recomputed = {};
   std::size_t peak() const { return arena + inputs + constants + workspace + results + parameters; }

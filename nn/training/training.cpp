@@ -112,13 +112,19 @@ TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& mod
   };
   struct Plan {
     std::int64_t chunks;
-    double moved;  // by all steps
+    double moved;  // by all steps but those that are done again
     MemoryReport memory;
     std::size_t nodes;  // of the graph
+    // A hundredth more with products again: closer than that their time is not known before they run.
+    double price() const {
+      return moved * (memory.recomputed.products > 0 ? 1.01 : 1) + memory.recomputed.price;
+    }
   };
   const auto plan_of = [&](std::int64_t chunks, std::size_t budget) {
     const TrainingProgram p = planned(chunks, budget);
-    return Plan{chunks, bytes_moved(p.program_->steps()), p.program_->memory(), p.graph_.nodes().size()};
+    const MemoryReport memory = p.program_->memory();
+    return Plan{chunks, bytes_moved(p.program_->steps()) - memory.recomputed.moved, memory,
+                p.graph_.nodes().size()};
   };
   std::optional<Plan> best;
   std::optional<BudgetTooSmall> refused;
@@ -129,7 +135,7 @@ TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& mod
     try {
       const Plan plan = plan_of(n, options.memory_budget);
       if (best && best->nodes == plan.nodes) break;  // a loss without chunks
-      if (!best || plan.moved < best->moved) best = plan;
+      if (!best || plan.price() < best->price()) best = plan;
       if (plan.memory.recomputed.steps == 0) break;
     } catch (const BudgetTooSmall& e) {
       if (!refused || e.least < refused->least) refused.emplace(e);
@@ -138,7 +144,7 @@ TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& mod
   if (!best) throw *refused;
   if (best->chunks == 1) return {};
   const Plan whole = plan_of(1, 0);
-  return {best->chunks, best->moved - best->memory.recomputed.moved - whole.moved, whole.memory.arena};
+  return {best->chunks, best->moved - whole.moved, whole.memory.arena};
 }
 
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
@@ -269,7 +275,7 @@ void TrainingProgram::set_step(std::int64_t step) {
 
 MemoryReport TrainingProgram::memory() const {
   MemoryReport both = program_->memory();
-  both.recomputed.moved += chunks_.moved;
+  both.recomputed.moved += chunks_.moved, both.recomputed.price += chunks_.moved;
   if (chunks_.whole > both.arena) both.recomputed.saved = chunks_.whole - both.arena;
   if (!parts_) return both;
   const MemoryReport more = parts_->program->memory();  // on the same arena

@@ -22,7 +22,7 @@ struct ProgramOptions {
   bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
   // Bytes for a training step, parameters and the optimizer's state included; 0: no limit. See
   // CompileOptions::memory_budget. Of all numbers of loss_chunks with which a step fits, it has the one that
-  // moves the fewest bytes, with what is computed again. An EvaluationProgram has no use for it.
+  // takes the least time, as planned, with what is computed again. An EvaluationProgram has no use for it.
   std::size_t memory_budget = 0;
   // Of programs that never run at the same time; default: memory of its own, one for both of `accumulate`.
   std::shared_ptr<SharedArena> arena = {};

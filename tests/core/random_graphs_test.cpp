@@ -120,7 +120,7 @@ TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
 
 // Budgets from what a graph needs down to where nothing more can be saved.
 TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
-  int ordered = 0, recomputed = 0, impossible = 0;
+  int ordered = 0, recomputed = 0, products = 0, impossible = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
     RandomGraph graph(seed, 80);  // so that values are used much later than they are made
     const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
@@ -132,6 +132,7 @@ TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
         const MemoryReport memory = graph.memory(options);
         EXPECT_LE(memory.peak(), budget) << "seed " << seed;
         recomputed += memory.recomputed.steps;
+        products += memory.recomputed.products;
         ordered += memory.recomputed.saved > 0 && memory.recomputed.steps == 0;
       } catch (const OutOfMemory&) {
         ++impossible;
@@ -144,6 +145,7 @@ TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
   }
   EXPECT_GT(ordered, 30);
   EXPECT_GT(recomputed, 30);
+  EXPECT_GT(products, 0);
   EXPECT_GT(impossible, 0);
 }
 

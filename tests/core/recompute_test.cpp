@@ -1,11 +1,14 @@
-// CompileOptions::memory_budget: what is cheap is computed again instead of being kept
-// (core/compile/recompute.h).
+// CompileOptions::memory_budget: values are computed again instead of being kept, products only where what is
+// cheap is not enough (core/compile/recompute.h).
 #include "core/compile/recompute.h"
 
 #include <gtest/gtest.h>
 
+#include <tilegrad/core/run/cost.h>
 #include <tilegrad/tilegrad.h>
 #include "core/compile/liveness.h"
+#include "core/compile/merge.h"
+#include "core/compile/neighbours.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -77,6 +80,8 @@ TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
       const MemoryReport::Recomputed again = program.memory().recomputed;
       EXPECT_LE(program.memory().peak(), budget);
       EXPECT_EQ(again.steps, saved) << "no more than it takes";
+      EXPECT_EQ(again.products, 0);
+      EXPECT_GE(again.price, again.moved);
       EXPECT_EQ(again.saved, free.memory().arena - program.memory().arena);
       EXPECT_GE(again.moved, saved * 2.0 * matrix);
       EXPECT_LE(again.moved, saved * 2.1 * matrix);
@@ -95,15 +100,135 @@ TEST(Recompute, SaysTheLeastThatItCanReach) {
   EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
 }
 
-TEST(Recompute, RepeatsNoProductAndNoAttention) {
+TEST(Recompute, CountsFlopsAsTheBytesOfACopy) {
+  EXPECT_EQ(price_of({.flops = 320, .bytes = 1}, bf16), 2);
+  EXPECT_EQ(price_of({.flops = 320, .bytes = 1}, f32), 20);
+  EXPECT_EQ(price_of({.flops = 320, .bytes = 100}, f32), 100);
+}
+
+TEST(Recompute, RepeatsAsFewProductsAsItTakesAndAttentionLast) {
   for (const Chain::Function& f :
        {Chain::Function([](const Tensor& h) { return matmul(h, h); }), Chain::Function([](const Tensor& h) {
           const Tensor q = h.view({1, 1, n, n});
           return flash_attn(q, q, q).o.view({n, n});
         })}) {
     Chain chain(f);
-    const std::size_t peak = chain.compiled(0).memory().peak();
-    EXPECT_THROW(chain.compiled(peak - matrix), OutOfMemory);
+    const Program free = chain.compiled(0);
+    const Array expected = chain.run(free);
+    for (int saved = 1; saved <= 7; ++saved) {
+      const std::size_t budget = free.memory().peak() - static_cast<std::size_t>(saved) * matrix;
+      const Program program = chain.compiled(budget, true);
+      const MemoryReport::Recomputed again = program.memory().recomputed;
+      EXPECT_LE(program.memory().peak(), budget);
+      EXPECT_TRUE(chain.run(program).same_bits(expected));
+      EXPECT_EQ(count(program, "again"), again.steps);
+      EXPECT_EQ(again.products, again.steps);
+      EXPECT_GE(again.flops, again.products * 2.0 * n * n * n);
+      if (saved <= 4) {
+        EXPECT_EQ(again.products, saved);
+        EXPECT_EQ(count(program, "attn"), count(free, "attn"));
+      }
+    }
+    EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
+  }
+  Chain chain([](const Tensor& h) {
+    const Tensor q = h.view({1, 1, n, n});
+    return flash_attn(q, q, q).o.view({n, n});
+  });
+  const Program free = chain.compiled(0), program = chain.compiled(free.memory().peak() - 7 * matrix);
+  EXPECT_GT(count(program, "attn"), count(free, "attn"));
+}
+
+// An outer product costs less than gelu, and is done again only where that is not enough.
+TEST(Recompute, RepeatsNoProductWhileWhatIsCheapIsEnough) {
+  Graph g;
+  const Tensor x = g.input("x", {n, n}), column = g.input("column", {n, 1}), row = g.input("row", {1, n});
+  const Tensor outer = matmul(column, row), h = matmul(outer, x), f = gelu(h);
+  Tensor z = matmul(f, x);
+  std::vector<Tensor> kept;
+  for (int i = 0; i < 4; ++i) kept.push_back(z = matmul(z, x));
+  for (std::size_t i = kept.size(); i-- > 0;) z = matmul(z, kept[i]);
+  z = matmul(matmul(matmul(z, f), h), outer);
+  const auto again = [&](std::size_t less) {
+    const std::size_t peak = compile(g, {z}, {.threads = 1}).memory().peak();
+    return compile(g, {z}, {.threads = 1, .memory_budget = peak - less * matrix}).memory().recomputed;
+  };
+  EXPECT_EQ(again(1).steps, 1);
+  EXPECT_EQ(again(1).products, 0);
+  EXPECT_EQ(again(2).products, 1);
+}
+
+// A product and the gradient of its weight read a norm: it is done again once for both, before the product.
+TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
+  Graph g;
+  const Tensor x = g.input("x", {n, n});
+  std::vector<Tensor> h{matmul(x, x)}, norm, product;
+  for (int i = 0; i < 6; ++i) {
+    norm.push_back(layer_norm(h.back()));
+    product.push_back(matmul(norm.back().view({2, n / 2, n}), x).view({n, n}));
+    h.push_back(matmul(gelu(product.back()), x));
+  }
+  Tensor z = h.back();
+  for (std::size_t i = norm.size(); i-- > 0;)
+    z = matmul(matmul(matmul(matmul(z, gelu_slope(product[i])), x), norm[i]), h[i]);
+  const auto compiled = [&](std::size_t budget) {
+    return compile(g, {z}, {.threads = 1, .memory_budget = budget, .verify = budget > 0});
+  };
+  const auto run = [&](Program program) {
+    std::vector<float> numbers(static_cast<std::size_t>(n * n));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 19) / 150 - 0.05f;
+    program.run({{x, numbers}});
+    return program.fetch(z);
+  };
+  const Program free = compiled(0);
+  for (const int products : {1, 2, 3}) {
+    const std::size_t budget = free.memory().peak() - static_cast<std::size_t>(6 + products) * matrix;
+    const Program program = compiled(budget);
+    EXPECT_LE(program.memory().peak(), budget);
+    EXPECT_EQ(program.memory().recomputed.products, products);
+    EXPECT_EQ(program.memory().recomputed.steps, 6 + products);
+    EXPECT_TRUE(run(program).same_bits(run(free)));
+  }
+}
+
+// On a GPU gelu_tanh behind a product of half numbers is part of it, and rounds otherwise alone.
+TEST(Recompute, RepeatsAProductWithItsEpilogue) {
+  Graph g;
+  const Tensor x = g.input("x", {n, n}, bf16);
+  std::vector<Tensor> h{exp(x)}, product, f;
+  for (int i = 0; i < 6; ++i) {
+    product.push_back(matmul(h.back(), x));
+    f.push_back(gelu_tanh(product.back()));
+    h.push_back(matmul(f.back(), x));
+  }
+  Tensor z = h.back();
+  for (std::size_t i = f.size(); i-- > 0;) {
+    z = matmul(matmul(z, f[i]), product[i]);
+    if (i > 0) z = matmul(z, h[i]);  // not h[0], whose buffer is free after the first product
+  }
+  const std::vector<Assign> assign;
+  const Outputs outputs = outputs_of(g, {z}, assign);
+  std::vector<LoweredStep> steps = lower(g, outputs.all(), true);
+  const Joined joined = join_in_place(g, steps, outputs.all());
+  merge_fused(g, steps, outputs.all());
+  const std::vector<bool> directly;
+  const auto alive_to = [&](ValueId v) {
+    const Buffers buffers = buffers_of(g, steps, joined, outputs, assign, directly);
+    return buffers.list[static_cast<std::size_t>(buffers.of[v])].last;
+  };
+  ASSERT_TRUE(is_epilogue(steps[1], steps[2]));
+  EXPECT_EQ(alive_to(steps[1].in[0]), 2) << "else gelu_tanh may lie on it, and has to be a step of its own";
+  const std::size_t all =
+      recompute_within(~std::size_t{0}, g, steps, {joined, outputs, assign, directly, true}).arena;
+  const Recomputed r =
+      recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, true});
+  EXPECT_LE(r.arena, all - 2 * matrix);
+  EXPECT_EQ(r.again.products, 2);
+  EXPECT_EQ(r.again.steps, 4);
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    if (is_gelu_tanh(steps[s])) {
+      EXPECT_TRUE(belong_together(g, steps[s - 1], steps[s])) << s;
+    }
   }
 }
 
@@ -131,12 +256,9 @@ TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
       return std::pair(program.fetch(late), w.read());
     };
     const std::size_t budget = compiled(0).memory().peak() - matrix;
-    if (changes_early) {
-      EXPECT_THROW(compiled(budget), OutOfMemory);
-      continue;
-    }
     const auto expected = run(compiled(0)), got = run(compiled(budget));
     EXPECT_EQ(compiled(budget).memory().recomputed.steps, 1);
+    EXPECT_EQ(compiled(budget).memory().recomputed.products, changes_early);
     EXPECT_TRUE(got.first.same_bits(expected.first));
     EXPECT_TRUE(got.second.same_bits(expected.second));
   }

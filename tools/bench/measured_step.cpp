@@ -37,8 +37,10 @@ MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
                                       .memory_budget = t.budget};
   check_room(model, optimizer, options);
   train::TrainingProgram training(model, optimizer, options);
-  MeasuredStep m{
-      .parameters = params.count(), .memory = training.memory(), .flops = model_flops(model, t.batch)};
+  MeasuredStep m{.parameters = params.count(),
+                 .memory = training.memory(),
+                 .loss_chunks = training.loss_chunks(),
+                 .flops = model_flops(model, t.batch)};
   for (const Parameter& p : params.all()) m.weights += p.bytes();
   const TrainBatch data(t.batch, config.context, config.vocabulary);
   const auto start = [&] { return training.start(data.tokens, data.targets, bench_learning_rate); };

@@ -12,6 +12,7 @@ struct MeasuredStep {
   std::int64_t parameters = 0;
   std::size_t weights = 0;  // bytes of these
   MemoryReport memory = {};
+  std::int64_t loss_chunks = 1;
   ModelFlops flops = {};
   FirstSteps first = {};
   StepTimes times = {};

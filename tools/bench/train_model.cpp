@@ -103,6 +103,7 @@ class ModelReport {
                                  ", optimizer " + memory_text(r.parameters - m.weights) +
                                  ", activations and gradients " + memory_text(r.arena) + ", workspace " +
                                  memory_text(r.workspace) + ", inputs and results " + memory_text(others));
+    if (s_.train.budget > 0) print_budget(s_.train.budget, r, m.loss_chunks, 1e9 * machine_.copy);
     const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     keep("peak memory", mib(r.peak()), "MiB");
     keep("parameters and optimizer", mib(r.parameters), "MiB");
