@@ -115,9 +115,9 @@ TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& mod
     double moved;  // by all steps but those that are done again
     MemoryReport memory;
     std::size_t nodes;  // of the graph
-    // A hundredth more with products again: closer than that their time is not known before they run.
-    double price() const {
-      return moved * (memory.recomputed.products > 0 ? 1.01 : 1) + memory.recomputed.price;
+    // Products are done again only where no number of chunks does without.
+    std::pair<bool, double> rank() const {
+      return {memory.recomputed.products > 0, moved + memory.recomputed.price};
     }
   };
   const auto plan_of = [&](std::int64_t chunks, std::size_t budget) {
@@ -135,7 +135,7 @@ TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& mod
     try {
       const Plan plan = plan_of(n, options.memory_budget);
       if (best && best->nodes == plan.nodes) break;  // a loss without chunks
-      if (!best || plan.price() < best->price()) best = plan;
+      if (!best || plan.rank() < best->rank()) best = plan;
       if (plan.memory.recomputed.steps == 0) break;
     } catch (const BudgetTooSmall& e) {
       if (!refused || e.least < refused->least) refused.emplace(e);
