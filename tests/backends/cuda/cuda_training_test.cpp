@@ -85,6 +85,43 @@ TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
   EXPECT_FALSE(same_bits(gpu.weights_and_moments(), before));
 }
 
+// What is computed again has the bits of the first time: cheap values, and under the least budgets products
+// and attention, too.
+TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
+  for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::full}) {
+    const auto run = [&](std::size_t budget) {
+      nn::Params params(1, f32, Device::cuda());
+      const nn::ModelConfig config{.vocabulary = 13, .context = 40, .layers = 4, .heads = 2, .width = 32};
+      const nn::Model model(params, config);
+      const optim::AdamW optimizer(params.all());
+      train::TrainingProgram training(
+          model, optimizer, {.batch = 2, .precision = precision, .loss_chunks = 1, .memory_budget = budget});
+      std::vector<std::int32_t> x, y;
+      for (std::int32_t i = 0; i < 80; ++i) x.push_back(i * i % 13), y.push_back((i * i + 3) % 13);
+      std::vector<Array> left;
+      for (int i = 0; i < 3; ++i) training.run(x, y, 1e-2);
+      for (const Parameter& p : params.all()) left.push_back(p.read());
+      return std::pair(left, training.memory());
+    };
+    const auto [free, memory] = run(0);
+    bool has_products = false;
+    for (const double less : {0.05, 0.3, 0.45, 0.55, 0.65, 0.7}) {
+      const auto budget = memory.peak() - static_cast<std::size_t>(less * static_cast<double>(memory.arena));
+      try {
+        const auto [limited, again] = run(budget);
+        SCOPED_TRACE(::testing::Message() << "precision " << static_cast<int>(precision) << ", less " << less
+                                          << ": " << again.recomputed.steps << " steps again, "
+                                          << again.recomputed.products << " products");
+        has_products = has_products || again.recomputed.products > 0;
+        for (std::size_t i = 0; i < free.size(); ++i) EXPECT_TRUE(limited[i].same_bits(free[i])) << i;
+      } catch (const OutOfMemory&) {
+        break;
+      }
+    }
+    EXPECT_TRUE(has_products);
+  }
+}
+
 TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
   SmallGpt gpu(on_gpu()), host;
   gpu.losses(3, learning_rate);
