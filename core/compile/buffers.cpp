@@ -75,9 +75,7 @@ bool reads_what_is_assigned(const Graph& graph, const LoweredStep& assign, const
 // what that reads. Then where buffers lie must not decide: the bits depend on it. A product that adds a whole
 // matrix is never computed so.
 bool may_round_otherwise(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
-  if (!is_epilogue(product, next)) return false;
-  const DType t = graph.values()[product.out[0]].dtype;
-  return (t == bf16 || t == f16) && graph.values()[next.in[0]].root == product.out[0] &&
+  return is_rounding_epilogue(graph, product, next) && graph.values()[next.in[0]].root == product.out[0] &&
          (product.in.size() < 3 ||
           graph.values()[product.in[2]].layout.numel() < graph.values()[product.out[0]].layout.numel());
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <tilegrad/core/run/cost.h>
+
 namespace tg {
 
 namespace {
@@ -17,13 +19,13 @@ bool casts_parameter(const Graph& graph, const LoweredStep& s) {
 
 bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps, std::size_t most) {
   const auto is_cast = [&](const LoweredStep& s) { return casts_parameter(graph, s); };
-  std::size_t bytes = 0;
+  double bytes = 0;
   for (const LoweredStep& s : steps)
     if (is_cast(s)) {
       const Value& v = graph.values()[s.out[0]];
-      bytes += static_cast<std::size_t>(v.layout.numel()) * size_of(v.dtype);
+      bytes += bytes_of(v.dtype, v.layout);
     }
-  if (bytes > most) return false;
+  if (bytes > static_cast<double>(most)) return false;
   if (std::ranges::is_partitioned(steps, is_cast)) return false;
   std::ranges::stable_partition(steps, is_cast);
   return true;

@@ -25,4 +25,10 @@ bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
   return product.op->name == "matmul" && is_gelu_tanh(next);
 }
 
+bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
+  if (!is_epilogue(product, next)) return false;
+  const DType t = graph.values()[product.out[0]].dtype;
+  return t == bf16 || t == f16;
+}
+
 }  // namespace tg

@@ -15,5 +15,7 @@ bool is_gelu_tanh(const LoweredStep& step);
 // Whether `next` is a gelu_tanh alone, behind its matmul: computed together, it reads numbers that are not
 // rounded yet, and has other bits than by itself if they are of a half type.
 bool is_epilogue(const LoweredStep& product, const LoweredStep& next);
+// Whether it then has other bits: they are of a half type.
+bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next);
 
 }  // namespace tg

@@ -214,10 +214,8 @@ class Recomputing {
   // Whether a GPU may compute step s, a product, with the gelu_tanh behind it: apart they would have other
   // bits.
   bool has_epilogue(std::size_t s) const {
-    if (!known_.has_epilogues || s + 1 >= steps_.size() || !is_epilogue(steps_[s], steps_[s + 1]))
-      return false;
-    const DType t = value(steps_[s].out[0]).dtype;
-    return (t == bf16 || t == f16) && stay_together(s, s + 1);
+    return known_.has_epilogues && s + 1 < steps_.size() &&
+           is_rounding_epilogue(graph_, steps_[s], steps_[s + 1]) && stay_together(s, s + 1);
   }
 
   // The first and the last of the steps that are done again with step s.

@@ -65,10 +65,6 @@ std::string choice(const Call& c) {
   return std::to_string(static_cast<const CastListPlan*>(c.plan)->casts) + " casts in one kernel";
 }
 
-bool is_aligned(const Arg& a) {
-  return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0;
-}
-
 }  // namespace
 
 std::shared_ptr<const void> plan_cast_list(std::span<const Step> casts) {
@@ -90,8 +86,8 @@ std::size_t casts_together(std::span<const Step> steps) {
     if (!is_only(s, "cast")) break;
     const Arg &in = s.in[0], &out = s.out[0];
     const bool fits = in.dtype == DType::f32 && (out.dtype == DType::bf16 || out.dtype == DType::f16) &&
-                      out.dtype == steps[0].out[0].dtype && in.layout.is_contiguous() &&
-                      out.layout.is_contiguous() && is_aligned(in) && is_aligned(out);
+                      out.dtype == steps[0].out[0].dtype && ListOperand(in).takes_packs(pack) &&
+                      ListOperand(out).takes_packs(pack);
     const auto clashes = [&](const Step& before) {
       return meets(out, before.in) || meets(in, before.out) || meets(out, before.out);
     };
