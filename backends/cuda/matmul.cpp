@@ -156,6 +156,14 @@ const void* zero(DType t) {
   return t == f64 ? static_cast<const void*>(&wide) : &narrow;
 }
 
+// The alignment that cuBLASLt is told of, in bytes: 16 at most, which the longest loads take. Where in the arena an
+// operand lies must not decide more than that: the choice decides the bits.
+std::uint32_t alignment_of(const std::byte* data) {
+  std::uint32_t bytes = 16;
+  while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;
+  return bytes;
+}
+
 // A hash of everything that the choice of an algorithm may depend on.
 std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
@@ -172,9 +180,8 @@ std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
     for (std::size_t a = 0; a < x.batch.size(); ++a) h.add(static_cast<std::uint64_t>(v->batch[a]));
   }
   for (std::int64_t n : x.batch) h.add(static_cast<std::uint64_t>(n));
-  const auto alignment = [](const Arg& a) { return reinterpret_cast<std::uintptr_t>(a.data) % 256; };
-  for (const Arg& a : call.in) h.add(std::min<std::uint64_t>(alignment(a), 16));
-  h.add(std::min<std::uint64_t>(alignment(call.out[0]), 16));
+  for (const Arg& a : call.in) h.add(alignment_of(a.data));
+  h.add(alignment_of(call.out[0].data));
   return h.digest();
 }
 
@@ -301,8 +308,7 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data) {
-    std::uint32_t bytes = 256;
-    while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;
+    const std::uint32_t bytes = alignment_of(data);
     cublasLtMatmulPreferenceSetAttribute(preference, what, &bytes, sizeof bytes);
   };
   align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.in[1].data);
