@@ -1,7 +1,10 @@
 #include "backends/cuda/chain_code.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
+#include <string_view>
 
 #include "backends/cuda/conversion_source.h"
 #include "backends/cuda/pointwise_source.h"
@@ -47,10 +50,13 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast rounds to its target inside a chain, and a power has a form for results of few digits; every other
+// A cast rounds to its target inside a chain, and some ops have a form for results of few digits; every other
 // instruction calls the function with its op's name.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
-  if (i.op->name == "pow" && (i.dtype == bf16 || i.dtype == f16)) return "op_pow_half";
+  constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
+  if ((i.dtype == bf16 || i.dtype == f16) &&
+      std::ranges::find(with_half_form, i.op->name) != std::end(with_half_form))
+    return "op_" + i.op->name + "_half";
   const bool rounds = i.op->name == "cast" && i.dtype != compute && i.dtype != u8 && i.dtype != i32;
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }

@@ -156,8 +156,8 @@ const void* zero(DType t) {
   return t == f64 ? static_cast<const void*>(&wide) : &narrow;
 }
 
-// The alignment that cuBLASLt is told of, in bytes: 16 at most, which the longest loads take. Where in the arena an
-// operand lies must not decide more than that: the choice decides the bits.
+// The alignment that cuBLASLt is told of, in bytes: 16 at most, which the longest loads take. Where in the
+// arena an operand lies must not decide more than that: the choice decides the bits.
 std::uint32_t alignment_of(const std::byte* data) {
   std::uint32_t bytes = 16;
   while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;

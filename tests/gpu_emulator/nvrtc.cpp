@@ -65,6 +65,8 @@ inline float fabsf(float a) { return __builtin_fabsf(a); }
 inline float truncf(float a) { return __builtin_truncf(a); }
 inline float __log2f(float a) { return __builtin_log2f(a); }
 inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
+inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
+inline float copysignf(float a, float b) { return __builtin_copysignf(a, b); }
 inline float exp2f(float a) { return __builtin_exp2f(a); }
 inline double normcdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752); }
 )";

@@ -1,9 +1,12 @@
-// gelu and gelu_tanh as in pointwise_source.h, with the same roundings: a product whose kernel computes them
-// leaves the bits that a step of their own would.
+// gelu and gelu_tanh as in pointwise_source.h, with the same roundings: a product whose kernel
+// computes them leaves the bits that a step of its own would.
 #pragma once
+
+#include "backends/cuda/tile/ptx_sm80.cuh"
 
 namespace tg::cuda {
 
+// f32: gelu_of(a), …; of results that are rounded to a half type: HalfGelu.
 __device__ __forceinline__ float gelu_inverse(float x) {
   return __fdividef(1.f, x);
 }
@@ -19,5 +22,24 @@ __device__ __forceinline__ float gelu_tanh_of(float a) {
   const float twice_u = 1.59576912160573071176f * a * (a * a * 0.044715f + 1.f);
   return a * gelu_inverse(1.f + expf(-twice_u));
 }
+
+struct HalfGelu {
+  // Φ(−a), 0 ≤ a ≤ 12.5.
+  static __device__ __forceinline__ float lower_tail(float a) {
+    float p = -1.3646127e-06f;
+    p = fmaf(p, a, 5.1139323e-05f), p = fmaf(p, a, -0.00083962665f), p = fmaf(p, a, 0.008118628f);
+    p = fmaf(p, a, -0.05311216f), p = fmaf(p, a, -0.45932722f), p = fmaf(p, a, -1.1509441f);
+    return ptx::ex2(fmaf(p, a, -1.f));
+  }
+  static __device__ __forceinline__ float gelu(float x) {
+    const float a = fabsf(x) > 12.5f ? 12.5f : fabsf(x);
+    return fmaf(-a, lower_tail(a), fmaxf(x, 0.f));
+  }
+  // σ(2·u), u = √(2/π)·(x + 0.044715·x³).
+  static __device__ __forceinline__ float gate(float x) {
+    return ptx::rcp(1.f + ptx::ex2(x * fmaf(x * x, -0.10294324f, -2.3022082f)));
+  }
+  static __device__ __forceinline__ float gelu_tanh(float x) { return x * gate(x); }
+};
 
 }  // namespace tg::cuda

@@ -178,7 +178,7 @@ struct RowsProduct {
     if (form == Form::usual || !result) return;
     unpack<T>(rounded, value);
 #pragma unroll
-    for (int v = 0; v < V; ++v) value[v] = function_of<form>(value[v]);
+    for (int v = 0; v < V; ++v) value[v] = function_of<T, form>(value[v]);
     put(result, number, packed<T>(value));
   }
 
@@ -201,14 +201,17 @@ struct RowsProduct {
       }
       const T rounded = narrow<T>(value);
       if (data[y]) const_cast<T*>(at<T>(y, item))[i * row[y] + j * col[y]] = rounded;
-      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of<Form::any>(widen(rounded)));
+      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of<T, Form::any>(widen(rounded)));
     }
   }
 
-  template <Form form>
+  template <class T, Form form>
   __device__ __forceinline__ float function_of(float a) const {
     const bool is_gelu = form == Form::any ? function == RowsContext::gelu : form == Form::usual_gelu;
-    return is_gelu ? gelu_of(a) : gelu_tanh_of(a);
+    if constexpr (std::is_same_v<T, float>)
+      return is_gelu ? gelu_of(a) : gelu_tanh_of(a);
+    else
+      return is_gelu ? HalfGelu::gelu(a) : HalfGelu::gelu_tanh(a);
   }
 };
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numbers>
 
 #include "backends/cuda/cuda.h"
 #include "tests/support/random_chains.h"
@@ -112,6 +114,55 @@ TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
     const auto expected = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
     const auto got = eval(ts, feeds, {.device = Device::cuda(), .verify = true});
     for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << i;
+  }
+}
+
+// gelu, gelu_tanh and their slopes of every number there is, against f64.
+TEST(CudaChain, GelusOf16Bits) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const auto lower = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.)); };
+  const auto gate = [](double x) {
+    return 1 / (1 + std::exp(-std::sqrt(8 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+  };
+  const auto gate_slope = [&](double x) {
+    return gate(x) * gate(-x) * std::sqrt(8 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
+  };
+  struct Case {
+    const char* name;
+    Tensor (*function)(TensorArg);
+    std::function<double(double)> exact;
+    double error;  // below 0.1 of the last place, or that much
+  };
+  const Case cases[] = {
+      {"gelu", &gelu, [&](double x) { return x * lower(x); }, 1e-8},
+      {"gelu_slope", &gelu_slope,
+       [&](double x) { return lower(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }, 3e-5},
+      {"gelu_tanh", &gelu_tanh, [&](double x) { return x * gate(x); }, 1e-8},
+      {"gelu_tanh_slope", &gelu_tanh_slope, [&](double x) { return gate(x) + x * gate_slope(x); }, 3e-5}};
+  for (const DType t : {bf16, f16}) {
+    Array all({1 << 16}, t);
+    for (int i = 0; i < 1 << 16; ++i) {
+      const auto bits = static_cast<std::uint16_t>(i);
+      std::memcpy(all.raw() + 2 * i, &bits, 2);
+    }
+    const int digits = t == bf16 ? 8 : 11, least = t == bf16 ? -126 : -14;
+    for (const Case& c : cases) {
+      Graph g;
+      const Tensor x = g.input("x", all.shape(), t);
+      const Array got = eval(c.function(x), {{x, all}}, {.device = Device::cuda()});
+      int wrong = 0;
+      for (std::int64_t i = 0; i < got.numel(); ++i) {
+        const double of = all.at(i), is = got.at(i);
+        if (std::isnan(of) ? std::isnan(is) : std::isinf(of)) continue;
+        const double expected = c.exact(of);
+        const double last =
+            std::ldexp(1, std::max(expected == 0 ? least : std::ilogb(expected), least) - digits + 1);
+        if (std::abs(is - expected) <= 0.6 * last + c.error) continue;
+        if (++wrong <= 5)
+          ADD_FAILURE() << name_of(t) << ": " << c.name << "(" << of << ") is " << expected << ", not " << is;
+      }
+      EXPECT_EQ(wrong, 0) << c.name;
+    }
   }
 }
 
