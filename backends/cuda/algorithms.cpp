@@ -91,4 +91,15 @@ void save_algorithm(const Key& key, const Gpu& gpu, const cublasLtMatmulAlgo_t& 
   cache_of(gpu).add(key, bits);
 }
 
+std::optional<bool> known_choice(const Key& key, const Gpu& gpu) {
+  const std::lock_guard lock(mutex);
+  const std::optional<AlgorithmBits> bits = cache_of(gpu).find(key);
+  return bits ? std::optional((*bits)[0] != 0) : std::nullopt;
+}
+
+void save_choice(const Key& key, const Gpu& gpu, bool choice) {
+  const std::lock_guard lock(mutex);
+  cache_of(gpu).add(key, {choice});
+}
+
 }  // namespace tg::cuda

@@ -1,7 +1,7 @@
-// A cache of the fastest cuBLASLt algorithm for each matmul. It is saved to a file, so that later runs choose
-// the same algorithm and give the same bits: in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one file for
-// each kind of GPU and version of cuBLASLt. If the file cannot be written, choices last as long as the
-// process.
+// A cache of the fastest cuBLASLt algorithm for each matmul, and of whether a kernel of our own is faster
+// than several steps'. It is saved to a file, so that later runs choose the same algorithm and give the same
+// bits: in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one file for each kind of GPU and version of
+// cuBLASLt. If the file cannot be written, choices last as long as the process.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,5 +17,9 @@ namespace tg::cuda {
 std::optional<cublasLtMatmulAlgo_t> known_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
 void save_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu,
                     const cublasLtMatmulAlgo_t& algorithm);
+
+// The same of a choice between two kernels.
+std::optional<bool> known_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
+void save_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu, bool choice);
 
 }  // namespace tg::cuda

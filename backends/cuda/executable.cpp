@@ -11,6 +11,7 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
+#include "backends/cuda/turned_product.h"
 #include "core/compile/lower.h"
 #include "core/run/refusal.h"
 
@@ -54,6 +55,8 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
   const bool prepares =
       (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1, options);
   const std::size_t at = first + prepares, last = at + is_next(is_gelu_of, at);
+  if (first == last && steps_[first].op->name == "matmul" && !is_of_rows(first, options))
+    return {first, first, plan_turned_product(call(first)), &turned_product_kernel};
   if (first == last) return {first, first, nullptr};
   if (!is_of_rows(at, options)) return {at, last, plan_with_gelu(call(at), steps_[last])};
   return {at, last,

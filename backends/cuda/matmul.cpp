@@ -14,6 +14,7 @@
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/rows_gemm.h"
+#include "backends/cuda/stopwatch.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
 #include "ops/norm.h"
@@ -211,8 +212,6 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
       }
   }
   void *out = nullptr, *workspace = nullptr;
-  cudaStream_t stream = nullptr;
-  cudaEvent_t start = nullptr, end = nullptr;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
   const bool adds = p.product.has_d && !p.bias;
@@ -220,35 +219,22 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
   bool ran = false;
   if (cudaMalloc(&out, bytes * (p.keeps ? 2 : 1)) == cudaSuccess &&
       cudaMalloc(&workspace, most_workspace) == cudaSuccess) {
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-    check(cudaEventCreate(&start), "an event");
-    check(cudaEventCreate(&end), "an event");
+    const Stopwatch watch;
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<std::byte*>(out) + bytes);
     float best = std::numeric_limits<float>::infinity();
     for (const auto& r : found) {
       const auto run = [&] {
         return cublasLtMatmul(handle(), p.desc, one(t), call.in[1].data, p.b, call.in[0].data, p.a,
                               adds ? one(t) : zero(t), adds ? call.in[2].data : out, p.d, out, p.c, &r.algo,
-                              workspace, r.workspaceSize, stream);
+                              workspace, r.workspaceSize, watch.stream());
       };
       if (run() != CUBLAS_STATUS_SUCCESS) continue;
-      for (int round = 0; round < 3; ++round) {
-        cudaEventRecord(start, stream);
-        for (int i = 0; i < 3; ++i) run();
-        cudaEventRecord(end, stream);
-        float ms = 0;
-        if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, start, end) != cudaSuccess)
-          break;
-        if (ms < best) best = ms, ran = true, take(r);
-        if (ms > 1.2f * best) break;
-      }
+      const float ms = watch.time([&] { run(); }, best);
+      if (ms < best) best = ms, ran = true, take(r);
     }
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
     if (ran) save_algorithm(key, call.gpu, p.algo);
   }
-  if (start) cudaEventDestroy(start);
-  if (end) cudaEventDestroy(end);
-  if (stream) cudaStreamDestroy(stream);
   cudaFree(out);
   cudaFree(workspace);
   cudaGetLastError();

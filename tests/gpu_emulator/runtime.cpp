@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,9 +28,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
   std::unique_ptr<CUgraph_st> recorded;  // while it records
 };
-struct CUevent_st {
-  std::chrono::steady_clock::time_point time;
-};
+struct CUevent_st {};
 
 namespace {
 
@@ -268,8 +265,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   delete e;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-  return enqueue(s, [=] { e->time = std::chrono::steady_clock::now(); });
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t s) {
+  return enqueue(s, [] {});
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
   return cudaEventRecord(e, s);
@@ -280,8 +277,9 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return cudaDeviceSynchronize();
 }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
-  *ms = std::chrono::duration<float, std::milli>(b->time - a->time).count();
+// A microsecond, whatever ran: what is chosen by time is the same in every run, the first of several.
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
+  *ms = 1e-3f;
   return cudaSuccess;
 }
 

@@ -1,6 +1,9 @@
 // Products on a GPU with what their epilogue does: bias, and gelu_tanh with and without the product itself.
 // Against the CPU. Skipped where there is no GPU.
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
 
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
@@ -58,6 +61,41 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
     Layer l(t, 32, true);
     l.expect_same(gradients(weighted_sum(l.y), {l.x.tensor, l.w.tensor, l.bias.tensor}), 16);
   }
+}
+
+// Large products in TF32 whose operands lie along k or across it: where that takes less time, one is copied
+// (turned_product.h). By the emulator's clock it always does.
+TEST_F(CudaMatmul, GivesTF32ProductsHoweverTheirOperandsLie) {
+  struct Case {
+    std::int64_t m, n, k;
+    View a, b;  // contiguous: a lies along k and b across it; transposed: the other way round
+    const char* copied;
+  };
+  for (const Case& c : {Case{136, 264, 3000, View::transposed, View::contiguous, "left"},
+                        {264, 136, 3000, View::transposed, View::contiguous, "right"},
+                        {136, 264, 3000, View::contiguous, View::contiguous, "right"},
+                        {136, 264, 3000, View::transposed, View::transposed, "left"},
+                        {136, 264, 3000, View::contiguous, View::transposed, nullptr}})
+    for (const bool adds : {false, true}) {
+      Graph g;
+      const Given a = given(g, {c.m, c.k}, f32, c.a, 1), b = given(g, {c.k, c.n}, f32, c.b, 2),
+                  d = given(g, {c.m, c.n}, f32, View::contiguous, 3, -9, 9);
+      const Tensor y = adds ? matmul(a.tensor, b.tensor) + d.tensor : matmul(a.tensor, b.tensor);
+      const std::vector<Feed> feeds = feeds_of({a, b, d});
+      const Array expected = eval(y, feeds, {.device = Device::cpu()}),
+                  got = eval(y, feeds, {.device = Device::cuda(), .tf32 = true});
+      // Each factor is rounded to 2⁻¹¹ of itself.
+      const double error = 8 * 0x1p-11 * std::sqrt(2. * static_cast<double>(c.k)) / 3;
+      double apart = 0;
+      for (std::int64_t i = 0; i < got.numel(); ++i) apart = std::max(apart, std::abs(got.at(i) - expected.at(i)));
+      EXPECT_LT(apart, error) << c.m << " " << c.n << (adds ? " added" : "");
+      if (const char* gpu = std::getenv("TG_EMULATED_GPU"); gpu && std::string(gpu) == "hopper") {
+        const Program program = compile(g, {y}, {.device = Device::cuda(), .tf32 = true});
+        const std::string choice = program.choice(0);
+        const std::string copied = c.copied ? std::string("the ") + c.copied + " operand copied along k" : "copied";
+        EXPECT_EQ(choice.find(copied) != std::string::npos, c.copied != nullptr) << choice;
+      }
+    }
 }
 
 // The gradient of what three products read, to which two of its products are added: by cuBLASLt, by kernels

@@ -1,0 +1,180 @@
+#include "backends/cuda/turned_product.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include <tilegrad/core/graph/graph.h>
+#include "backends/cuda/algorithms.h"
+#include "backends/cuda/check.h"
+#include "backends/cuda/stopwatch.h"
+#include "core/base/hash.h"
+#include "core/compile/lower.h"
+
+namespace tg::cuda {
+
+namespace {
+
+const Kernel& matmul() {
+  return *find_kernel("matmul");
+}
+const Kernel& chain() {
+  return *find_kernel(fused_op.name);
+}
+
+// Whether rows of a matrix lie one after the other, each in one piece.
+bool has_rows(const Layout& l) {
+  return l.strides[1] == 1 && l.strides[0] >= l.shape[1];
+}
+Layout transposed(const Layout& l) {
+  Layout t = l;
+  std::swap(t.shape[0], t.shape[1]), std::swap(t.strides[0], t.strides[1]);
+  return t;
+}
+
+// The operand to turn, 0 or 1.
+std::optional<std::size_t> operand_to_turn(const Call& call) {
+  if (!call.gpu.hopper || !call.tf32 || call.in[0].dtype != f32 || call.out[0].dtype != f32)
+    return std::nullopt;
+  for (const auto& operands : {call.in, call.out})
+    for (const Arg& a : operands)
+      if (a.layout.rank() != 2) return std::nullopt;
+  const Layout &a = call.in[0].layout, &b = call.in[1].layout;
+  constexpr double least = 1e8, most_bytes = 1 << 28;  // multiplications: beyond some µs; and of the copy
+  const auto size = [](std::int64_t n) { return static_cast<double>(n); };
+  if (size(a.shape[0]) * size(a.shape[1]) * size(b.shape[1]) < least) return std::nullopt;
+  const bool a_across = !has_rows(a) && has_rows(transposed(a)), b_across = has_rows(b);
+  if (!a_across && !b_across) return std::nullopt;
+  const std::size_t operand = a_across && (!b_across || a.numel() < b.numel()) ? 0 : 1;
+  if (size(call.in[operand].layout.numel()) * sizeof(float) > most_bytes) return std::nullopt;
+  return operand;
+}
+
+// A product of which one operand is copied first: the copy is a matrix of rows along k.
+class TurnedProduct {
+ public:
+  TurnedProduct(const Call& call, std::size_t operand) : operand_(operand) {
+    const Layout& l = call.in[operand].layout;
+    from_ = operand == 0 ? l : transposed(l);
+    to_ = row_major(from_.shape);
+    copies_ = FusedAttrs{f32, {{&copy_op, f32, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
+    with_copy(call, nullptr, [&](const Call& copy, const Call& product) {
+      copy_plan_ = chain().plan(copy);
+      product_plan_ = matmul().plan(product);
+    });
+    with_copy(call, nullptr, [&](const Call&, const Call& product) {
+      copy_at_ = (matmul().workspace(product) + 255) / 256 * 256;
+    });
+  }
+
+  std::size_t workspace() const {
+    return std::max(least_, copy_at_ + static_cast<std::size_t>(to_.numel()) * sizeof(float));
+  }
+  void need_at_least(std::size_t bytes) { least_ = bytes; }
+
+  void launch(const Stream& s, const Call& call) const {
+    with_copy(call, s.workspace + copy_at_, [&](const Call& copy, const Call& product) {
+      chain().launch(s, copy);
+      matmul().launch(s, product);
+    });
+  }
+
+  std::string choice(const Call& call) const {
+    std::string s;
+    with_copy(call, nullptr, [&](const Call&, const Call& product) { s = matmul().choice(product); });
+    return s + (operand_ == 0 ? ", the left" : ", the right") + " operand copied along k before";
+  }
+
+ private:
+  // f(the copy's call, the product's).
+  template <class F>
+  void with_copy(const Call& call, std::byte* memory, F&& f) const {
+    std::vector<Arg> in(call.in.begin(), call.in.end());
+    const std::array from{Arg{f32, from_, in[operand_].data}}, to{Arg{f32, to_, memory}};
+    in[operand_] = {f32, operand_ == 0 ? to_ : transposed(to_), memory};
+    Call copy = call, product = call;
+    copy.in = from, copy.out = to, copy.attrs = &copies_, copy.plan = copy_plan_.get();
+    product.in = in, product.plan = product_plan_.get();
+    f(copy, product);
+  }
+
+  std::size_t operand_, copy_at_ = 0, least_ = 0;
+  Layout from_, to_;
+  Attrs copies_;
+  std::shared_ptr<const void> copy_plan_, product_plan_;
+};
+
+// Whether it takes less time than the product with its operands as they lie. Both read the operands' own
+// memory and write elsewhere.
+bool is_faster(const TurnedProduct& turned, const Call& call) {
+  std::array<Arg, 1> out{call.out[0]};
+  Call as_it_lies = call, other = call;
+  as_it_lies.out = other.out = out;
+  const std::shared_ptr<const void> plan = matmul().plan(as_it_lies);
+  as_it_lies.plan = plan.get();
+  const std::size_t result =
+      (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
+  void* scratch = nullptr;
+  if (cudaMalloc(&scratch, result + std::max(matmul().workspace(as_it_lies), turned.workspace()) +
+                               sizeof(Fault)) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  const std::shared_ptr<void> owner(scratch, [](void* p) { cudaFree(p); });
+  out[0].data = static_cast<std::byte*>(scratch);
+  const Stopwatch watch;
+  const Stream s{watch.stream(), call.gpu, out[0].data + result, {nullptr, 0}};
+  constexpr float any = std::numeric_limits<float>::infinity();
+  turned.launch(s, other);  // code is loaded
+  const float before = watch.time([&] { matmul().launch(s, as_it_lies); }, any),
+              now = watch.time([&] { turned.launch(s, other); }, before);
+  cudaGetLastError();
+  return now < any && now <= before;
+}
+
+std::array<std::uint64_t, 2> key_of(const Call& call) {
+  Hasher h;
+  h.add("a turned product");
+  for (const auto& operands : {call.in, call.out})
+    for (const Arg& a : operands) {
+      h.add(a.layout.shape);
+      h.add(a.layout.strides);
+    }
+  return h.digest();
+}
+
+std::size_t workspace(const Call& c) {
+  return static_cast<const TurnedProduct*>(c.plan)->workspace();
+}
+void launch(const Stream& s, const Call& c) {
+  static_cast<const TurnedProduct*>(c.plan)->launch(s, c);
+}
+std::string choice(const Call& c) {
+  return static_cast<const TurnedProduct*>(c.plan)->choice(c);
+}
+
+}  // namespace
+
+std::shared_ptr<const void> plan_turned_product(const Call& call) {
+  const std::optional<std::size_t> operand = operand_to_turn(call);
+  if (!operand) return nullptr;
+  const auto key = key_of(call);
+  std::optional<bool> is_chosen = known_choice(key, call.gpu);
+  if (is_chosen && !*is_chosen) return nullptr;
+  auto turned = std::make_shared<TurnedProduct>(call, *operand);
+  if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
+    Call other = call;
+    const std::shared_ptr<const void> plan = matmul().plan(other);
+    other.plan = plan.get();
+    turned->need_at_least(matmul().workspace(other));
+    return turned;
+  }
+  if (!is_chosen) save_choice(key, call.gpu, *(is_chosen = is_faster(*turned, call)));
+  return *is_chosen ? turned : nullptr;
+}
+
+extern const Kernel turned_product_kernel{&launch, &workspace, nullptr, &choice};
+
+}  // namespace tg::cuda
