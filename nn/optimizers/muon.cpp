@@ -11,7 +11,7 @@ Tensor orthogonalized(const Tensor& x, int iterations) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // Jordan et al., 2024
   const bool tall = x.size(-2) > x.size(-1);             // products are then of the smaller size
   Tensor y = tall ? transpose(x, -2, -1) : x;
-  y = y / (sqrt(sum_squares(y, {-2, -1}, true)) + 1e-7);
+  y = cast(y / (sqrt(sum_squares(y, {-2, -1}, true)) + 1e-7), x.dtype());
   for (int i = 0; i < iterations; ++i) {
     const Tensor squares = matmul(y, transpose(y, -2, -1));
     y = a * y + matmul(b * squares + c * matmul(squares, squares), y);
@@ -21,8 +21,9 @@ Tensor orthogonalized(const Tensor& x, int iterations) {
 
 namespace {
 
-// Those of equal shape, one of them perhaps transposed, in one batch of products.
-std::vector<Tensor> all_orthogonalized(const std::vector<Tensor>& matrices, int iterations) {
+// Those of equal shape, one of them perhaps transposed, in one batch of products of that dtype.
+std::vector<Tensor> all_orthogonalized(const std::vector<Tensor>& matrices, int iterations,
+                                       std::optional<DType> products) {
   const auto is_tall = [](const Tensor& x) { return x.size(0) > x.size(1); };
   std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::vector<std::size_t>> by_shape;
   for (std::size_t i = 0; i < matrices.size(); ++i) {
@@ -33,11 +34,15 @@ std::vector<Tensor> all_orthogonalized(const std::vector<Tensor>& matrices, int 
   std::vector<Tensor> all(matrices.size());
   for (const auto& [shape, places] : by_shape) {
     std::vector<Tensor> batch;
-    for (const std::size_t i : places)
-      batch.push_back(is_tall(matrices[i]) ? transpose(matrices[i], 0, 1) : matrices[i]);
+    for (const std::size_t i : places) {
+      const Tensor x = cast(matrices[i], products.value_or(matrices[i].dtype()));
+      batch.push_back(is_tall(x) ? transpose(x, 0, 1) : x);
+    }
     const std::vector<Tensor> done = unbind(orthogonalized(stack(batch), iterations));
-    for (std::size_t k = 0; k < places.size(); ++k)
-      all[places[k]] = is_tall(matrices[places[k]]) ? transpose(done[k], 0, 1) : done[k];
+    for (std::size_t k = 0; k < places.size(); ++k) {
+      const Tensor& x = matrices[places[k]];
+      all[places[k]] = cast(is_tall(x) ? transpose(done[k], 0, 1) : done[k], x.dtype());
+    }
   }
   return all;
 }
@@ -55,7 +60,11 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale),
       adamw_{o.beta1, o.beta2, o.eps},
       momentum_(o.momentum),
-      iterations_(o.iterations) {
+      iterations_(o.iterations),
+      products_(o.products) {
+  if (products_ && !is_float(*products_))
+    throw Error("[Muon] products is " + std::string(name_of(*products_)) +
+                ", expected f64, f32, bf16 or f16");
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
   for (std::size_t i = 0; i < parameters().size(); ++i) {
     const Parameter& p = parameters()[i];
@@ -79,7 +88,7 @@ void Muon::append(const Step& step, std::vector<Assign>& assign) const {
     momenta.push_back(momentum_ * cast(graph.param(matrix.momentum), wide) + g);
     ahead.push_back(g + momentum_ * momenta.back());
   }
-  const std::vector<Tensor> directions = all_orthogonalized(ahead, iterations_);
+  const std::vector<Tensor> directions = all_orthogonalized(ahead, iterations_, products_);
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const Matrix& matrix = matrices_[i];
     const Tensor &w = step.weights[matrix.place], b = graph.param(matrix.momentum);

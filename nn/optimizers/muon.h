@@ -18,6 +18,9 @@ class Muon final : public Optimizer {
     double clip = 1.0;                             // largest norm of all gradients together; 0 for none
     double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // of AdamW
     int iterations = 5;
+    // dtype of the products of orthogonalized(): f64, f32, bf16 or f16. The weights' own, at least f32,
+    // unless given; in Jordan's code it is bf16.
+    std::optional<DType> products = {};
     std::optional<LossScale> loss_scale = {};
     std::function<bool(const Parameter&)> takes = {};  // Muon's parameters, instead of hidden_matrix
     Decay decay = {};                                  // of each parameter, instead of weight_decay
@@ -44,6 +47,7 @@ class Muon final : public Optimizer {
   AdamWOptions adamw_;
   double momentum_;
   int iterations_;
+  std::optional<DType> products_;
 };
 
 // Matrices x [..., r, c] with their singular values moved near 1 (0.7 to 1.2): x/‖x‖ through iterations of

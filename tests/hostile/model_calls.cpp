@@ -125,6 +125,7 @@ std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Paramete
                                   .weight_decay = setting(w, 0),
                                   .clip = setting(w, 1),
                                   .iterations = w.hostile() ? Draw<int>::of(w) % 50 : 2,
+                                  .products = w.chance(0.3) ? std::optional(bf16) : std::nullopt,
                                   .loss_scale = loss_scale(w)});
   }
 }

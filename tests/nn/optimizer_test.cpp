@@ -183,6 +183,40 @@ TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
   }
 }
 
+TEST(Muon, MultipliesInTheDtypeThatIsAskedFor) {
+  const Shape shapes[] = {{24, 40}, {40, 24}};
+  const auto run = [&](std::optional<DType> products) {
+    nn::Params params{1, f32};
+    Graph graph;
+    Tensor loss = full(graph, {}, 0, f32);
+    std::vector<Feed> feeds;
+    for (std::size_t i = 0; i < std::size(shapes); ++i) {
+      const Parameter p = params.create("m" + std::to_string(i), shapes[i], nn::Init::normal(0));
+      const Tensor c = graph.input("c" + std::to_string(i), shapes[i], f32);
+      feeds.emplace_back(c, Array::of(shapes[i], random_vector(24 * 40, static_cast<int>(i))).to(f32));
+      loss = loss + sum(graph.param(p) * c);
+    }
+    const optim::Optimizer::Update update =
+        optim::Muon(params.all(), {.momentum = 0, .weight_decay = 0, .clip = 0, .products = products})
+            .minimize(loss);
+    Program program = compile(graph, {update.grad_norm}, {.assign = update.assign, .verify = true});
+    for (const Step& s : program.steps())
+      if (s.name.find("matmul") != std::string::npos) EXPECT_EQ(s.in[0].dtype, products.value_or(f32));
+    feeds.emplace_back(update.learning_rate, static_cast<float>(1 / (0.2 * std::sqrt(40.))));
+    program.run(feeds);
+    Vector moved;  // −o of both
+    for (const Parameter& p : params.all())
+      for (const double v : doubles(p.read())) moved.push_back(-v);
+    return moved;
+  };
+  const Vector exact = run(std::nullopt), rounded = run(bf16);
+  EXPECT_FALSE(close(rounded, exact, 1e-4));
+  EXPECT_TRUE(close(rounded, exact, 0.03));
+  EXPECT_TRUE(close(run(f64), exact, 1e-5));
+  const std::vector<Parameter> none;
+  EXPECT_THROW(optim::Muon(none, {.products = i32}), Error);
+}
+
 TEST(Muon, TakesHiddenMatricesOfEveryModel) {
   for (const nn::Architecture& architecture :
        {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{}),

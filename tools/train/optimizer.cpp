@@ -54,15 +54,19 @@ optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps) {
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                                  const std::vector<Parameter>& parameters,
-                                                 const std::optional<optim::LossScale>& scale) {
+                                                 const std::optional<optim::LossScale>& scale,
+                                                 nn::Precision precision) {
   if (o.optimizer == "sgd")
     return std::make_unique<optim::Sgd>(
         parameters, optim::Sgd::Options{o.momentum, o.nesterov, o.weight_decay, o.clip, scale});
+  const bool is_half = precision == nn::Precision::bf16 || precision == nn::Precision::f16;
   if (o.optimizer == "muon")
     return std::make_unique<optim::Muon>(
-        parameters,
-        optim::Muon::Options{
-            .momentum = o.momentum, .weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
+        parameters, optim::Muon::Options{.momentum = o.momentum,
+                                         .weight_decay = o.weight_decay,
+                                         .clip = o.clip,
+                                         .products = is_half ? std::optional(bf16) : std::nullopt,
+                                         .loss_scale = scale});
   return std::make_unique<optim::AdamW>(
       parameters, optim::AdamW::Options{.weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
 }

@@ -87,12 +87,14 @@ TEST_F(CudaMatmul, GivesTF32ProductsHoweverTheirOperandsLie) {
       // Each factor is rounded to 2⁻¹¹ of itself.
       const double error = 8 * 0x1p-11 * std::sqrt(2. * static_cast<double>(c.k)) / 3;
       double apart = 0;
-      for (std::int64_t i = 0; i < got.numel(); ++i) apart = std::max(apart, std::abs(got.at(i) - expected.at(i)));
+      for (std::int64_t i = 0; i < got.numel(); ++i)
+        apart = std::max(apart, std::abs(got.at(i) - expected.at(i)));
       EXPECT_LT(apart, error) << c.m << " " << c.n << (adds ? " added" : "");
       if (const char* gpu = std::getenv("TG_EMULATED_GPU"); gpu && std::string(gpu) == "hopper") {
         const Program program = compile(g, {y}, {.device = Device::cuda(), .tf32 = true});
         const std::string choice = program.choice(0);
-        const std::string copied = c.copied ? std::string("the ") + c.copied + " operand copied along k" : "copied";
+        const std::string copied =
+            c.copied ? std::string("the ") + c.copied + " operand copied along k" : "copied";
         EXPECT_EQ(choice.find(copied) != std::string::npos, c.copied != nullptr) << choice;
       }
     }
