@@ -34,10 +34,15 @@ Layout transposed(const Layout& l) {
   return t;
 }
 
-// The operand to turn, 0 or 1.
-std::optional<std::size_t> operand_to_turn(const Call& call) {
-  if (!call.gpu.hopper || !call.tf32 || call.in[0].dtype != f32 || call.out[0].dtype != f32)
-    return std::nullopt;
+struct Turn {
+  std::size_t operand;  // 0 or 1
+  bool along;           // its copy has rows along k; else across it
+};
+
+// Of the operands that lie the wrong way the smaller one.
+std::optional<Turn> turn_of(const Call& call) {
+  if (call.in[0].dtype != f32 || call.out[0].dtype != f32) return std::nullopt;
+  if (call.tf32 && !call.gpu.hopper) return std::nullopt;
   for (const auto& operands : {call.in, call.out})
     for (const Arg& a : operands)
       if (a.layout.rank() != 2) return std::nullopt;
@@ -45,19 +50,25 @@ std::optional<std::size_t> operand_to_turn(const Call& call) {
   constexpr double least = 1e8, most_bytes = 1 << 28;  // multiplications: beyond some µs; and of the copy
   const auto size = [](std::int64_t n) { return static_cast<double>(n); };
   if (size(a.shape[0]) * size(a.shape[1]) * size(b.shape[1]) < least) return std::nullopt;
-  const bool a_across = !has_rows(a) && has_rows(transposed(a)), b_across = has_rows(b);
-  if (!a_across && !b_across) return std::nullopt;
-  const std::size_t operand = a_across && (!b_across || a.numel() < b.numel()) ? 0 : 1;
+  const bool along = call.tf32;
+  const auto is_wrong = [&](const Layout& l, bool is_along) {
+    return has_rows(is_along == along ? transposed(l) : l);
+  };
+  const bool turns_a = is_wrong(a, true) && !is_wrong(a, false),
+             turns_b = is_wrong(b, false) && !is_wrong(b, true);
+  if (!turns_a && !turns_b) return std::nullopt;
+  const std::size_t operand = turns_a && (!turns_b || a.numel() < b.numel()) ? 0 : 1;
   if (size(call.in[operand].layout.numel()) * sizeof(float) > most_bytes) return std::nullopt;
-  return operand;
+  return Turn{operand, along};
 }
 
-// A product of which one operand is copied first: the copy is a matrix of rows along k.
+// A product of which one operand is copied first.
 class TurnedProduct {
  public:
-  TurnedProduct(const Call& call, std::size_t operand) : operand_(operand) {
-    const Layout& l = call.in[operand].layout;
-    from_ = operand == 0 ? l : transposed(l);
+  TurnedProduct(const Call& call, Turn turn)
+      : turn_(turn), is_transposed_(turn.along != (turn.operand == 0)) {
+    const Layout& l = call.in[turn.operand].layout;
+    from_ = is_transposed_ ? transposed(l) : l;
     to_ = row_major(from_.shape);
     copies_ = FusedAttrs{f32, {{&copy_op, f32, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
     with_copy(call, nullptr, [&](const Call& copy, const Call& product) {
@@ -84,7 +95,8 @@ class TurnedProduct {
   std::string choice(const Call& call) const {
     std::string s;
     with_copy(call, nullptr, [&](const Call&, const Call& product) { s = matmul().choice(product); });
-    return s + (operand_ == 0 ? ", the left" : ", the right") + " operand copied along k before";
+    return s + (turn_.operand == 0 ? ", the left" : ", the right") + " operand copied " +
+           (turn_.along ? "along" : "across") + " k before";
   }
 
  private:
@@ -92,15 +104,18 @@ class TurnedProduct {
   template <class F>
   void with_copy(const Call& call, std::byte* memory, F&& f) const {
     std::vector<Arg> in(call.in.begin(), call.in.end());
-    const std::array from{Arg{f32, from_, in[operand_].data}}, to{Arg{f32, to_, memory}};
-    in[operand_] = {f32, operand_ == 0 ? to_ : transposed(to_), memory};
+    Arg& operand = in[turn_.operand];
+    const std::array from{Arg{f32, from_, operand.data}}, to{Arg{f32, to_, memory}};
+    operand = {f32, is_transposed_ ? transposed(to_) : to_, memory};
     Call copy = call, product = call;
     copy.in = from, copy.out = to, copy.attrs = &copies_, copy.plan = copy_plan_.get();
     product.in = in, product.plan = product_plan_.get();
     f(copy, product);
   }
 
-  std::size_t operand_, copy_at_ = 0, least_ = 0;
+  Turn turn_;
+  bool is_transposed_;  // rows of the copy are columns of the operand
+  std::size_t copy_at_ = 0, least_ = 0;
   Layout from_, to_;
   Attrs copies_;
   std::shared_ptr<const void> copy_plan_, product_plan_;
@@ -137,6 +152,7 @@ bool is_faster(const TurnedProduct& turned, const Call& call) {
 std::array<std::uint64_t, 2> key_of(const Call& call) {
   Hasher h;
   h.add("a turned product");
+  h.add(std::uint64_t{call.tf32});
   for (const auto& operands : {call.in, call.out})
     for (const Arg& a : operands) {
       h.add(a.layout.shape);
@@ -158,12 +174,12 @@ std::string choice(const Call& c) {
 }  // namespace
 
 std::shared_ptr<const void> plan_turned_product(const Call& call) {
-  const std::optional<std::size_t> operand = operand_to_turn(call);
-  if (!operand) return nullptr;
+  const std::optional<Turn> turn = turn_of(call);
+  if (!turn) return nullptr;
   const auto key = key_of(call);
   std::optional<bool> is_chosen = known_choice(key, call.gpu);
   if (is_chosen && !*is_chosen) return nullptr;
-  auto turned = std::make_shared<TurnedProduct>(call, *operand);
+  auto turned = std::make_shared<TurnedProduct>(call, *turn);
   if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
     Call other = call;
     const std::shared_ptr<const void> plan = matmul().plan(other);
