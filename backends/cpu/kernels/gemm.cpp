@@ -34,9 +34,10 @@ struct Plan {
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
 };
 
-constexpr i64 row_block = 112;       // A block: 112·384 f32 = 168 KiB of L2
+constexpr i64 row_block = TG_VECTOR_BYTES == 32 ? 192 : 112;  // A block: 112·384 f32 = 168 KiB of L2
 constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k
 constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
+constexpr i64 pack_b_from = TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; 512 bits come with a larger L1
 
 template <class T>
 Plan plan_for(const Gemm& g, int threads) {
@@ -60,7 +61,7 @@ Plan plan_for(const Gemm& g, int threads) {
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
   // Rows of B are read in place unless many rows of C share the cost of packing.
-  p.pack_b = !native || g.b.col != 1 || g.m > 40 * M;
+  p.pack_b = !native || g.b.col != 1 || g.m > pack_b_from * M;
   const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 1.2e7;
   p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, p.k) / N * N);
@@ -84,7 +85,8 @@ Plan plan_for(const Gemm& g, int threads) {
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
   // Each block packs its rows of A again. That pays for many columns, or where rows of A would collide in the
   // cache.
-  const bool rows_collide = g.a.col == 1 && g.a.row * static_cast<i64>(sizeof(T)) % 2048 == 0;
+  const i64 a_stride = g.a.col == 1 ? g.a.row : g.a.col;
+  const bool rows_collide = a_stride * static_cast<i64>(sizeof(T)) % 2048 == 0;
   p.pack_a =
       !native || (g.a.col != 1 && g.a.row != 1) || (columns > 4 * N && (rows_collide || columns >= 512));
   p.a_elements = p.pack_a ? rows * k_longest : 0;
