@@ -68,11 +68,12 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
-  const i64 enough = threads == 1 ? 1 : 4 * threads;  // blocks, for balance
+  // Blocks, for balance: cores are not equally fast, so a thread that has done its own takes what others have left.
+  const i64 enough = threads == 1 ? 1 : 4 * threads, many = threads == 1 ? 1 : 6 * threads;
   if (p.shared_b) {
     if (p.row_blocks < enough)
       p.row_blocks = at_most(ceil_div(p.row_blocks, threads) * threads, ceil_div(g.m, 2 * M));
-    if (p.row_blocks < threads) p.column_blocks = at_most(ceil_div(enough, p.row_blocks), p.pass / N);
+    p.column_blocks = at_most(ceil_div(many, p.row_blocks), p.pass / N);
     p.column_blocks = at_least(p.column_blocks, ceil_div(p.pass, column_block));
   } else if (p.batches * p.row_blocks * ceil_div(g.n, p.pass) < enough) {
     const i64 per = ceil_div(enough, p.batches * p.row_blocks * ceil_div(g.n, p.pass));
