@@ -64,8 +64,8 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
     const i64 blocks = row_blocks * column_blocks;
     if (shared) {
       all = static_cast<double>(p.batches * passes) *
-            (time_of(blocks, block) +
-             static_cast<double>(ceil_div(p.pass, threads)) * steps * pack + (threads > 1 ? barriers : 0));
+            (time_of(blocks, block) + static_cast<double>(ceil_div(p.pass, threads)) * steps * pack +
+             (threads > 1 ? barriers : 0));
     } else {
       block += columns * steps * pack;
       all = time_of(p.batches * passes * blocks, block);

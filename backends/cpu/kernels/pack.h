@@ -82,8 +82,8 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
   using V = vector_t<S>;
   constexpr int W = lanes<V>;
   const RowChunks<T> chunks(m);
-  // A chunk's rows at one p are at most a vector. Later p of the chunk overwrite what a whole one leaves beyond them, if
-  // there is room: AVX2's masked stores are slow.
+  // A chunk's rows at one p are at most a vector. Later p of the chunk overwrite what a whole one leaves
+  // beyond them, if there is room: AVX2's masked stores are slow.
   constexpr bool spills = Tile<T>::rows <= W;
   if (row == 1) {  // along the contiguous rows: a few p of a chunk, then the next one beside it
     constexpr i64 few = 8;

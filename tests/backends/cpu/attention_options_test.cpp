@@ -88,7 +88,8 @@ TEST(AttentionSizes, OfHalfTypesNextToTheBlockOfAllKeysAgreeWithTheDefinition) {
       for (const int T : {191, 193, 255, 256, 257}) {
         SCOPED_TRACE(testing::Message() << L << " queries, " << T << " keys");
         check(shape(1, 2, 1, L, T, 8, 8, t));
-        check(with(shape(1, 2, 1, L, T, 16, 8, t), [](Trial& s) { s.x.causal = true, s.bias = 15, s.z_lse = true; }));
+        check(with(shape(1, 2, 1, L, T, 16, 8, t),
+                   [](Trial& s) { s.x.causal = true, s.bias = 15, s.z_lse = true; }));
         if (HasFatalFailure()) return;
       }
 }

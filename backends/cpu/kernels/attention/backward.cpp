@@ -15,7 +15,8 @@ namespace {
 
 constexpr i64 query_block = 96;  // Γ
 constexpr i64 key_block = 192;   // Λ
-constexpr i64 whole_block = 256;  // the most keys that are one block, if they are all, where that saves a pass
+constexpr i64 whole_block =
+    256;  // the most keys that are one block, if they are all, where that saves a pass
 
 i64 smaller(i64 a, i64 b) {
   return a < b ? a : b;
@@ -27,8 +28,8 @@ i64 blocks_of(i64 n, i64 block) {
   return (n + block - 1) / block;
 }
 
-// Λ of a call. A half type cannot accumulate z_Q in place, so each of its tiles takes a pass of its own over the keys,
-// unless a single block has them all.
+// Λ of a call. A half type cannot accumulate z_Q in place, so each of its tiles takes a pass of its own over
+// the keys, unless a single block has them all.
 template <class C>
 i64 keys_at_once(const AttentionCall& x) {
   return size_of(x.type) != sizeof(C) && x.T <= whole_block ? whole_block : key_block;
@@ -221,10 +222,12 @@ C* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
   return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
-// z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single block.
+// z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single
+// block.
 template <class C>
 void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 key_head, i64 block) {
-  const i64 key0 = block * keys_at_once<C>(x), keys = smaller(keys_at_once<C>(x), x.T - key0), group = x.H / x.Hk;
+  const i64 key0 = block * keys_at_once<C>(x), keys = smaller(keys_at_once<C>(x), x.T - key0),
+            group = x.H / x.Hk;
   const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
   const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
   bool first = true;
@@ -257,7 +260,8 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b
       if (has_query_pass<C>(x)) continue;
       const Rows<C> own = rows_from(k, skip);
       if (s.zq) {
-        multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, s.zq, s.padded_d, nullptr, 0);
+        multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, s.zq, s.padded_d,
+                    nullptr, 0);
         write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
         continue;
       }
