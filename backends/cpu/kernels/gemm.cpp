@@ -34,9 +34,11 @@ struct Plan {
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
 };
 
-constexpr i64 row_block = 112;       // A block: 112·384 f32 = 168 KiB of L2
+constexpr i64 row_block = TG_VECTOR_BYTES == 32 ? 192 : 112;  // A block: 112·384 f32 = 168 KiB of L2
 constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k
 constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
+constexpr i64 pack_b_from =
+    TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; 512 bits come with a larger L1
 
 template <class T>
 Plan plan_for(const Gemm& g, int threads) {
@@ -60,18 +62,20 @@ Plan plan_for(const Gemm& g, int threads) {
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
   // Rows of B are read in place unless many rows of C share the cost of packing.
-  p.pack_b = !native || g.b.col != 1 || g.m > 40 * M;
+  p.pack_b = !native || g.b.col != 1 || g.m > pack_b_from * M;
   const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 1.2e7;
   p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, p.k) / N * N);
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
-  const i64 enough = threads == 1 ? 1 : 4 * threads;  // blocks, for balance
+  // Blocks, for balance: cores are not equally fast, so a thread that has done its own takes what others have
+  // left.
+  const i64 enough = threads == 1 ? 1 : 4 * threads, many = threads == 1 ? 1 : 6 * threads;
   if (p.shared_b) {
     if (p.row_blocks < enough)
       p.row_blocks = at_most(ceil_div(p.row_blocks, threads) * threads, ceil_div(g.m, 2 * M));
-    if (p.row_blocks < threads) p.column_blocks = at_most(ceil_div(enough, p.row_blocks), p.pass / N);
+    p.column_blocks = at_most(ceil_div(many, p.row_blocks), p.pass / N);
     p.column_blocks = at_least(p.column_blocks, ceil_div(p.pass, column_block));
   } else if (p.batches * p.row_blocks * ceil_div(g.n, p.pass) < enough) {
     const i64 per = ceil_div(enough, p.batches * p.row_blocks * ceil_div(g.n, p.pass));
@@ -83,10 +87,12 @@ Plan plan_for(const Gemm& g, int threads) {
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
   // Each block packs its rows of A again. That pays for many columns, or where rows of A would collide in the
-  // cache.
-  const bool rows_collide = g.a.col == 1 && g.a.row * static_cast<i64>(sizeof(T)) % 2048 == 0;
-  p.pack_a =
-      !native || (g.a.col != 1 && g.a.row != 1) || (columns > 4 * N && (rows_collide || columns >= 512));
+  // cache, or come from beyond it unasked for.
+  const i64 a_stride = g.a.col == 1 ? g.a.row : g.a.col;
+  const bool rows_collide = a_stride * static_cast<i64>(sizeof(T)) % 2048 == 0;
+  const bool unasked = !asks_ahead && g.a.row == 1 && g.m * g.k * static_cast<i64>(sizeof(T)) > (512 << 10);
+  p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) ||
+             (columns > 4 * N && (rows_collide || unasked || columns >= 512));
   p.a_elements = p.pack_a ? rows * k_longest : 0;
   p.b_elements = !p.pack_b ? 0 : (p.shared_b ? p.pass : columns) * p.k;
   p.c_elements = p.own_c ? rows * columns : 0;

@@ -51,6 +51,10 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
   p.pass = at_most(p.panels, at_least(8, pass_blocks / p.steps));
   const i64 passes = ceil_div(p.panels, p.pass);
 
+  // Cores are not equally fast: the last block may begin when all others are done.
+  const auto time_of = [&](i64 blocks, double block) {
+    return (static_cast<double>(blocks) / threads + (threads > 1 ? 1 : 0)) * block;
+  };
   double best = -1;
   const auto consider = [&](i64 row_blocks, i64 column_blocks, bool shared) {
     const double rows = static_cast<double>(ceil_div(p.groups, row_blocks)),
@@ -60,11 +64,11 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
     const i64 blocks = row_blocks * column_blocks;
     if (shared) {
       all = static_cast<double>(p.batches * passes) *
-            (static_cast<double>(ceil_div(blocks, threads)) * block +
-             static_cast<double>(ceil_div(p.pass, threads)) * steps * pack + (threads > 1 ? barriers : 0));
+            (time_of(blocks, block) + static_cast<double>(ceil_div(p.pass, threads)) * steps * pack +
+             (threads > 1 ? barriers : 0));
     } else {
       block += columns * steps * pack;
-      all = static_cast<double>(ceil_div(p.batches * passes * blocks, threads)) * block;
+      all = time_of(p.batches * passes * blocks, block);
     }
     if (best >= 0 && all >= best) return;
     best = all;
@@ -75,9 +79,9 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
     for (i64 column_blocks = 1;; column_blocks = at_most(p.pass, 2 * column_blocks)) {
       consider(row_blocks, column_blocks, false);
       consider(row_blocks, column_blocks, true);
-      if (column_blocks >= at_most(p.pass, 2 * threads)) break;
+      if (column_blocks >= at_most(p.pass, 8 * threads)) break;
     }
-    if (row_blocks >= at_most(p.groups, 4 * threads)) break;
+    if (row_blocks >= at_most(p.groups, 8 * threads)) break;
   }
   return p;
 }

@@ -45,14 +45,15 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
     __builtin_prefetch(c + i * ldc, 1);
     if (N > 1) __builtin_prefetch(c + i * ldc + W, 1);
   }
-  // Where p steps over long rows of an operand, the hardware does not see its next elements coming.
-  const i64 a_ahead = a_row == 1 ? 12 * a_col : 0, b_ahead = step == 0 ? 12 * ldb : 0;
+  [[maybe_unused]] const i64 a_ahead = a_row == 1 ? 12 * a_col : 0, b_ahead = step == 0 ? 12 * ldb : 0;
   for (i64 p = 0; p < k; ++p, b += ldb, next += step) {
     __builtin_prefetch(next, 0, 2);
-    __builtin_prefetch(row[0] + a_ahead);
-    if (M > 2) __builtin_prefetch(row[0] + a_ahead + M - 1);
-    __builtin_prefetch(b + b_ahead);
-    if (N > 1) __builtin_prefetch(b + b_ahead + W);
+    if constexpr (asks_ahead) {
+      __builtin_prefetch(row[0] + a_ahead);
+      if (M > 2) __builtin_prefetch(row[0] + a_ahead + M - 1);
+      __builtin_prefetch(b + b_ahead);
+      if (N > 1) __builtin_prefetch(b + b_ahead + W);
+    }
     V bv[N];
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j)

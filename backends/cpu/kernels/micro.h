@@ -14,6 +14,11 @@ struct Tile {
   static constexpr int columns = 2 * width;
 };
 
+// Whether the micro-kernel asks for elements of direct operands ahead of their use: where p steps over long
+// rows, the hardware does not see them coming. The twelve multiply-adds of an AVX2 tile take as long as
+// reading their instructions, so that there the requests cost more than they save.
+inline constexpr bool asks_ahead = TG_VECTOR_BYTES != 32;
+
 // m rows split into the fewest chunks of at most Tile::rows, as equal as can be: chunk i is [start(i),
 // start(i + 1)).
 template <class T>

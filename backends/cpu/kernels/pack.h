@@ -82,15 +82,27 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
   using V = vector_t<S>;
   constexpr int W = lanes<V>;
   const RowChunks<T> chunks(m);
-  if (row == 1) {  // along the contiguous rows, whole chunks side by side
-    for (i64 p = 0; p < k; ++p)
+  // A chunk's rows at one p are at most a vector. Later p of the chunk overwrite what a whole one leaves
+  // beyond them, if there is room: AVX2's masked stores are slow.
+  constexpr bool spills = Tile<T>::rows <= W;
+  if (row == 1) {  // along the contiguous rows: a few p of a chunk, then the next one beside it
+    constexpr i64 few = 8;
+    for (i64 p0 = 0; p0 < k; p0 += few)
       for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
         const i64 i0 = chunks.start(chunk);
         const int rows = static_cast<int>(chunks.start(chunk + 1) - i0);
-        __builtin_prefetch(from + (p + 16) * col + i0);  // the hardware does not see these strides coming
-        for (int r = 0; r < rows; r += W) {
-          const int high = rows - r < W ? rows - r : W;
-          store_partial(to + i0 * k + p * rows + r, load_partial(from + p * col + i0 + r, high), high);
+        for (i64 p = p0; p < p0 + few && p < k; ++p) {
+          const S* a = from + p * col + i0;
+          T* out = to + i0 * k + p * rows;
+          __builtin_prefetch(a + 16 * col);  // the hardware does not see these strides coming
+          if (spills && (k - p) * rows >= W && i0 + W <= m) {
+            store(out, load(a));
+            continue;
+          }
+          for (int r = 0; r < rows; r += W) {
+            const int high = rows - r < W ? rows - r : W;
+            store_partial(out + r, load_partial(a + r, high), high);
+          }
         }
       }
     return;
@@ -114,7 +126,11 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
             for (int i = 0; i < high; ++i) block[i] = load_partial(a + (r + i) * row + p, across);
           }
           transpose_block(block);
-          for (int i = 0; i < across; ++i) store_partial(out + (p + i) * rows + r, block[i], high);
+          for (int i = 0; i < across; ++i)
+            if (spills && (k - p - i) * rows >= W)
+              store(out + (p + i) * rows, block[i]);
+            else
+              store_partial(out + (p + i) * rows + r, block[i], high);
         }
       }
     } else {

@@ -81,6 +81,19 @@ TEST(AttentionSizes, NextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
+// Up to 256 keys of a half type are one block of the backward, which then needs no second pass for z_Q.
+TEST(AttentionSizes, OfHalfTypesNextToTheBlockOfAllKeysAgreeWithTheDefinition) {
+  for (const DType t : {DType::bf16, DType::f16})
+    for (const int L : {1, 95, 97, 200})
+      for (const int T : {191, 193, 255, 256, 257}) {
+        SCOPED_TRACE(testing::Message() << L << " queries, " << T << " keys");
+        check(shape(1, 2, 1, L, T, 8, 8, t));
+        check(with(shape(1, 2, 1, L, T, 16, 8, t),
+                   [](Trial& s) { s.x.causal = true, s.bias = 15, s.z_lse = true; }));
+        if (HasFatalFailure()) return;
+      }
+}
+
 // The last key is where the valid ones end, and where the diagonal or a window does.
 TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
   const int entries = static_cast<int>(std::size(key_edges));

@@ -469,6 +469,16 @@ TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
   check({1, 600, 1100, 40, "row", "row"});  // more columns than a block has
 }
 
+// Rows of A 2 KiB apart, which fall on one another in the first-level cache, and an A that is larger than the
+// second: both are packed, whole vectors at a time where there is room.
+TEST(Gemm, PacksRowsThatTheCachesDoNotHold) {
+  for (const DType t : {DType::f32, DType::f64}) {
+    check({1, 130, 300, 512, "row", "row", "row", "full", t, t});
+    check({1, 512, 200, 70, "column", "column", "row", "none", t, t});
+    check({1, 151, 300, 1001, "column", "row", "row", "self", t, t});
+  }
+}
+
 TEST(Gemm, OfNothingGivesZerosOrTheAddend) {
   check({1, 5, 7, 0});
   check({2, 5, 7, 0, "row", "row", "row", "bias"});

@@ -15,6 +15,8 @@ namespace {
 
 constexpr i64 query_block = 96;  // Γ
 constexpr i64 key_block = 192;   // Λ
+constexpr i64 whole_block =
+    256;  // the most keys that are one block, if they are all, where that saves a pass
 
 i64 smaller(i64 a, i64 b) {
   return a < b ? a : b;
@@ -24,6 +26,17 @@ i64 larger(i64 a, i64 b) {
 }
 i64 blocks_of(i64 n, i64 block) {
   return (n + block - 1) / block;
+}
+
+// Λ of a call. A half type cannot accumulate z_Q in place, so each of its tiles takes a pass of its own over
+// the keys, unless a single block has them all.
+template <class C>
+i64 keys_at_once(const AttentionCall& x) {
+  return size_of(x.type) != sizeof(C) && x.T <= whole_block ? whole_block : key_block;
+}
+template <class C>
+bool has_query_pass(const AttentionCall& x) {
+  return size_of(x.type) != sizeof(C) && x.T > whole_block;
 }
 
 // In memory of all threads.
@@ -45,7 +58,7 @@ template <class C>
 struct Scratch {
   Scratch(Carver& carver, const AttentionCall& x) {
     constexpr int W = Tile<C>::width;
-    const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(key_block, x.T);
+    const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(keys_at_once<C>(x), x.T);
     padded_d = round_up(x.d, W), padded_dv = round_up(x.dv, W);
     tile.carve(carver, n);
     lse = carver.take<C>(n), u = carver.take<C>(n);
@@ -209,10 +222,12 @@ C* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
   return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
-// z_K and z_V of one block, and its terms of z_Q where that accumulates in place.
+// z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single
+// block.
 template <class C>
 void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 key_head, i64 block) {
-  const i64 key0 = block * key_block, keys = smaller(key_block, x.T - key0), group = x.H / x.Hk;
+  const i64 key0 = block * keys_at_once<C>(x), keys = smaller(keys_at_once<C>(x), x.T - key0),
+            group = x.H / x.Hk;
   const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
   const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
   bool first = true;
@@ -242,12 +257,18 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b
                   s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
       multiply<C>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
                   s.padded_d, fresh ? nullptr : zk, s.padded_d);
-      if (s.zq) continue;
+      if (has_query_pass<C>(x)) continue;
+      const Rows<C> own = rows_from(k, skip);
+      if (s.zq) {
+        multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, s.zq, s.padded_d,
+                    nullptr, 0);
+        write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
+        continue;
+      }
       std::atomic<std::uint32_t>& done = all.done[(b * x.H + h) * all.tiles + tile];
       const std::uint32_t turn = static_cast<std::uint32_t>(block - from / key_block);
       wait_for(done, turn);
       C* zq = in_place<C>(x.z_q, b, h, t.i0);
-      const Rows<C> own = rows_from(k, skip);
       multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
                   turn == 0 ? nullptr : zq, x.z_q.row);
       done.store(turn + 1, std::memory_order_release);
@@ -257,7 +278,7 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b
   write_rows(x, x.z_v, b, key_head, key0, keys, x.dv, s.zv, s.padded_dv);
 }
 
-// z_Q of one query tile by its own pass over the keys, for types in which it cannot accumulate.
+// z_Q of one query tile by its own pass over the keys (has_query_pass).
 template <class C>
 void query_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile) {
   const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
@@ -364,7 +385,7 @@ void run(const AttentionCall& x, Worker& w) {
     row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
   w.barrier();
-  const i64 heads = key_heads(x), blocks = blocks_of(x.T, key_block);
+  const i64 heads = key_heads(x), blocks = blocks_of(x.T, keys_at_once<C>(x));
   const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
     key_item(x, all, s, part % heads / x.Hk, part % x.Hk, part / heads);
   };
@@ -373,7 +394,7 @@ void run(const AttentionCall& x, Worker& w) {
   } else {
     w.each_in_order(heads * blocks, keys);
   }
-  if (s.zq)
+  if (has_query_pass<C>(x))
     w.each(query_heads(x) * all.tiles, [&](i64 part) {
       query_item(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H,
                  all.tiles - 1 - part % all.tiles);
@@ -408,10 +429,10 @@ void attention_backward(const AttentionCall& x, Worker& worker) {
 }
 
 void attention_backward_choice(const AttentionCall& x, char* text, std::size_t size) {
+  const i64 keys = x.type == DType::f64 ? keys_at_once<double>(x) : keys_at_once<float>(x);
   std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order",
-                static_cast<long long>(smaller(key_block, x.T)),
-                static_cast<long long>(smaller(query_block, x.L)),
-                static_cast<long long>(blocks_of(x.T, key_block)));
+                static_cast<long long>(smaller(keys, x.T)), static_cast<long long>(smaller(query_block, x.L)),
+                static_cast<long long>(blocks_of(x.T, keys)));
 }
 
 }  // namespace tg::cpu::TG_ISA
