@@ -30,4 +30,11 @@ int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out)
 std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index);
 
+// Its loop, of a thread that takes vector `start` and every one that is `step` further.
+std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+                       std::span<const Arg> out, const std::string& start, const std::string& step);
+
+// Such a loop that adds numbers of the only operand, in0, to `sum`.
+std::string sum_loop(const Space& s, const std::string& start, const std::string& step);
+
 }  // namespace tg::cuda

@@ -11,6 +11,8 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
+#include "backends/cuda/small_products.h"
+#include "backends/cuda/small_steps.h"
 #include "core/compile/lower.h"
 #include "core/run/refusal.h"
 
@@ -36,7 +38,28 @@ bool CudaExecutable::is_of_rows(std::size_t step, const PrepareOptions& options)
   return steps_[step].op->name == "matmul" && is_product_of_rows(task_of(step, options).call);
 }
 
-// The steps from `first` on that one kernel computes: casts one after the other; a product with the sum or
+// The calls of the steps from `first` on that are small products and need nothing of each other.
+std::vector<Call> CudaExecutable::products_at(std::size_t first, const PrepareOptions& options) const {
+  std::vector<Call> calls;
+  for (std::size_t i = first; i < steps_.size() && steps_[i].op->name == "matmul"; ++i) {
+    const Call c = task_of(i, options).call;
+    if (!is_small_product(c) || !is_independent(c, calls)) break;
+    if (i + 1 < steps_.size() && is_gelu_of(steps_[i], steps_[i + 1])) break;
+    calls.push_back(c);
+  }
+  return calls;
+}
+
+// How many steps from `first` on are small, but for one that is a sum for the product after it.
+std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptions& options) const {
+  const std::size_t n =
+      small_steps_together(steps_.subspan(first), options.in_order || options.rows_alone);
+  const std::size_t end = first + n;
+  return n > 0 && end < steps_.size() && is_sum_for(steps_[end - 1], steps_[end]) ? n - 1 : n;
+}
+
+// The steps from `first` on that one kernel computes: casts one after the other; small steps; small products that
+// do not need each other's results; a product with the sum or
 // norm before it, the gelu after it, or both; attention with what is added to its cache; a norm's gradient
 // with the sum after it. Without a plan it is the first step alone.
 CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
@@ -46,6 +69,10 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
   const auto call = [&](std::size_t i) { return task_of(i, options).call; };
   if (const std::size_t casts = casts_together(steps_.subspan(first)); casts > 1)
     return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts)), &cast_list_kernel};
+  if (const std::vector<Call> products = products_at(first, options); products.size() > 1)
+    return {first, first + products.size() - 1, plan_small_products(products), &small_products_kernel};
+  if (const std::size_t small = small_steps_at(first, options); small > 1)
+    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_), &small_steps_kernel};
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};

@@ -2,7 +2,7 @@
 // by key (a stable sort), and the sorted list is divided into chunks of a fixed length: a thread sums a
 // chunk's sources for one unit of a slice. If a key lies within one chunk, its sum goes straight to out. If
 // it spans several, its sums are partial, and a second kernel adds them up. All sums are in the compute type,
-// in an order that only depends on the shapes.
+// in an order that only depends on the shapes. Few slices are added without a sort (add_few).
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backends/cuda/kernels/index_add.cuh"
@@ -128,6 +128,12 @@ void launch_rows(const Stream& s, const Call& c) {
   if (out.data != x.data) copy(s, out, x);
   Problem p = rows_problem(c);
   if (p.count == 0) return;
+  if (are_few(p.count, p.limit) && p.sums.columns.numel <= i64{32} * 65535) {
+    p.sums.count = p.count, p.sums.limit = static_cast<Key>(p.limit);
+    if (p.limit > 0 && p.sums.columns.numel > 0)
+      add_few(s, c.in[1], c.in[2], out, p.sums, region_of(c.in[1].layout));
+    return;
+  }
   Additions a(p.count, p.limit, s.workspace);
   launch_early(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_rows, Indices(c.in[1]),
                region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);

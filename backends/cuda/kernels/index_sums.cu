@@ -122,6 +122,50 @@ __global__ void __launch_bounds__(threads_per_block)
   to = narrow<S>(widen(to) + widen(src[at[1]]));
 }
 
+// A warp for each key and 32 elements of a slice: it finds the positions of its key, and then adds their
+// slices in that order.
+constexpr int few_warps = 8;
+template <class S>
+__global__ void __launch_bounds__(32 * few_warps)
+    add_slices(S* out, const S* src, Indices indices, const __grid_constant__ Region<1> places,
+               const __grid_constant__ Sums m, Faults faults) {
+  begin_early();
+  using C = compute_t<S>;
+  __shared__ unsigned short positions[few_warps][most_few];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, count = static_cast<int>(m.count);
+  const i64 key = i64{blockIdx.x} * few_warps + warp, element = i64{blockIdx.y} * 32 + lane;
+  int found = 0;
+  for (int first = 0; first < count; first += 32) {
+    const int j = first + lane;
+    const i64 index = j < count ? indices[offset_in(places, static_cast<unsigned>(j))] : -1;
+    // Of those that are out of range one warp says so.
+    if (key == 0 && blockIdx.y == 0 && j < count) faults.check_index(index, static_cast<i64>(m.limit), j);
+    const bool is_mine = index == key;
+    const unsigned mine = __ballot_sync(~0u, is_mine);
+    if (is_mine)
+      positions[warp][found + __popc(mine & ((1u << lane) - 1))] = static_cast<unsigned short>(j);
+    found += __popc(mine);
+  }
+  __syncwarp();
+  if (found == 0 || key >= static_cast<i64>(m.limit) || element >= m.columns.numel) return;
+  i64 at[2];
+  m.columns.offsets(static_cast<unsigned>(element), at);
+  S& to = out[at[0] + key * m.step];
+  const S before = to;
+  C total = 0;
+  constexpr int ahead = 8;  // numbers read at once
+  for (int n = 0; n < found; n += ahead) {
+    S x[ahead];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a)
+      if (n + a < found) x[a] = src[at[1] + offset_in(m.number, unsigned{positions[warp][n + a]})];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a)
+      if (n + a < found) total += widen(x[a]);
+  }
+  to = narrow<S>(widen(before) + total);
+}
+
 // Calls f with a null pointer of the storage type, for all dtypes but booleans.
 template <class F>
 void with_number(DType t, F&& f) {
@@ -145,6 +189,16 @@ void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int 
     const dim3 grid(static_cast<unsigned>(m.chunks), blocks_for(width, across));
     launch_early(s, {grid, threads_per_block}, sum_partials<S>, reinterpret_cast<S*>(out.data),
                  reinterpret_cast<const compute_t<S>*>(partial), m, v, across);
+  });
+}
+
+void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const Sums& m,
+             const Region<1>& places) {
+  with_number(out.dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    const dim3 grid(blocks_for(static_cast<i64>(m.limit), few_warps), blocks_for(m.columns.numel, 32));
+    launch_early(s, {grid, 32 * few_warps}, add_slices<S>, reinterpret_cast<S*>(out.data),
+                 reinterpret_cast<const S*>(src.data), Indices(indices), places, m, s.faults);
   });
 }
 
