@@ -135,16 +135,26 @@ __global__ void __launch_bounds__(32 * few_warps)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, count = static_cast<int>(m.count);
   const i64 key = i64{blockIdx.x} * few_warps + warp, element = i64{blockIdx.y} * 32 + lane;
   int found = 0;
-  for (int first = 0; first < count; first += 32) {
-    const int j = first + lane;
-    const i64 index = j < count ? indices[offset_in(places, static_cast<unsigned>(j))] : -1;
-    // Of those that are out of range one warp says so.
-    if (key == 0 && blockIdx.y == 0 && j < count) faults.check_index(index, static_cast<i64>(m.limit), j);
-    const bool is_mine = index == key;
-    const unsigned mine = __ballot_sync(~0u, is_mine);
-    if (is_mine)
-      positions[warp][found + __popc(mine & ((1u << lane) - 1))] = static_cast<unsigned short>(j);
-    found += __popc(mine);
+  constexpr int together = 8;  // indices that a lane asks for at once
+  for (int first = 0; first < count; first += 32 * together) {
+    i64 index[together];
+#pragma unroll
+    for (int a = 0; a < together; ++a) {
+      const int j = first + 32 * a + lane;
+      index[a] = j < count ? indices[offset_in(places, static_cast<unsigned>(j))] : -1;
+    }
+#pragma unroll
+    for (int a = 0; a < together; ++a) {
+      const int j = first + 32 * a + lane;
+      // Of those that are out of range one warp says so.
+      if (key == 0 && blockIdx.y == 0 && j < count)
+        faults.check_index(index[a], static_cast<i64>(m.limit), j);
+      const bool is_mine = index[a] == key;
+      const unsigned mine = __ballot_sync(~0u, is_mine);
+      if (is_mine)
+        positions[warp][found + __popc(mine & ((1u << lane) - 1))] = static_cast<unsigned short>(j);
+      found += __popc(mine);
+    }
   }
   __syncwarp();
   if (found == 0 || key >= static_cast<i64>(m.limit) || element >= m.columns.numel) return;
