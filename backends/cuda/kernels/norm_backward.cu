@@ -1,8 +1,10 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
-// adds up its rows, then a second launch adds up the blocks.
+// adds up its rows, then a second launch adds up the blocks; of few sums, the block that ends last, always in
+// their order.
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
+#include "backends/cuda/table.h"
 
 namespace tg::cuda {
 
@@ -15,6 +17,9 @@ struct Gradient {
   void* partial;  // [blocks, sums, n], the compute type
   i64 n, rows;
   bool weight_gradient, bias, across;
+  // How many blocks have written their sums, 0 between launches; null: another launch adds them up.
+  unsigned* done = nullptr;
+  NormVector z_w, z_b;  // where the last block puts them
 };
 
 // Blocks of four warps for which a multiprocessor has registers if lanes have that many elements of a row:
@@ -174,6 +179,44 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
   }
 }
 
+// The blocks' sums of all columns, added up in the order of the blocks by the threads of the last one:
+// several of them share a column's blocks if there are so few columns.
+constexpr i64 most_sums_of_last_block = 8192;
+template <class C>
+__device__ __forceinline__ void add_up_blocks(const Gradient& a, C* of_thread) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(a.done, 1u) + 1 == gridDim.x;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  const int n = static_cast<int>(a.n), columns = (a.weight_gradient + a.bias) * n,
+            blocks = static_cast<int>(gridDim.x),
+            of_columns = short_gradient_threads / columns,
+            groups = of_columns >= 4 && columns == n ? 4 : of_columns >= 2 ? 2 : 1;  // there is memory for 4·n
+  const volatile C* all = static_cast<const volatile C*>(a.partial);
+  const int group = groups == 1 ? 0 : static_cast<int>(threadIdx.x) / columns;
+  for (int i = groups == 1 ? static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x) % columns;
+       i < columns; i += groups == 1 ? short_gradient_threads : columns) {
+    C sum = 0;
+    if (group < groups) {
+      const int end = blocks * (group + 1) / groups;
+#pragma unroll 16
+      for (int b = blocks * group / groups; b < end; ++b) sum += all[b * columns + i];
+    }
+    if (groups > 1) {
+      if (group < groups) of_thread[group * columns + i] = sum;
+      __syncthreads();
+      if (group > 0) break;
+      for (int g = 1; g < groups; ++g) sum += of_thread[g * columns + i];
+    }
+    const NormVector& to = a.weight_gradient && i < n ? a.z_w : a.z_b;
+    store_as(const_cast<void*>(to.data), to.type, i % n * to.step, sum);
+  }
+  if (threadIdx.x == 0) *a.done = 0;
+}
+
 // The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
@@ -249,6 +292,7 @@ __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<
     }
     __syncthreads();
   }
+  if (a.done) add_up_blocks(a, of_warp);
 }
 
 // Blocks that share the rows, and so the partial sums of each column.
@@ -268,22 +312,31 @@ i64 parts_of(i64 n, i64 rows, std::size_t element_size, const Gpu& gpu) {
 
 // True if the rows are short enough and aligned. Sets `parts` to the number of blocks.
 template <class S, bool centred>
-bool run_short(const Stream& s, const Gradient& a, i64& parts) {
+bool run_short(const Stream& s, Gradient& a, i64& parts) {
   for (const RowLayout* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale, &a.other, &a.total})
     if (!evenly_spaced(*r)) return false;
   return with_short<S>(a.n, [&](auto V, auto K) {
     parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
     const auto shared = static_cast<std::size_t>(a.n) * (1 + short_gradient_warps) * sizeof(compute_t<S>);
+    const int sums = a.weight_gradient + a.bias;
+    if (sums == 0 || parts * sums * a.n > most_sums_of_last_block) a.done = nullptr;
     launch_early(s, {static_cast<unsigned>(parts), short_gradient_threads, shared},
                  differentiate_short<S, centred, V, K>, a);
   });
 }
 
-// The sum of z_x and another tensor, both contiguous.
+// The sum of z_x and another tensor, both contiguous; `total` without data: there is none.
 struct WithSum {
   Arg other, total;
   bool writes_z_x;
+  std::shared_ptr<void> done = zeros_on_device(sizeof(unsigned));
+
+  bool sums() const { return total.layout.rank() > 0; }
 };
+
+std::shared_ptr<const void> plan_alone(const Call&) {
+  return std::make_shared<WithSum>(WithSum{{}, {}, true});
+}
 
 // Whether rows are held in registers.
 template <class S>
@@ -314,10 +367,14 @@ template <bool centred>
 void run_norm_backward(const Stream& s, const Call& c) {
   Gradient a = gradient_of<centred>(c);
   a.partial = s.workspace;
-  if (const auto* with = static_cast<const WithSum*>(c.plan)) {
+  const auto& with = *static_cast<const WithSum*>(c.plan);
+  a.done = static_cast<unsigned*>(with.done.get());
+  if (a.weight_gradient) a.z_w = NormVector(c.out[1], c.out[1].dtype);
+  if (a.bias) a.z_b = NormVector(c.out[std::size_t{1} + a.weight_gradient], c.out[1].dtype);
+  if (with.sums()) {
     const int last = c.out[0].layout.rank() - 1;
-    a.other = RowLayout(with->other, last), a.total = RowLayout(with->total, last);
-    if (!with->writes_z_x) a.z_x.data = nullptr;
+    a.other = RowLayout(with.other, last), a.total = RowLayout(with.total, last);
+    if (!with.writes_z_x) a.z_x.data = nullptr;
   }
   if (a.n == 0) return;
   const int sums = a.weight_gradient + a.bias;
@@ -331,6 +388,7 @@ void run_norm_backward(const Stream& s, const Call& c) {
       Teams teams(a.n, per_thread, !held && a.across, least_threads(sizeof(S)));
       a.across = teams.across;
       if (held && run_short<S, centred>(s, a, parts)) return;
+      a.done = nullptr;
       if (held) {
         teams.shared = staged_bytes<S>(a.n, 1);  // of the weight, then of sums
         launch_early(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
@@ -343,6 +401,7 @@ void run_norm_backward(const Stream& s, const Call& c) {
       launch_early(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
                    differentiate<S, centred, ReadRow<S, 2>>, a);
     });
+  if (a.done && a.rows > 0) return;
   const i64 bytes = wide ? 8 : 4;
   for (int which = 0; which < sums; ++which)
     sum_parts(s, s.workspace + which * a.n * bytes, wide, a.n, parts, sums * a.n,
@@ -359,9 +418,9 @@ std::size_t partials_of_weights(const Call& c) {
 }
 
 std::string choice(const Call& c) {
-  const auto* with = static_cast<const WithSum*>(c.plan);
-  return !with              ? ""
-         : with->writes_z_x ? "with the sum after it"
+  const auto& with = *static_cast<const WithSum*>(c.plan);
+  return !with.sums()      ? ""
+         : with.writes_z_x ? "with the sum after it"
                             : "with the sum after it, and nothing but the sum";
 }
 
@@ -383,9 +442,9 @@ std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool w
       WithSum{{other.dtype, rows, other.data}, {total.dtype, rows, total.data}, writes_z_x});
 }
 
-extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, nullptr,
+extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, &plan_alone,
                                                &choice};
-extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, nullptr,
+extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, &plan_alone,
                                              &choice};
 
 }  // namespace tg::cuda

@@ -105,7 +105,7 @@ TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
     };
     const auto [free, memory] = run(0);
     bool has_products = false;
-    for (const double less : {0.05, 0.3, 0.45, 0.55, 0.65, 0.7}) {
+    for (const double less : {0.05, 0.3, 0.45, 0.55, 0.65, 0.7, 0.75, 0.8, 0.85}) {
       const auto budget = memory.peak() - static_cast<std::size_t>(less * static_cast<double>(memory.arena));
       try {
         const auto [limited, again] = run(budget);
