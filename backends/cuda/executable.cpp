@@ -23,7 +23,35 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     : gpu_(gpu), stream_(stream), staging_(staging), written_(steps), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   steps_ = steps;
-  while (tasks_.size() < steps.size()) add_tasks(options);
+  while (tasks_.size() < steps.size()) add_tasks(options), ends_.push_back(tasks_.size());
+  plan_sums_left();
+}
+
+// As late as one of them is read: then most of the others are there, too.
+void CudaExecutable::plan_sums_left() {
+  std::vector<SumLeft> left;
+  std::vector<const Arg*> outputs;  // of these sums
+  const auto add_up_before = [&](std::size_t step) {
+    if (!left.empty()) sums_left_.push_back({step, std::exchange(left, {})});
+    outputs.clear();
+  };
+  std::size_t first = 0;
+  for (const std::size_t end : ends_) {
+    const auto reads = [&](const Step& s) {
+      return std::ranges::any_of(outputs, [&](const Arg* out) { return meets(*out, s.in); });
+    };
+    if (std::any_of(steps_.begin() + static_cast<std::ptrdiff_t>(first),
+                    steps_.begin() + static_cast<std::ptrdiff_t>(end), reads))
+      add_up_before(first);
+    for (; first < end; ++first) {
+      const std::string& op = steps_[first].op->name;
+      if (!tasks_[first].kernel || (op != "layer_norm_backward" && op != "rms_norm_backward")) continue;
+      const std::vector<SumLeft> more = sums_left(tasks_[first].call);
+      for (std::size_t i = 0; i < more.size(); ++i) outputs.push_back(&steps_[first].out[1 + i]);
+      left.insert(left.end(), more.begin(), more.end());
+    }
+  }
+  add_up_before(steps_.size());
 }
 
 CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOptions& options) const {
@@ -125,9 +153,13 @@ CudaExecutable::~CudaExecutable() {
 }
 
 void CudaExecutable::enqueue(std::size_t step) {
+  const Stream stream{stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}};
+  for (const AddUp& a : sums_left_)
+    if (a.before == step) add_up(stream, a.sums);
+  if (step == tasks_.size()) return;
   const Task& t = tasks_[step];
   if (!t.kernel) return;
-  t.kernel->launch({stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}}, t.call);
+  t.kernel->launch(stream, t.call);
   if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess)
     fail(status, steps_[step].name + " " + at_line(steps_[step].where));
 }
@@ -158,6 +190,7 @@ cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
     stamp(0);
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
       enqueue(i);
+      if (i + 1 == tasks_.size()) enqueue(i + 1);
       stamp(i + 1);
     }
   } catch (...) {
@@ -189,6 +222,7 @@ void CudaExecutable::run_stepwise() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     nvtxRangePushA(steps_[i].name.c_str());
     enqueue(i);
+    if (i + 1 == tasks_.size()) enqueue(i + 1);
     const cudaError_t status = cudaStreamSynchronize(stream_);
     nvtxRangePop();
     if (status != cudaSuccess) fail(status, steps_[i].name + " " + at_line(steps_[i].where));

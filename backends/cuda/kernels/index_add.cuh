@@ -36,15 +36,14 @@ struct Sums {
   }
 };
 
-// Whether few_slices() takes so many additions to so many keys: then it is faster than sorting them.
+// The same of few slices, as index_add has them, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the
+// order of j. Steps are those from one to the next of keys, indices, slices and elements of a slice.
 constexpr i64 most_few = 1024;
-inline bool are_few(i64 count, i64 limit) {
-  return count <= most_few && count * limit <= i64{1} << 20;
-}
-// out[indices[j]·step + u] += Σ src[number(j) + u], of few slices, in the order of j, by one kernel without a
-// sort. `places`: where an index lies. Keys, positions and chunks of the sums are not used; units are elements.
-void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const Sums& m,
-             const Region<1>& places);
+struct FewSlices {
+  int count;
+  i64 limit, columns, step, index_step, src_step, out_column, src_column;
+};
+void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const FewSlices& m);
 
 // Elements of the largest unit that is summed at once.
 inline int sums_unit(DType t) {

@@ -123,57 +123,60 @@ __global__ void __launch_bounds__(threads_per_block)
 }
 
 // A warp for each key and 32 elements of a slice: it finds the positions of its key, and then adds their
-// slices in that order.
+// slices in that order. Short code, for it runs once.
 constexpr int few_warps = 8;
 template <class S>
 __global__ void __launch_bounds__(32 * few_warps)
-    add_slices(S* out, const S* src, Indices indices, const __grid_constant__ Region<1> places,
-               const __grid_constant__ Sums m, Faults faults) {
+    add_slices(S* out, const S* src, Indices indices, const __grid_constant__ FewSlices m, Faults faults) {
   begin_early();
   using C = compute_t<S>;
   __shared__ unsigned short positions[few_warps][most_few];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, count = static_cast<int>(m.count);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const i64 key = i64{blockIdx.x} * few_warps + warp, element = i64{blockIdx.y} * 32 + lane;
   int found = 0;
-  constexpr int together = 8;  // indices that a lane asks for at once
-  for (int first = 0; first < count; first += 32 * together) {
+  constexpr int together = 4;  // indices that a lane asks for at once
+#pragma unroll 1
+  for (int first = 0; first < m.count; first += 32 * together) {
     i64 index[together];
 #pragma unroll
     for (int a = 0; a < together; ++a) {
       const int j = first + 32 * a + lane;
-      index[a] = j < count ? indices[offset_in(places, static_cast<unsigned>(j))] : -1;
+      index[a] = j < m.count ? indices[j * m.index_step] : -1;
     }
 #pragma unroll
     for (int a = 0; a < together; ++a) {
-      const int j = first + 32 * a + lane;
-      // Of those that are out of range one warp says so.
-      if (key == 0 && blockIdx.y == 0 && j < count)
-        faults.check_index(index[a], static_cast<i64>(m.limit), j);
       const bool is_mine = index[a] == key;
       const unsigned mine = __ballot_sync(~0u, is_mine);
       if (is_mine)
-        positions[warp][found + __popc(mine & ((1u << lane) - 1))] = static_cast<unsigned short>(j);
+        positions[warp][found + __popc(mine & ((1u << lane) - 1))] =
+            static_cast<unsigned short>(first + 32 * a + lane);
       found += __popc(mine);
     }
   }
   __syncwarp();
-  if (found == 0 || key >= static_cast<i64>(m.limit) || element >= m.columns.numel) return;
-  i64 at[2];
-  m.columns.offsets(static_cast<unsigned>(element), at);
-  S& to = out[at[0] + key * m.step];
-  const S before = to;
-  C total = 0;
-  constexpr int ahead = 8;  // numbers read at once
-  for (int n = 0; n < found; n += ahead) {
-    S x[ahead];
+  if (found > 0 && key < m.limit && element < m.columns) {
+    S& to = out[key * m.step + element * m.out_column];
+    const S before = to;
+    src += element * m.src_column;
+    C total = 0;
+    constexpr int ahead = 4;  // numbers read at once
+#pragma unroll 1
+    for (int n = 0; n < found; n += ahead) {
+      S x[ahead];
 #pragma unroll
-    for (int a = 0; a < ahead; ++a)
-      if (n + a < found) x[a] = src[at[1] + offset_in(m.number, unsigned{positions[warp][n + a]})];
+      for (int a = 0; a < ahead; ++a)
+        if (n + a < found) x[a] = src[positions[warp][n + a] * m.src_step];
 #pragma unroll
-    for (int a = 0; a < ahead; ++a)
-      if (n + a < found) total += widen(x[a]);
+      for (int a = 0; a < ahead; ++a)
+        if (n + a < found) total += widen(x[a]);
+    }
+    to = narrow<S>(widen(before) + total);
   }
-  to = narrow<S>(widen(before) + total);
+  // Of indices that are out of range one block says so.
+  if (blockIdx.x > 0 || blockIdx.y > 0) return;
+#pragma unroll 1
+  for (int j = threadIdx.x; j < m.count; j += 32 * few_warps)
+    faults.check_index(indices[j * m.index_step], m.limit, j);
 }
 
 // Calls f with a null pointer of the storage type, for all dtypes but booleans.
@@ -202,13 +205,13 @@ void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int 
   });
 }
 
-void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const Sums& m,
-             const Region<1>& places) {
+void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const FewSlices& m) {
+  if (m.limit == 0 || m.columns == 0) return;
   with_number(out.dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    const dim3 grid(blocks_for(static_cast<i64>(m.limit), few_warps), blocks_for(m.columns.numel, 32));
+    const dim3 grid(blocks_for(m.limit, few_warps), blocks_for(m.columns, 32));
     launch_early(s, {grid, 32 * few_warps}, add_slices<S>, reinterpret_cast<S*>(out.data),
-                 reinterpret_cast<const S*>(src.data), Indices(indices), places, m, s.faults);
+                 reinterpret_cast<const S*>(src.data), Indices(indices), m, s.faults);
   });
 }
 

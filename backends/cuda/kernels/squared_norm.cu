@@ -79,8 +79,8 @@ __device__ __forceinline__ double sum_of_block(double v) {
 // partial: a number for each block; done: how many blocks have written theirs, 0 between launches.
 template <class C>
 __global__ void __launch_bounds__(list_block)
-    sum_squares(const Source* tensors, const Chunk* chunks, int count, i64 size, double* partial,
-                unsigned* done, C* out) {
+    sum_squares(const Source* tensors, const Chunk* chunks, int count, double* partial, unsigned* done,
+                C* out) {
   let_next_kernel_begin();
   ask_for_row(tensors, chunks, count);
   wait_for_kernel_before();
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(list_block)
   double sum = 0;
   for (int c = blockIdx.x; c < count; c += gridDim.x) {
     const Source& a = tensors[chunks[c].tensor];
-    const i64 begin = chunks[c].number * size;
-    sum += squares_of<C>(a, begin, begin + size < a.count ? begin + size : a.count);
+    const i64 begin = chunks[c].number * list_chunk;
+    sum += squares_of<C>(a, begin, begin + list_chunk < a.count ? begin + list_chunk : a.count);
   }
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) {
@@ -113,22 +113,18 @@ struct SquaredNormPlan {
   std::shared_ptr<const Source> tensors;
   std::shared_ptr<const Chunk> chunks;
   std::size_t count;
-  i64 size;  // of a chunk
   std::shared_ptr<void> done;
 };
 
 std::shared_ptr<const void> plan_squared_norm(const Call& c) {
   std::vector<Source> tensors;
   std::vector<Chunk> chunks;
-  i64 all = 0;
-  for (const Arg& a : c.in) all += a.layout.numel();
-  const i64 size = chunk_of(all, c.gpu);
   for (const Arg& a : c.in) {
-    add_chunks(chunks, tensors.size(), a.layout.numel(), size);
+    add_chunks(chunks, tensors.size(), a.layout.numel());
     tensors.emplace_back(a);
   }
   return std::make_shared<SquaredNormPlan>(SquaredNormPlan{on_device(tensors), on_device(chunks),
-                                                           chunks.size(), size, zeros_on_device(sizeof(unsigned))});
+                                                           chunks.size(), zeros_on_device(sizeof(unsigned))});
 }
 
 unsigned grid_of(const SquaredNormPlan& p, const Gpu& gpu) {
@@ -143,7 +139,7 @@ void launch_squared_norm(const Stream& s, const Call& c) {
   const auto& p = *static_cast<const SquaredNormPlan*>(c.plan);
   const auto run = [&](auto* out, auto kernel) {
     launch_early(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
-                 static_cast<int>(p.count), p.size, reinterpret_cast<double*>(s.workspace),
+                 static_cast<int>(p.count), reinterpret_cast<double*>(s.workspace),
                  static_cast<unsigned*>(p.done.get()), out);
   };
   if (c.out[0].dtype == DType::f64)
