@@ -63,9 +63,6 @@ int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out)
   return 1;
 }
 
-namespace {
-
-// The index of vector i along each axis, x0, x1, … from outermost to innermost.
 std::string indices(const Space& s, int vector) {
   std::string code = "      I rest = i;\n";
   for (std::size_t a = s.size.size(); a-- > 0;) {
@@ -76,7 +73,6 @@ std::string indices(const Space& s, int vector) {
   return code;
 }
 
-// The offset of vector i in operand o.
 std::string offset(const Space& s, std::size_t o, int vector) {
   if (s.is_linear(o)) return "i * (I)" + digits(vector);
   std::string e = "(I)0";
@@ -86,8 +82,6 @@ std::string offset(const Space& s, std::size_t o, int vector) {
   }
   return e;
 }
-
-}  // namespace
 
 std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                        std::span<const Arg> out, const std::string& start, const std::string& step) {

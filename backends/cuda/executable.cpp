@@ -13,6 +13,7 @@
 #include "backends/cuda/graph.h"
 #include "backends/cuda/small_products.h"
 #include "backends/cuda/small_steps.h"
+#include "backends/cuda/sum_of_few.h"
 #include "core/compile/lower.h"
 #include "core/run/refusal.h"
 
@@ -101,6 +102,8 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
     return {first, first + products.size() - 1, plan_small_products(products), &small_products_kernel};
   if (const std::size_t small = small_steps_at(first, options); small > 1)
     return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_), &small_steps_kernel};
+  if (!options.in_order && !options.rows_alone && is_sum_of_few(steps_[first]))
+    return {first, first, plan_sum_of_few(steps_[first], gpu_), &sum_of_few_kernel};
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};

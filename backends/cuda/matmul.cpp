@@ -437,7 +437,7 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
 
 // cuBLASLt's order of additions depends on the number of rows.
 bool is_product_of_rows(const Call& call) {
-  return call.rows_alone || (call.written && is_faster_by_rows_gemm(call));
+  return call.rows_alone || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
 }
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {

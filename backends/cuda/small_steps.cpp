@@ -14,18 +14,18 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr std::int64_t most_numbers = 4096;  // of a step
+constexpr std::int64_t most_small_numbers = 4096;  // of a step
 constexpr std::size_t most_steps = 16;
 
 bool is_small_chain(const Step& s) {
   if (s.op != &fused_op) return false;
   const std::int64_t n = s.out[0].layout.numel();
-  return n > 0 && n <= most_numbers;
+  return n > 0 && n <= most_small_numbers;
 }
 bool is_small_sum(const Step& s) {
   if (s.op->name != "sum" || s.out[0].layout.numel() != 1) return false;
   const Arg& x = s.in[0];
-  return is_float(x.dtype) && x.layout.numel() > 0 && x.layout.numel() <= most_numbers;
+  return is_float(x.dtype) && x.layout.numel() > 0 && x.layout.numel() <= most_small_numbers;
 }
 std::int64_t numbers_of(const Step& s) {
   return (s.op == &fused_op ? s.out[0] : s.in[0]).layout.numel();
@@ -54,7 +54,7 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
   std::int64_t reach = 0;  // of indices
   for (const auto& operands : {s.in, s.out})
     for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
-  const bool narrow = reach + most_numbers < (1ll << 31), chain = s.op == &fused_op;
+  const bool narrow = reach + most_small_numbers < (1ll << 31), chain = s.op == &fused_op;
   const DType compute = chain ? s.attrs.as<FusedAttrs>().compute : compute_type(s.in[0].dtype);
   const std::string step = digits(threads);
   std::string code = "namespace " + numbered("step", nth) + " {\n" + chain_types(compute, 1, narrow) +
@@ -74,15 +74,15 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
   return code + "}\n}\n";
 }
 
-struct Plan {
+struct SmallStepsPlan {
   cudaKernel_t kernel;
   int threads;
   std::size_t steps;
   std::vector<const void*> operands;
 };
 
-void launch(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
+void launch_small_steps(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const SmallStepsPlan*>(c.plan);
   const void* fault = &s.faults.fault->step;
   std::vector<const void*> data{fault};
   data.insert(data.end(), p.operands.begin(), p.operands.end());
@@ -97,8 +97,8 @@ void launch(const Stream& s, const Call& c) {
         "small steps");
 }
 
-std::string choice(const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
+std::string choice_of_small_steps(const Call& c) {
+  const auto& p = *static_cast<const SmallStepsPlan*>(c.plan);
   return std::to_string(p.steps) + " small steps in one kernel, compiled by NVRTC, a block of " +
          std::to_string(p.threads) + " threads";
 }
@@ -114,7 +114,7 @@ std::size_t small_steps_together(std::span<const Step> steps, bool in_their_orde
 }
 
 std::shared_ptr<const void> plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
-  auto plan = std::make_shared<Plan>(Plan{nullptr, threads_for(steps), steps.size(), {}});
+  auto plan = std::make_shared<SmallStepsPlan>(SmallStepsPlan{nullptr, threads_for(steps), steps.size(), {}});
   std::string code = chain_library(), parameters_of_all, calls;
   std::size_t nth = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -138,6 +138,6 @@ std::shared_ptr<const void> plan_small_steps(std::span<const Step> steps, const 
   return plan;
 }
 
-extern const Kernel small_steps_kernel{&launch, nullptr, nullptr, &choice};
+extern const Kernel small_steps_kernel{&launch_small_steps, nullptr, nullptr, &choice_of_small_steps};
 
 }  // namespace tg::cuda

@@ -50,26 +50,31 @@ struct SmallProducts {
   SmallProduct at[most];
 };
 
-// A chunk of an operand to shared memory by a warp: numbers [from, from + 32) of lines [first, first + 32), and
-// zeros for those that there are not.
-__device__ __forceinline__ void copy_lines(tile::SharedTile<small_chunk> to, const Lines& x, int first,
-                                           int lines, int from, int numbers) {
+// A chunk of an operand to shared memory by a warp: its numbers k0 … k0 + 31 of k and i0 … i0 + 31 of its other
+// axis, and zeros for those that there are not. Code that runs once has to be short.
+__device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, const Lines& x, int k0, int k, int i0,
+                                           int others) {
+  const int first = x.along_k ? i0 : k0, lines = x.along_k ? others : k, from = x.along_k ? k0 : i0,
+            numbers = x.along_k ? k : others;
+  const int piece = tile::lane_id() % 4, at = from + 8 * piece;
+  int row = tile::lane_id() / 4;
+  const unsigned short* source = x.data + i64{first + row} * x.step + at;
+  if (x.in_pieces) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    const int row = n * 8 + tile::lane_id() / 4, piece = tile::lane_id() % 4, at = from + 8 * piece;
-    const u32 address = to.address(row, piece);
-    const unsigned short* source = x.data + i64{first + row} * x.step + at;
-    const bool there = first + row < lines && at < numbers;
-    if (x.in_pieces) {
-      ptx::cp_async_16(address, there ? source : x.data, there ? 16 : 0);
-    } else {
-      u32 word[4] = {};
-      if (there)
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (at + e < numbers) word[e / 2] |= u32{source[e]} << e % 2 * 16;
-      ptx::st_shared_v4(address, make_uint4(word[0], word[1], word[2], word[3]));
+    for (int n = 0; n < 4; ++n, row += 8, source += i64{8} * x.step) {
+      const bool there = first + row < lines && at < numbers;
+      ptx::cp_async_16(to.address(row, piece), there ? source : x.data, there ? 16 : 0);
     }
+    return;
+  }
+#pragma unroll 1
+  for (int n = 0; n < 4; ++n, row += 8, source += i64{8} * x.step) {
+    u32 word[4] = {};
+    const int some = first + row < lines ? numbers - at : 0;
+#pragma unroll
+    for (int e = 0; e < 8; ++e)
+      if (e < some) word[e / 2] |= u32{source[e]} << e % 2 * 16;
+    ptx::st_shared_v4(to.address(row, piece), make_uint4(word[0], word[1], word[2], word[3]));
   }
 }
 
@@ -108,10 +113,8 @@ __global__ void __launch_bounds__(small_threads)
             j0 = tile % across * small_tile, chunks = (p.k + small_chunk - 1) / small_chunk;
   const u32 own = ptx::shared_address(memory) + warp * warp_bytes;
   const auto copy = [&](int chunk, u32 to) {
-    const int k = chunk * small_chunk;
-    p.a.along_k ? copy_lines({to}, p.a, i0, p.m, k, p.k) : copy_lines({to}, p.a, k, p.k, i0, p.m);
-    to += operand_bytes;
-    p.b.along_k ? copy_lines({to}, p.b, j0, p.n, k, p.k) : copy_lines({to}, p.b, k, p.k, j0, p.n);
+    copy_chunk({to}, p.a, chunk * small_chunk, p.k, i0, p.m);
+    copy_chunk({to + operand_bytes}, p.b, chunk * small_chunk, p.k, j0, p.n);
   };
   // Four numbers of y that the thread writes, and what is added to them.
   const int i = i0 + static_cast<int>(threadIdx.x) / 8, j = j0 + static_cast<int>(threadIdx.x) % 8 * 4;
@@ -122,18 +125,19 @@ __global__ void __launch_bounds__(small_threads)
     added = *reinterpret_cast<const Words<S, 4>*>(p.d + i64{i} * p.d_step + j);
 
   float sum[2][4][4] = {};
-  u32 at = own, other = own + 2 * operand_bytes;
-  if (warp < chunks) copy(warp, at);
-  ptx::cp_async_commit();
-  for (int chunk = warp; chunk < chunks; chunk += small_warps) {
-    if (chunk + small_warps < chunks) copy(chunk + small_warps, other);
+  u32 at = own + 2 * operand_bytes, next = own;
+#pragma unroll 1
+  for (int chunk = warp - small_warps; chunk < chunks; chunk += small_warps) {
+    if (chunk + small_warps < chunks) copy(chunk + small_warps, next);
     ptx::cp_async_commit();
-    ptx::cp_async_wait<1>();
-    __syncwarp();  // copies of all lanes are there
-    add_chunk<S>(sum, {at}, p.a.along_k, {at + operand_bytes}, p.b.along_k);
-    __syncwarp();  // no lane needs them any more
-    const u32 done = at;
-    at = other, other = done;
+    if (chunk >= 0) {
+      ptx::cp_async_wait<1>();
+      __syncwarp();  // copies of all lanes are there
+      add_chunk<S>(sum, {at}, p.a.along_k, {at + operand_bytes}, p.b.along_k);
+      __syncwarp();  // no lane needs them any more
+    }
+    const u32 free = at;
+    at = next, next = free;
   }
   const auto sums_of = [&](int w) { return reinterpret_cast<float*>(memory + w * warp_bytes); };
 #pragma unroll
@@ -280,7 +284,8 @@ bool is_small_product(const Call& c) {
     return false;
   if ((l.strides[1] != 1 && n > 1) || l.strides[0] < n || l.strides[0] > INT_MAX) return false;
   return lines_of(c.in[0], 1).step > 0 && lines_of(c.in[1], 0).step > 0 &&
-         (c.in.size() < 3 || is_addend(c.in[2], y)) && !(c.written && is_faster_by_rows_gemm(c));
+         (c.in.size() < 3 || is_addend(c.in[2], y)) &&
+         (n % 8 != 0 || !c.written || !is_faster_by_rows_gemm(c));
 }
 
 bool is_independent(const Call& product, std::span<const Call> before) {
