@@ -55,7 +55,7 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
 // all for its backward pass does not.
 void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
                      Program::State& state) {
-  constexpr std::size_t most = std::size_t{8} << 20;
+  constexpr std::size_t most = std::size_t{32} << 20;
   std::vector<LoweredStep> reordered = steps;
   if (!casts_first(graph, reordered, most)) return;
   Placed then = placed(graph, reordered, known, true, state);

@@ -63,7 +63,7 @@ TEST(ProductsLast, LeavesOthers) {
 // What a concat would copy is read under another name.
 TEST(ProductsLast, LeavesWhatIsJoined) {
   Graph g;
-  const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x), y = softmax(concat({a, softmax(x, -1)}, 0), -1),
+  const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x), y = softmax(concat({a, matmul(x, transpose(x, 0, 1))}, 0), -1),
                b = matmul(x, softmax(x, 0));
   Joined joined;
   std::vector<LoweredStep> steps = lowered(g, {y, b}, joined);

@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(2 * N) attend_short(const __grid_constant__ At
   softmax.step(s, o, static_cast<float>(factor_of(x)));
   mma_AB<T>(o, s, v);
   softmax.finish(o, static_cast<float*>(x.lse) + i64{blockIdx.x} * x.L, row, x.L);
-  store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);  // through rows of q that no other warp reads
+  __syncthreads();  // results pass through the queries' rows
+  store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);
 }
 
 template <class S, int N, int D>

@@ -279,11 +279,11 @@ bool is_small_product(const Call& c) {
   const Layout& l = y.layout;
   const std::int64_t m = l.shape[0], n = l.shape[1], k = c.in[0].layout.shape[1];
   constexpr std::int64_t longest = 1024;
-  if (m == 0 || n == 0 || k == 0 || k > longest || m > INT_MAX || n > INT_MAX ||
-      tiles_of(l) > 2 * c.gpu.processors)
-    return false;
+  if (m == 0 || n == 0 || k == 0 || k > longest || m > INT_MAX || n > INT_MAX) return false;
   if ((l.strides[1] != 1 && n > 1) || l.strides[0] < n || l.strides[0] > INT_MAX) return false;
-  return lines_of(c.in[0], 1).step > 0 && lines_of(c.in[1], 0).step > 0 &&
+  const Lines a = lines_of(c.in[0], 1), b = lines_of(c.in[1], 0);
+  const bool uneven = n % 8 != 0 && a.in_pieces && b.in_pieces;
+  return tiles_of(l) <= (uneven ? 16 : 2) * c.gpu.processors && a.step > 0 && b.step > 0 &&
          (c.in.size() < 3 || is_addend(c.in[2], y)) &&
          (n % 8 != 0 || !c.written || !is_faster_by_rows_gemm(c));
 }
