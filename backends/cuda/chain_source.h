@@ -25,8 +25,8 @@ struct Space {
 // if every operand's strides and address allow it.
 int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out);
 
-// Statements that declare the index of vector i along each axis, x0, x1, … from outermost to innermost; and the
-// offset of vector i in operand o.
+// Statements that declare the index of vector i along each axis, x0, x1, … from outermost to innermost; and
+// the offset of vector i in operand o.
 std::string indices(const Space& s, int vector);
 std::string offset(const Space& s, std::size_t o, int vector);
 

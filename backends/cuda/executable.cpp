@@ -81,16 +81,15 @@ std::vector<Call> CudaExecutable::products_at(std::size_t first, const PrepareOp
 
 // How many steps from `first` on are small, but for one that is a sum for the product after it.
 std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptions& options) const {
-  const std::size_t n =
-      small_steps_together(steps_.subspan(first), options.in_order || options.rows_alone);
+  const std::size_t n = small_steps_together(steps_.subspan(first), options.in_order || options.rows_alone);
   const std::size_t end = first + n;
   return n > 0 && end < steps_.size() && is_sum_for(steps_[end - 1], steps_[end]) ? n - 1 : n;
 }
 
-// The steps from `first` on that one kernel computes: casts one after the other; small steps; small products that
-// do not need each other's results; a product with the sum or
-// norm before it, the gelu after it, or both; attention with what is added to its cache; a norm's gradient
-// with the sum after it. Without a plan it is the first step alone.
+// The steps from `first` on that one kernel computes: casts one after the other; small steps; small products
+// that do not need each other's results; a product with the sum or norm before it, the gelu after it, or
+// both; attention with what is added to its cache; a norm's gradient with the sum after it. Without a plan it
+// is the first step alone.
 CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
@@ -101,7 +100,8 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
   if (const std::vector<Call> products = products_at(first, options); products.size() > 1)
     return {first, first + products.size() - 1, plan_small_products(products), &small_products_kernel};
   if (const std::size_t small = small_steps_at(first, options); small > 1)
-    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_), &small_steps_kernel};
+    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_),
+            &small_steps_kernel};
   if (!options.in_order && !options.rows_alone && is_sum_of_few(steps_[first]))
     return {first, first, plan_sum_of_few(steps_[first], gpu_), &sum_of_few_kernel};
   if (is_next(is_added_for, first))

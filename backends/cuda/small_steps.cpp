@@ -61,7 +61,8 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
                      "__device__ void run(bool stopped, " + parameters(s) + ") {\n";
   if (chain) {
     const int times = static_cast<int>(std::min<std::int64_t>(4, (numbers_of(s) + threads - 1) / threads));
-    code += chain_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
+    code +=
+        chain_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
   } else {
     code += "  __shared__ T part[" + step + "];\n  T sum = 0;\n" +
             sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", step) +
@@ -91,8 +92,8 @@ void launch_small_steps(const Stream& s, const Call& c) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{dim3(1),  dim3(static_cast<unsigned>(p.threads)), 0, s.stream,
-                                  &early, s.gpu.hopper ? 1u : 0u};
+  const cudaLaunchConfig_t config{
+      dim3(1), dim3(static_cast<unsigned>(p.threads)), 0, s.stream, &early, s.gpu.hopper ? 1u : 0u};
   check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments.data()),
         "small steps");
 }

@@ -66,9 +66,9 @@ void launch_sum_of_few(const Stream& s, const Call& c) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{dim3(p.grid), dim3(few_block),       0, s.stream,
-                                  &early,       s.gpu.hopper ? 1u : 0u};
-  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments), "a sum of few terms");
+  const cudaLaunchConfig_t config{dim3(p.grid), dim3(few_block), 0, s.stream, &early, s.gpu.hopper ? 1u : 0u};
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments),
+        "a sum of few terms");
 }
 
 std::string choice_of_sum_of_few(const Call& c) {
@@ -95,10 +95,12 @@ std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu) {
                      chain_begins_early + "  const I i = blockIdx.x * " + digits(few_block) +
                      " + threadIdx.x;\n  if (i >= (I)" + digits(sums) + ") return;\n" + indices(s, 1) +
                      "  const I at = " + offset(s, 1, 1) + ";\n  T sum = 0;\n";
-  for (const std::int64_t term : terms_of(sum)) code += "  sum += (T)widen(in[at + (I)" + digits(term) + "]);\n";
+  for (const std::int64_t term : terms_of(sum))
+    code += "  sum += (T)widen(in[at + (I)" + digits(term) + "]);\n";
   code += "  out[" + offset(s, 0, 1) + "] = narrow<" + storage(to.dtype) + ">::of(sum);\n}\n";
   const auto blocks = static_cast<unsigned>((sums + few_block - 1) / few_block);
-  return std::make_shared<SumOfFewPlan>(SumOfFewPlan{compiled(code, "sum_of_few", gpu), blocks, to.data, from.data});
+  return std::make_shared<SumOfFewPlan>(
+      SumOfFewPlan{compiled(code, "sum_of_few", gpu), blocks, to.data, from.data});
 }
 
 extern const Kernel sum_of_few_kernel{&launch_sum_of_few, nullptr, nullptr, &choice_of_sum_of_few};

@@ -8,7 +8,8 @@
 
 namespace tg::cuda {
 
-// Whether a step is the sum, over some axes, of at most 32 terms each and 2²⁰ in all, of floating-point numbers.
+// Whether a step is the sum, over some axes, of at most 32 terms each and 2²⁰ in all, of floating-point
+// numbers.
 bool is_sum_of_few(const Step& step);
 
 // A plan of sum_of_few_kernel for it.

@@ -126,8 +126,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   // Steps → buffers → places.
   Placed p = placed(graph, steps, known, reuse, *state);
   if (reuse && options.fuse && state->device.kind != Device::cpu_kind) {
-    if (options.memory_budget == 0 && !options.rows_alone)
-      put_products_last(graph, steps, known, p, *state);
+    if (options.memory_budget == 0 && !options.rows_alone) put_products_last(graph, steps, known, p, *state);
     put_casts_first(graph, steps, known, p, *state);
   }
   if (reuse && options.memory_budget > 0) {

@@ -14,9 +14,8 @@ bool is_small(const Graph& graph, const LoweredStep& s, const Joined& joined) {
   const Value &y = graph.values()[s.out[0]], &x = graph.values()[s.in[0]];
   if ((y.dtype != bf16 && y.dtype != f16) || y.layout.rank() != 2) return false;
   if (y.layout.numel() * x.layout.shape[x.layout.rank() - 1] > most_multiplied) return false;
-  return std::ranges::none_of(s.in, [&](ValueId v) {
-    return graph.node_of(graph.values()[v].root).op == &parameter_op;
-  });
+  return std::ranges::none_of(
+      s.in, [&](ValueId v) { return graph.node_of(graph.values()[v].root).op == &parameter_op; });
 }
 
 }  // namespace

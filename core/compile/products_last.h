@@ -10,8 +10,8 @@
 namespace tg {
 
 // Moves the small products in half types that are read behind the last of them, and read no parameter, which
-// may change, to that place (LoweredStep::with_next). What they read is kept until then. Returns whether there
-// are several.
+// may change, to that place (LoweredStep::with_next). What they read is kept until then. Returns whether
+// there are several.
 bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Joined& joined);
 
 }  // namespace tg

@@ -32,9 +32,8 @@ struct Case {
   // Two gradients of weights with the chain of gradients between them, and what reads both.
   Case(DType t, std::int64_t n, bool is_parameter = false) {
     const Tensor x = g.input("x", {n, n}, t), y = g.input("y", {n, n}, t),
-                 w = is_parameter ? g.param(Parameter("w", Array({n, n}, t))) : x,
-                 first = matmul(w, y), next = softmax(matmul(x, y), -1), second = matmul(next, x),
-                 last = softmax(next, 0);
+                 w = is_parameter ? g.param(Parameter("w", Array({n, n}, t))) : x, first = matmul(w, y),
+                 next = softmax(matmul(x, y), -1), second = matmul(next, x), last = softmax(next, 0);
     steps = lowered(g, {squared_norm({first, second}), last}, joined);
   }
 };
@@ -51,8 +50,7 @@ TEST(ProductsLast, MovesThoseThatAreReadLater) {
 }
 
 TEST(ProductsLast, LeavesOthers) {
-  for (const auto& [t, n, parameter] :
-       {std::tuple{f32, 16, false}, {bf16, 264, false}, {bf16, 16, true}}) {
+  for (const auto& [t, n, parameter] : {std::tuple{f32, 16, false}, {bf16, 264, false}, {bf16, 16, true}}) {
     Case c(t, n, parameter);
     const std::vector<ValueId> before = results(c.steps);
     EXPECT_FALSE(products_last(c.g, c.steps, c.joined)) << name_of(t) << " " << n;
@@ -63,8 +61,8 @@ TEST(ProductsLast, LeavesOthers) {
 // What a concat would copy is read under another name.
 TEST(ProductsLast, LeavesWhatIsJoined) {
   Graph g;
-  const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x), y = softmax(concat({a, matmul(x, transpose(x, 0, 1))}, 0), -1),
-               b = matmul(x, softmax(x, 0));
+  const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x),
+               y = softmax(concat({a, matmul(x, transpose(x, 0, 1))}, 0), -1), b = matmul(x, softmax(x, 0));
   Joined joined;
   std::vector<LoweredStep> steps = lowered(g, {y, b}, joined);
   ASSERT_TRUE(joined.contains(a.id()));

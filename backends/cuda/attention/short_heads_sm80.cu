@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(2 * N) differentiate_short_heads(const __grid_
   {  // two threads for each query
     const int i = threadIdx.x / 2;
     const i64 at = i64{blockIdx.x} * x.L + i;
-    float u = i < x.L ? partial_dot<8>(x.o.at<S>(b, h) + i * x.o.row, x.z_o.at<S>(b, h) + i * x.z_o.row,
-                                       x.dv, threadIdx.x % 2, 2)
+    float u = i < x.L ? partial_dot<8>(x.o.at<S>(b, h) + i * x.o.row, x.z_o.at<S>(b, h) + i * x.z_o.row, x.dv,
+                                       threadIdx.x % 2, 2)
                       : 0.f;
     u = sum_over(u, 2);
     if (threadIdx.x % 2 == 0) {
@@ -165,7 +165,8 @@ void launch_short_backward(const Stream& s, const AttentionCall& x, const Worksp
   with_short_shape(x, [&](auto* type, auto n, auto d) {
     using S = std::remove_pointer_t<decltype(type)>;
     using At = ShortShape<n, d>;
-    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::bytes}, differentiate_short_heads<S, n, d>, x);
+    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::bytes}, differentiate_short_heads<S, n, d>,
+                 x);
   });
 }
 

@@ -127,15 +127,14 @@ __device__ __forceinline__ void ask_for_packs(const Tensors& a, i64 begin) {
   const i64 i = begin + 4 * threadIdx.x;
   if (a.read == Read::any || i >= a.count) return;
   for (const ListOperand* o : {&a.p, &a.g, &a.m, &a.v})
-    ptx::prefetch_line(static_cast<const char*>(o->data) +
-                       i * (o->type == DType::f32 ? 4 : 2));
+    ptx::prefetch_line(static_cast<const char*>(o->data) + i * (o->type == DType::f32 ? 4 : 2));
 }
 
 // Rows of the tables: `chunks` of `size` elements are the launch's own.
 template <class C>
-__global__ void __launch_bounds__(list_block) update(const Tensors* tensors, const Chunk* chunks, int count,
-                                                     i64 size, const __grid_constant__ Scalars scalars,
-                                                     Faults faults) {
+__global__ void __launch_bounds__(list_block)
+    update(const Tensors* tensors, const Chunk* chunks, int count, i64 size,
+           const __grid_constant__ Scalars scalars, Faults faults) {
   let_next_kernel_begin();
   ask_for_row(tensors, chunks, count);
   wait_for_kernel_before();

@@ -132,8 +132,8 @@ std::optional<FewSlices> few_slices(const Call& c, const Problem& p) {
       places.rank > 1 || m.number.rank > 1 || m.columns.rank > 1)
     return std::nullopt;
   const auto step = [](const auto& r, int operand) { return r.rank > 0 ? r.stride[0][operand] : 0; };
-  return FewSlices{static_cast<int>(p.count), p.limit, m.columns.numel, m.step, step(places, 0),
-                   step(m.number, 0), step(m.columns, 0), step(m.columns, 1)};
+  return FewSlices{static_cast<int>(p.count), p.limit,           m.columns.numel,    m.step,
+                   step(places, 0),           step(m.number, 0), step(m.columns, 0), step(m.columns, 1)};
 }
 
 void launch_rows(const Stream& s, const Call& c) {

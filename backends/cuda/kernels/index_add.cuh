@@ -36,8 +36,8 @@ struct Sums {
   }
 };
 
-// The same of few slices, as index_add has them, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the
-// order of j. Steps are those from one to the next of keys, indices, slices and elements of a slice.
+// The same of few slices, as index_add has them, without a sort: out[indices[j]·step + u] += Σ src[j, u] in
+// the order of j. Steps are those from one to the next of keys, indices, slices and elements of a slice.
 constexpr i64 most_few = 1024;
 struct FewSlices {
   int count;

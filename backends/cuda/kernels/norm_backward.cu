@@ -463,8 +463,8 @@ std::vector<SumLeft> sums_left(const Call& c) {
   std::vector<SumLeft> left;
   for (int i = 0; i < sums; ++i) {
     const Arg& to = c.out[static_cast<std::size_t>(1 + i)];
-    left.push_back({static_cast<const float*>(p.partial.get()) + i * n, to.data, to.dtype, to.layout.strides[0], n,
-                    static_cast<int>(p.parts), sums * n});
+    left.push_back({static_cast<const float*>(p.partial.get()) + i * n, to.data, to.dtype,
+                    to.layout.strides[0], n, static_cast<int>(p.parts), sums * n});
   }
   return left;
 }
@@ -483,7 +483,6 @@ void add_up(const Stream& s, std::span<const SumLeft> sums) {
 
 extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, &plan,
                                                &choice};
-extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, &plan,
-                                             &choice};
+extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, &plan, &choice};
 
 }  // namespace tg::cuda

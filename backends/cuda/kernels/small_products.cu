@@ -22,17 +22,17 @@ namespace {
 using tile::u32;
 
 constexpr int small_tile = 32, small_warps = 8, small_threads = 32 * small_warps;
-constexpr int small_chunk = 32;            // of k
-constexpr int operand_bytes = 2048;        // a chunk of one operand
-constexpr int sums_row = small_tile + 4;   // floats, with space between rows
+constexpr int small_chunk = 32;           // of k
+constexpr int operand_bytes = 2048;       // a chunk of one operand
+constexpr int sums_row = small_tile + 4;  // floats, with space between rows
 constexpr int sums_bytes = small_tile * sums_row * 4;
-constexpr int most_products = 32;          // of a launch
+constexpr int most_products = 32;  // of a launch
 
 // Lines of numbers that are neighbours in memory: rows of a matrix, or its columns.
 struct Lines {
   const unsigned short* data;
-  int step;       // from a line to the next
-  bool along_k;   // a line runs along k, and there is one for each row of a or column of b
+  int step;        // from a line to the next
+  bool along_k;    // a line runs along k, and there is one for each row of a or column of b
   bool in_pieces;  // lines are pieces of 16 aligned bytes
 };
 
@@ -50,10 +50,10 @@ struct SmallProducts {
   SmallProduct at[most];
 };
 
-// A chunk of an operand to shared memory by a warp: its numbers k0 … k0 + 31 of k and i0 … i0 + 31 of its other
-// axis, and zeros for those that there are not. Code that runs once has to be short.
-__device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, const Lines& x, int k0, int k, int i0,
-                                           int others) {
+// A chunk of an operand to shared memory by a warp: its numbers k0 … k0 + 31 of k and i0 … i0 + 31 of its
+// other axis, and zeros for those that there are not. Code that runs once has to be short.
+__device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, const Lines& x, int k0, int k,
+                                           int i0, int others) {
   const int first = x.along_k ? i0 : k0, lines = x.along_k ? others : k, from = x.along_k ? k0 : i0,
             numbers = x.along_k ? k : others;
   const int piece = tile::lane_id() % 4, at = from + 8 * piece;
@@ -80,8 +80,8 @@ __device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, con
 
 // sum += a chunk's product, [32, 32].
 template <class S>
-__device__ __forceinline__ void add_chunk(float (&sum)[2][4][4], tile::SharedTile<small_chunk> a, bool a_along_k,
-                                          tile::SharedTile<small_chunk> b, bool b_along_k) {
+__device__ __forceinline__ void add_chunk(float (&sum)[2][4][4], tile::SharedTile<small_chunk> a,
+                                          bool a_along_k, tile::SharedTile<small_chunk> b, bool b_along_k) {
   using T = tile::Terms<S, 1>;
 #pragma unroll
   for (int k = 0; k < small_chunk / 16; ++k) {
@@ -121,8 +121,7 @@ __global__ void __launch_bounds__(small_threads)
   const bool writes = i < p.m && j < p.n;
   Words<S, 4> added;
   wait_for_kernel_before();
-  if (writes && p.d && p.in_fours)
-    added = *reinterpret_cast<const Words<S, 4>*>(p.d + i64{i} * p.d_step + j);
+  if (writes && p.d && p.in_fours) added = *reinterpret_cast<const Words<S, 4>*>(p.d + i64{i} * p.d_step + j);
 
   float sum[2][4][4] = {};
   u32 at = own + 2 * operand_bytes, next = own;

@@ -30,7 +30,8 @@ template <class T>
 __device__ __forceinline__ void ask_for_row(const T* tensors, const Chunk* chunks, int count) {
   if (static_cast<int>(blockIdx.x) >= count) return;
   const char* row = reinterpret_cast<const char*>(tensors + chunks[blockIdx.x].tensor);
-  if (threadIdx.x * 128 < sizeof(T) + 127) ptx::prefetch_line(row + min(threadIdx.x * 128u, unsigned{sizeof(T) - 1}));
+  if (threadIdx.x * 128 < sizeof(T) + 127)
+    ptx::prefetch_line(row + min(threadIdx.x * 128u, unsigned{sizeof(T) - 1}));
 }
 
 // An operand's elements, numbered row-major.

@@ -159,7 +159,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
 
 // Few heads of short sequences, each a block's.
 TEST_F(CudaAttention, TakesShortHeads) {
-  const std::int64_t sizes[][4] = {{32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
+  const std::int64_t sizes[][4] = {
+      {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
   for (const auto& [L, T, d, dv] : sizes) {
     const Sizes n{1, 2, 2, L, T, d, dv};
     for (const bool projected : {false, true})

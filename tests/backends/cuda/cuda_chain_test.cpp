@@ -61,12 +61,12 @@ TEST(CudaChain, SmallStepsAreOneKernel) {
     Graph g;
     const Tensor targets = g.input("targets", {n}, i32), losses = g.input("losses", {n}, f32),
                  weights = g.input("weights", {n}, f64);
-    const Tensor count = maximum(sum(cast(not_equal(targets, -100), f32)), 1),
-                 mean = sum(losses) / count, share = losses * (1 / count),
-                 of_weights = cast(sum(weights), f32) + mean;
+    const Tensor count = maximum(sum(cast(not_equal(targets, -100), f32)), 1), mean = sum(losses) / count,
+                 share = losses * (1 / count), of_weights = cast(sum(weights), f32) + mean;
     Array t({n}, i32), l({n}, f32), w({n}, f64);
     for (std::int64_t i = 0; i < n; ++i)
-      t.set(i, i % 3 == 0 ? -100 : 5), l.set(i, static_cast<double>(i % 8) / 8), w.set(i, static_cast<double>(i % 5));
+      t.set(i, i % 3 == 0 ? -100 : 5), l.set(i, static_cast<double>(i % 8) / 8),
+          w.set(i, static_cast<double>(i % 5));
     const std::vector<Tensor> ts{mean, share, of_weights, transpose(reshape(share, {n, 1}), 0, 1) + 1};
     const std::vector<Feed> feeds{{targets, t}, {losses, l}, {weights, w}};
     const auto expected = eval(ts, feeds, {.device = Device::cpu()}),
@@ -78,7 +78,8 @@ TEST(CudaChain, SmallStepsAreOneKernel) {
             << n << " result " << i << " at " << k;
     const Program p = compile(g, ts, {.device = Device::cuda()});
     int kernels = 0;
-    for (std::size_t i = 0; i < p.steps().size(); ++i) kernels += p.choice(i).find("done by") == std::string::npos;
+    for (std::size_t i = 0; i < p.steps().size(); ++i)
+      kernels += p.choice(i).find("done by") == std::string::npos;
     EXPECT_EQ(kernels, 1) << p.text();
     EXPECT_NE(p.choice(0).find("small steps in one kernel"), std::string::npos) << p.choice(0);
   }

@@ -93,7 +93,8 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
       }
 }
 
-// Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is added.
+// Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is
+// added.
 TEST_F(CudaMatmul, GivesSmallProducts) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})

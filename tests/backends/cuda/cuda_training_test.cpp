@@ -104,7 +104,8 @@ TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
       return std::pair(left, training.memory());
     };
     const std::vector<Array> free = run(0).first;
-    const MemoryReport memory = run(std::size_t{1} << 30).second;  // with the order of steps that budgets begin with
+    const MemoryReport memory =
+        run(std::size_t{1} << 30).second;  // with the order of steps that budgets begin with
     bool has_products = false;
     for (const double less : {0.05, 0.3, 0.45, 0.55, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95}) {
       const auto budget = memory.peak() - static_cast<std::size_t>(less * static_cast<double>(memory.arena));
