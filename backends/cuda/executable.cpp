@@ -81,9 +81,10 @@ std::vector<Call> CudaExecutable::products_at(std::size_t first, const PrepareOp
 
 // How many steps from `first` on are small, but for one that is a sum for the product after it.
 std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptions& options) const {
-  const std::size_t n = small_steps_together(steps_.subspan(first), options.in_order || options.rows_alone);
-  const std::size_t end = first + n;
-  return n > 0 && end < steps_.size() && is_sum_for(steps_[end - 1], steps_[end]) ? n - 1 : n;
+  const bool in_order = options.in_order || options.rows_alone;
+  const std::size_t n = small_steps_together(steps_.subspan(first), in_order), end = first + n;
+  if (n == 0 || end == steps_.size() || !is_sum_for(steps_[end - 1], steps_[end])) return n;
+  return small_steps_together(steps_.subspan(first, n - 1), in_order);
 }
 
 // The steps from `first` on that one kernel computes: casts one after the other; small steps; small products
@@ -99,7 +100,7 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
     return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts)), &cast_list_kernel};
   if (const std::vector<Call> products = products_at(first, options); products.size() > 1)
     return {first, first + products.size() - 1, plan_small_products(products), &small_products_kernel};
-  if (const std::size_t small = small_steps_at(first, options); small > 1)
+  if (const std::size_t small = small_steps_at(first, options); small > 0)
     return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_),
             &small_steps_kernel};
   if (!options.in_order && !options.rows_alone && is_sum_of_few(steps_[first]))

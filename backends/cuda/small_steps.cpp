@@ -64,9 +64,11 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
     code +=
         chain_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
   } else {
-    code += "  __shared__ T part[" + step + "];\n  T sum = 0;\n" +
-            sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", step) +
-            "  part[threadIdx.x] = sum;\n  for (int half = " + step +
+    // By as many threads as its length asks for, not as the block has.
+    const std::string own = digits(threads_for({&s, 1}));
+    code += "  __shared__ T part[" + own + "];\n  if (threadIdx.x < " + own + ") {\n  T sum = 0;\n" +
+            sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", own) +
+            "  part[threadIdx.x] = sum;\n  }\n  for (int half = " + own +
             " / 2; half > 0; half /= 2) {\n    __syncthreads();\n"
             "    if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];\n  }\n"
             "  if (threadIdx.x == 0) out0[0] = narrow<" +
@@ -108,10 +110,11 @@ std::string choice_of_small_steps(const Call& c) {
 
 std::size_t small_steps_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;
+  bool sums = false;
   while (n < steps.size() && n < most_steps &&
          (is_small_chain(steps[n]) || (!in_their_order && is_small_sum(steps[n]))))
-    ++n;
-  return n;
+    sums = sums || is_small_sum(steps[n]), ++n;
+  return n > 1 || sums ? n : 0;
 }
 
 std::shared_ptr<const void> plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {

@@ -10,8 +10,9 @@
 namespace tg::cuda {
 
 // How many of the steps, from the first on, one block computes as fast as a kernel for each: chains, and sums
-// to one number, of at most 4,096 numbers. Sums are added in an order that depends on their length alone, but
-// not in that of the kernel for sums: `in_their_order`, there are none.
+// to one number, of at most 4,096 numbers. One is a sum, or none. A sum is added in an order that depends on
+// its operand alone, whatever is beside it, but not in that of the kernel for sums: `in_their_order`, there
+// are none.
 std::size_t small_steps_together(std::span<const Step> steps, bool in_their_order);
 
 // A plan of small_steps_kernel for such steps.

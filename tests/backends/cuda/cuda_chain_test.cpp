@@ -85,6 +85,22 @@ TEST(CudaChain, SmallStepsAreOneKernel) {
   }
 }
 
+// A sum has the same bits alone and beside longer steps.
+TEST(CudaChain, ASmallSumHasItsBitsInAnyCompany) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const std::int64_t n : {33, 100, 1000}) {
+    Graph g;
+    const Tensor x = g.input("x", {n}, f32), y = g.input("y", {4096}, f32), alone = sum(x),
+                 beside = sum(x) * 1, longer = exp(y) + sum(y);
+    Array xs({n}, f32), ys({4096}, f32);
+    for (Array* a : {&xs, &ys})
+      for (std::int64_t i = 0; i < a->numel(); ++i) a->set(i, std::sin(static_cast<double>(i * i % 1009)));
+    const std::vector<Feed> feeds{{x, xs}, {y, ys}};
+    const auto together = eval({beside, longer}, feeds, {.device = Device::cuda()});
+    EXPECT_TRUE(eval(alone, feeds, {.device = Device::cuda()}).same_bits(together[0])) << n;
+  }
+}
+
 // Rows alone keep the order of their sums, and long steps a kernel each.
 TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
