@@ -48,8 +48,11 @@ void CudaExecutable::plan_sums_left() {
       const std::string& op = steps_[first].op->name;
       if (!tasks_[first].kernel || (op != "layer_norm_backward" && op != "rms_norm_backward")) continue;
       const std::vector<SumLeft> more = sums_left(tasks_[first].call);
-      for (std::size_t i = 0; i < more.size(); ++i) outputs.push_back(&steps_[first].out[1 + i]);
-      left.insert(left.end(), more.begin(), more.end());
+      for (std::size_t i = 0; i < more.size(); ++i) {
+        if (steps_[first].reads[1 + i] == 0) continue;  // its memory is another value's soon
+        outputs.push_back(&steps_[first].out[1 + i]);
+        left.push_back(more[i]);
+      }
     }
   }
   add_up_before(steps_.size());

@@ -281,10 +281,11 @@ bool is_small_product(const Call& c) {
   if (m == 0 || n == 0 || k == 0 || k > longest || m > INT_MAX || n > INT_MAX) return false;
   if ((l.strides[1] != 1 && n > 1) || l.strides[0] < n || l.strides[0] > INT_MAX) return false;
   const Lines a = lines_of(c.in[0], 1), b = lines_of(c.in[1], 0);
-  const bool uneven = n % 8 != 0 && a.in_pieces && b.in_pieces;
-  return tiles_of(l) <= (uneven ? 16 : 2) * c.gpu.processors && a.step > 0 && b.step > 0 &&
+  const i64 tiles = tiles_of(l), processors = c.gpu.processors;
+  const bool few = tiles <= 2 * processors, uneven = n % 8 != 0 && a.in_pieces && b.in_pieces;
+  return (few || (uneven && tiles <= 16 * processors)) && a.step > 0 && b.step > 0 &&
          (c.in.size() < 3 || is_addend(c.in[2], y)) &&
-         (n % 8 != 0 || !c.written || !is_faster_by_rows_gemm(c));
+         ((few && n % 8 != 0) || !c.written || !is_faster_by_rows_gemm(c));
 }
 
 bool is_independent(const Call& product, std::span<const Call> before) {

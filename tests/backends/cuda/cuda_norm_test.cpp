@@ -131,4 +131,25 @@ TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
     }
 }
 
+// A sum that nobody reads is not added up: other values lie there.
+TEST_F(CudaNorm, WhatNobodyReadsIsLeft) {
+  const Gradients c{f32, 37, 64, true};
+  Graph apart, g;
+  const std::vector<Array> z = c.run(apart, c.record(apart)).first;
+  const Tensors in{g.constant(c.x), g.constant(c.gain), g.constant(c.shift)};
+  const Tensors all = gradients(sum(layer_norm(in[0], in[1], in[2]) * g.constant(c.z)), in);
+  // z_b is not asked for. Later values take its place, and are read after z_w.
+  const auto values_from = [&](Graph& graph) {
+    Tensors values;
+    for (int i = 0; i < 40; ++i) values.push_back(softmax(graph.constant(c.gain) * i, -1));
+    return values;
+  };
+  const Tensors later = values_from(g);
+  const Tensor of_weights = softmax(all[1], -1);
+  const std::vector<Array> got = values_of(g, {softmax(concat(later, 0), -1), of_weights});
+  Graph alone, after;
+  EXPECT_TRUE(got[0].same_bits(values_of(alone, {softmax(concat(values_from(alone), 0), -1)})[0]));
+  EXPECT_TRUE(got[1].same_bits(values_of(after, {softmax(after.constant(z[1]), -1)})[0]));
+}
+
 }  // namespace
