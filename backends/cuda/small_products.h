@@ -13,8 +13,8 @@ namespace tg::cuda {
 // on Hopper, with what is added to it or without, whose operands lie along rows or columns, of at most as
 // many tiles as two for each multiprocessor and not too long a k; of 16 for each if only rows of the result
 // begin at odd places, for which cuBLASLt has slow kernels. Not in programs of rows_alone, for k is cut into
-// slices by its length, and not if the kernels of few rows (rows_gemm.h) have it, unless n is no multiple of
-// 8: of those they have long code.
+// slices by its length, and not if the kernels of few rows (rows_gemm.h) have it, unless there are few tiles
+// and n is no multiple of 8: for those they have long code.
 bool is_small_product(const Call& call);
 
 // Whether one kernel can compute the product beside those `before` it: it neither reads nor overwrites what
