@@ -82,13 +82,31 @@ std::string instructions(const FusedAttrs& f) {
 
 }  // namespace
 
+std::string chain_types(DType compute, int vector, bool narrow_index) {
+  return std::string("typedef ") + compute_name(compute) + " T;\ntypedef " +
+         (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
+         "template <class S> struct alignas(sizeof(S) * " + digits(vector) + ") Vec { S at[" +
+         digits(vector) + "]; };\n";
+}
+
+std::string chain_library() {
+  return std::string(conversion_source) + pointwise_source;
+}
+
+// The kernel after this one may begin, and this one waits for the one before (begin_early in launch.cuh).
+const char* const chain_begins_early = R"(
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+)";
+
+// An ordinary cached load: otherwise all warps would queue for one address.
+const char* const chain_stopped = "  const bool stopped = fault && *fault != 0x7fffffff;\n";
+
 std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                         bool narrow_index) {
-  const std::string v = digits(vector);
-  std::string code = std::string(conversion_source) + pointwise_source + "typedef " +
-                     compute_name(f.compute) + " T;\ntypedef " +
-                     (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
-                     "template <class S> struct alignas(sizeof(S) * " + v + ") Vec { S at[" + v + "]; };\n" +
+  std::string code = chain_library() + chain_types(f.compute, vector, narrow_index) +
                      "extern \"C\" __global__ void __launch_bounds__(" + digits(chain_block) + ") chain(";
   // An output may share an input's memory: no operand is read through the read-only cache.
   for (std::size_t o = 0; o < out.size(); ++o)
@@ -96,15 +114,7 @@ std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<
   code += "const int* fault";
   for (std::size_t i = 0; i < in.size(); ++i)
     code += std::string(", const ") + storage(in[i].dtype) + "* " + numbered("in", i);
-  // The kernel after this one may begin, and this one waits for the one before (begin_early in launch.cuh).
-  code += R"() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-)";
-  // An ordinary cached load: otherwise all warps would queue for one address.
-  return code + "  const bool stopped = fault && *fault != 0x7fffffff;\n";
+  return code + ") {" + chain_begins_early + chain_stopped;
 }
 
 std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,

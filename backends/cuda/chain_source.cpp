@@ -63,9 +63,6 @@ int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out)
   return 1;
 }
 
-namespace {
-
-// The index of vector i along each axis, x0, x1, … from outermost to innermost.
 std::string indices(const Space& s, int vector) {
   std::string code = "      I rest = i;\n";
   for (std::size_t a = s.size.size(); a-- > 0;) {
@@ -76,7 +73,6 @@ std::string indices(const Space& s, int vector) {
   return code;
 }
 
-// The offset of vector i in operand o.
 std::string offset(const Space& s, std::size_t o, int vector) {
   if (s.is_linear(o)) return "i * (I)" + digits(vector);
   std::string e = "(I)0";
@@ -87,18 +83,15 @@ std::string offset(const Space& s, std::size_t o, int vector) {
   return e;
 }
 
-}  // namespace
-
-std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
-                         std::span<const Arg> out, bool narrow_index) {
+std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+                       std::span<const Arg> out, const std::string& start, const std::string& step) {
   const std::string t = digits(times);
   std::int64_t numel = 1;
   for (std::int64_t size : s.size) numel *= size;
   const std::string all = "(I)" + digits(numel / vector),
                     each = "    #pragma unroll\n    for (int n = 0; n < " + t + "; ++n) ";
-  std::string code = chain_begin(f, in, out, vector, narrow_index) + "  const I step = gridDim.x * (I)" +
-                     digits(chain_block) + ";\n  for (I first = blockIdx.x * (I)" + digits(chain_block) +
-                     " + threadIdx.x; first < " + all + "; first += step * " + t + ") {\n";
+  std::string code = "  const I step = " + step + ";\n  for (I first = " + start + "; first < " + all +
+                     "; first += step * " + t + ") {\n";
   bool all_linear = true;
   for (std::size_t o = 0; o < out.size() + in.size(); ++o) all_linear = all_linear && s.is_linear(o);
   const std::string place = "      const I i = first + n * step;\n      if (i >= " + all + ") break;\n" +
@@ -119,7 +112,24 @@ std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int ti
   if (!in.empty()) code += each + "{\n" + place + loads + "    }\n";
   const auto element = [&](std::size_t i) { return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]"); };
   return code + "    if (stopped) return;\n" + each + "{\n" + place +
-         chain_vector(f, in, out, vector, element) + stores + "    }\n  }\n}\n";
+         chain_vector(f, in, out, vector, element) + stores + "    }\n  }\n";
+}
+
+std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+                         std::span<const Arg> out, bool narrow_index) {
+  const std::string block = "(I)" + digits(chain_block);
+  return chain_begin(f, in, out, vector, narrow_index) +
+         chain_loop(f, s, vector, times, in, out, "blockIdx.x * " + block + " + threadIdx.x",
+                    "gridDim.x * " + block) +
+         "}\n";
+}
+
+std::string sum_loop(const Space& s, const std::string& start, const std::string& step) {
+  std::int64_t numel = 1;
+  for (std::int64_t size : s.size) numel *= size;
+  return "  for (I i = " + start + "; i < (I)" + digits(numel) + "; i += " + step + ") {\n" +
+         (s.is_linear(0) ? "" : indices(s, 1)) + "      sum += (T)widen(in0[" + offset(s, 0, 1) +
+         "]);\n  }\n";
 }
 
 }  // namespace tg::cuda

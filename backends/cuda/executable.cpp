@@ -11,6 +11,9 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
+#include "backends/cuda/small_products.h"
+#include "backends/cuda/small_steps.h"
+#include "backends/cuda/sum_of_few.h"
 #include "backends/cuda/turned_product.h"
 #include "core/compile/lower.h"
 #include "core/run/refusal.h"
@@ -22,7 +25,38 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     : gpu_(gpu), stream_(stream), staging_(staging), written_(steps), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   steps_ = steps;
-  while (tasks_.size() < steps.size()) add_tasks(options);
+  while (tasks_.size() < steps.size()) add_tasks(options), ends_.push_back(tasks_.size());
+  plan_sums_left();
+}
+
+// As late as one of them is read: then most of the others are there, too.
+void CudaExecutable::plan_sums_left() {
+  std::vector<SumLeft> left;
+  std::vector<const Arg*> outputs;  // of these sums
+  const auto add_up_before = [&](std::size_t step) {
+    if (!left.empty()) sums_left_.push_back({step, std::exchange(left, {})});
+    outputs.clear();
+  };
+  std::size_t first = 0;
+  for (const std::size_t end : ends_) {
+    const auto reads = [&](const Step& s) {
+      return std::ranges::any_of(outputs, [&](const Arg* out) { return meets(*out, s.in); });
+    };
+    if (std::any_of(steps_.begin() + static_cast<std::ptrdiff_t>(first),
+                    steps_.begin() + static_cast<std::ptrdiff_t>(end), reads))
+      add_up_before(first);
+    for (; first < end; ++first) {
+      const std::string& op = steps_[first].op->name;
+      if (!tasks_[first].kernel || (op != "layer_norm_backward" && op != "rms_norm_backward")) continue;
+      const std::vector<SumLeft> more = sums_left(tasks_[first].call);
+      for (std::size_t i = 0; i < more.size(); ++i) {
+        if (steps_[first].reads[1 + i] == 0) continue;  // its memory is another value's soon
+        outputs.push_back(&steps_[first].out[1 + i]);
+        left.push_back(more[i]);
+      }
+    }
+  }
+  add_up_before(steps_.size());
 }
 
 CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOptions& options) const {
@@ -37,9 +71,30 @@ bool CudaExecutable::is_of_rows(std::size_t step, const PrepareOptions& options)
   return steps_[step].op->name == "matmul" && is_product_of_rows(task_of(step, options).call);
 }
 
-// The steps from `first` on that one kernel computes: casts one after the other; a product with the sum or
-// norm before it, the gelu after it, or both; attention with what is added to its cache; a norm's gradient
-// with the sum after it. Without a plan it is the first step alone.
+// The calls of the steps from `first` on that are small products and need nothing of each other.
+std::vector<Call> CudaExecutable::products_at(std::size_t first, const PrepareOptions& options) const {
+  std::vector<Call> calls;
+  for (std::size_t i = first; i < steps_.size() && steps_[i].op->name == "matmul"; ++i) {
+    const Call c = task_of(i, options).call;
+    if (!is_small_product(c) || !is_independent(c, calls)) break;
+    if (i + 1 < steps_.size() && is_gelu_of(steps_[i], steps_[i + 1])) break;
+    calls.push_back(c);
+  }
+  return calls;
+}
+
+// How many steps from `first` on are small, but for one that is a sum for the product after it.
+std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptions& options) const {
+  const bool in_order = options.in_order || options.rows_alone;
+  const std::size_t n = small_steps_together(steps_.subspan(first), in_order), end = first + n;
+  if (n == 0 || end == steps_.size() || !is_sum_for(steps_[end - 1], steps_[end])) return n;
+  return small_steps_together(steps_.subspan(first, n - 1), in_order);
+}
+
+// The steps from `first` on that one kernel computes: casts one after the other; small steps; small products
+// that do not need each other's results; a product with the sum or norm before it, the gelu after it, or
+// both; attention with what is added to its cache; a norm's gradient with the sum after it. Without a plan it
+// is the first step alone.
 CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
@@ -47,6 +102,13 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
   const auto call = [&](std::size_t i) { return task_of(i, options).call; };
   if (const std::size_t casts = casts_together(steps_.subspan(first)); casts > 1)
     return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts)), &cast_list_kernel};
+  if (const std::vector<Call> products = products_at(first, options); products.size() > 1)
+    return {first, first + products.size() - 1, plan_small_products(products), &small_products_kernel};
+  if (const std::size_t small = small_steps_at(first, options); small > 0)
+    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_),
+            &small_steps_kernel};
+  if (!options.in_order && !options.rows_alone && is_sum_of_few(steps_[first]))
+    return {first, first, plan_sum_of_few(steps_[first], gpu_), &sum_of_few_kernel};
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
@@ -101,9 +163,13 @@ CudaExecutable::~CudaExecutable() {
 }
 
 void CudaExecutable::enqueue(std::size_t step) {
+  const Stream stream{stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}};
+  for (const AddUp& a : sums_left_)
+    if (a.before == step) add_up(stream, a.sums);
+  if (step == tasks_.size()) return;
   const Task& t = tasks_[step];
   if (!t.kernel) return;
-  t.kernel->launch({stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}}, t.call);
+  t.kernel->launch(stream, t.call);
   if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess)
     fail(status, steps_[step].name + " " + at_line(steps_[step].where));
 }
@@ -134,6 +200,7 @@ cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
     stamp(0);
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
       enqueue(i);
+      if (i + 1 == tasks_.size()) enqueue(i + 1);
       stamp(i + 1);
     }
   } catch (...) {
@@ -165,6 +232,7 @@ void CudaExecutable::run_stepwise() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     nvtxRangePushA(steps_[i].name.c_str());
     enqueue(i);
+    if (i + 1 == tasks_.size()) enqueue(i + 1);
     const cudaError_t status = cudaStreamSynchronize(stream_);
     nvtxRangePop();
     if (status != cudaSuccess) fail(status, steps_[i].name + " " + at_line(steps_[i].where));

@@ -5,6 +5,7 @@
 
 #include "backends/cuda/host_kernel.h"
 #include "backends/cuda/staging.h"
+#include "backends/cuda/sums_left.h"
 #include "backends/cuda/transfer.h"
 #include "backends/cuda/written_memory.h"
 
@@ -49,10 +50,14 @@ class CudaExecutable final : public Executable {
     const Kernel* kernel = nullptr;  // null: that of the step that makes all
   };
   bool is_of_rows(std::size_t step, const PrepareOptions& options) const;  // a product of rows (epilogue.h)
+  std::vector<Call> products_at(std::size_t first, const PrepareOptions& options) const;
+  std::size_t small_steps_at(std::size_t first, const PrepareOptions& options) const;
   Joint joint_at(std::size_t first, const PrepareOptions& options) const;
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);
   Task task_of(std::size_t step, const PrepareOptions& options) const;
+  // Finds where what kernels leave undone has to be done (sums_left.h), when all tasks are there.
+  void plan_sums_left();
   void enqueue(std::size_t step);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
@@ -62,6 +67,12 @@ class CudaExecutable final : public Executable {
   cudaStream_t stream_;
   Staging& staging_;
   std::vector<Task> tasks_;
+  std::vector<std::size_t> ends_;  // of each group of steps that one kernel computes: the step after it
+  struct AddUp {
+    std::size_t before;  // this step
+    std::vector<SumLeft> sums;
+  };
+  std::vector<AddUp> sums_left_;  // in the order of steps
   std::size_t workspace_bytes_ = 0;
   ProgramMemory memory_{};
   std::span<const Step> steps_;

@@ -14,6 +14,7 @@
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/rows_gemm.h"
+#include "backends/cuda/small_products.h"
 #include "backends/cuda/stopwatch.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
@@ -109,6 +110,7 @@ struct Plan {
   bool own = false;           // use our own kernel, for any strides
   bool rows = false;          // use rows_gemm
   RowsContext of_rows;        // what that computes in addition
+  bool small = false;         // use multiply_small
   bool bias = false;          // D is one row for all
   std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
   bool keeps = false;         // the result before gelu_tanh is needed too
@@ -267,6 +269,8 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
     if (call.written) p.of_rows.written = *call.written;
     return made;
   }
+  p.small = !gelu && is_small_product(call);
+  if (p.small) return made;
   Product& x = p.product;
   x = product_of(call);
   merge_batch(x);
@@ -327,6 +331,7 @@ void launch(const Stream& s, const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
   const Product& x = p.product;
   if (p.rows) return rows_gemm(s, call, p.of_rows);
+  if (p.small) return multiply_small(s, call);
   if (p.own) return multiply_strided(s, call);
   const DType t = call.out[0].dtype;
   const bool adds = x.has_d && !p.bias;
@@ -351,6 +356,7 @@ void launch(const Stream& s, const Call& call) {
 std::string choice(const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
   if (p.rows) return rows_gemm_choice(call, p.of_rows);
+  if (p.small) return "one small product";
   if (p.own) return "plain kernel for any strides";
   std::string s = "cuBLASLt";
   const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t what) {
@@ -423,7 +429,7 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
 
 // cuBLASLt's order of additions depends on the number of rows.
 bool is_product_of_rows(const Call& call) {
-  return call.rows_alone || (call.written && is_faster_by_rows_gemm(call));
+  return call.rows_alone || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
 }
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {

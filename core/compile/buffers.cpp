@@ -88,9 +88,12 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
   BufferList buffers(graph, joined);
   for (std::size_t i = 0; i < assign.size(); ++i)
     if (directly[i]) buffers.in_parameter(outputs.assigned[i], assign[i].target);
+  // The last of the steps that may be computed together with a step: until then it may read its inputs.
+  std::vector<int> end(steps.size());
+  for (int s = static_cast<int>(steps.size()); s-- > 0;) end[s] = steps[s].with_next ? end[s + 1] : s;
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
     for (ValueId v : steps[s].out) buffers.use(v, s);
-    for (ValueId v : steps[s].in) buffers.use(v, s);
+    for (ValueId v : steps[s].in) buffers.use(v, end[s]);
     if (s > 0 && reads_what_is_assigned(graph, steps[s - 1], steps[s]))
       for (std::size_t i = 1; i < steps[s - 1].in.size(); i += 2) buffers.use(steps[s - 1].in[i], s);
     if (s > 0 && may_round_otherwise(graph, steps[s - 1], steps[s]))

@@ -15,6 +15,7 @@
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
+#include "core/compile/products_last.h"
 #include "core/compile/recompute.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
@@ -54,13 +55,25 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
 // all for its backward pass does not.
 void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
                      Program::State& state) {
-  constexpr std::size_t most = std::size_t{8} << 20;
+  constexpr std::size_t most = std::size_t{32} << 20;
   std::vector<LoweredStep> reordered = steps;
   if (!casts_first(graph, reordered, most)) return;
   Placed then = placed(graph, reordered, known, true, state);
   const bool needs_more = then.plan.report.arena > p.plan.report.arena;
   if (!needs_more) steps = std::move(reordered);
   p = needs_more ? placed(graph, steps, known, true, state) : std::move(then);
+}
+
+// Puts small products where they are read, if that takes little memory.
+void put_products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
+                       Program::State& state) {
+  constexpr std::size_t most = std::size_t{8} << 20;
+  std::vector<LoweredStep> reordered = steps;
+  if (!products_last(graph, reordered, known.joined)) return;
+  Placed then = placed(graph, reordered, known, true, state);
+  const bool needs_much = then.plan.report.arena > p.plan.report.arena + most;
+  if (!needs_much) steps = std::move(reordered);
+  p = needs_much ? placed(graph, steps, known, true, state) : std::move(then);
 }
 
 // The steps in another order, and more of them, if the program, placed as they are, needs more than the
@@ -112,8 +125,10 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
 
   // Steps → buffers → places.
   Placed p = placed(graph, steps, known, reuse, *state);
-  if (reuse && options.fuse && state->device.kind != Device::cpu_kind)
+  if (reuse && options.fuse && state->device.kind != Device::cpu_kind) {
+    if (options.memory_budget == 0 && !options.rows_alone) put_products_last(graph, steps, known, p, *state);
     put_casts_first(graph, steps, known, p, *state);
+  }
   if (reuse && options.memory_budget > 0) {
     const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
     if (r.arena < r.before) p = placed(graph, steps, known, reuse, *state);

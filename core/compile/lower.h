@@ -42,7 +42,8 @@ struct LoweredStep {
   std::vector<ValueId> in, out;
   NodeId node;  // the node it computes, the last one of a chain; gives the source line and the name
   std::optional<Parameter> target =
-      {};  // of a copy at the end of a run: it writes this parameter, and `out` is empty
+      {};                  // of a copy at the end of a run: it writes this parameter, and `out` is empty
+  bool with_next = false;  // a backend may compute it together with the step after it, in any order
 };
 
 // Whether a chain may use a value that it computed without storing it. Not if storing would change the value,

@@ -5,6 +5,7 @@
 #include "backends/cuda/attention/checks.cuh"
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/short_heads.h"
 #include "backends/cuda/table.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
@@ -63,7 +64,14 @@ void run_chosen(const Stream& s, Choice c, const void* plan) {
   forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
 }
 
+// Not with rows_alone: whether there are few heads depends on the batch.
+bool is_of_short_heads(const Choice& c, const Call& call) {
+  return c.path == Path::hopper && !call.rows_alone && takes_short_heads(c.x, call.gpu);
+}
+
 void run_forward(const Stream& s, const Call& call) {
+  if (const Choice c(call, s.workspace); is_of_short_heads(c, call))
+    return launch_short_forward(s, c.x, c.work, nullptr);
   run_chosen(s, Choice(call, s.workspace), call.plan);
 }
 void run_paged(const Stream& s, const Call& call) {
@@ -72,6 +80,7 @@ void run_paged(const Stream& s, const Call& call) {
 
 void run_backward(const Stream& s, const Call& call) {
   const Choice c(call, s.workspace);
+  if (is_of_short_heads(c, call)) return launch_short_backward(s, c.x, c.work, nullptr);
   launch_checks(s, c.x);
   if (c.split) launch_split(s, c.x, *c.split);
   if (c.path != Path::hopper) launch_row_stats(s, c.x, c.work, c.powers());
@@ -99,7 +108,8 @@ std::shared_ptr<const void> plan_of_paged(const Call& call) {
   return plan_of_chosen(paged_choice(call));
 }
 std::string choice_of(const Call& call) {
-  return Choice(call).in_words();
+  const Choice c(call);
+  return is_of_short_heads(c, call) ? "tensor cores, short sequences" : c.in_words();
 }
 std::string choice_of_paged(const Call& call) {
   return paged_choice(call).in_words();

@@ -57,20 +57,22 @@ __device__ __forceinline__ double scalar(const void* data, DType type) {
   return is_float(type) ? load_as<double>(data, type, 0) : static_cast<double>(load_as<i64>(data, type, 0));
 }
 
-// What is the same for all elements: computed in f64 by one thread, then rounded.
+// What is the same for all elements: computed in f64 by two threads, for a power takes long, then rounded.
 template <class C>
 struct Factors {
   double rate;
   C scale, pace, correction, b1, b2, c1, c2, eps;
   bool taken;
 
-  __device__ void make(const Scalars& a) {
+  __device__ void make_correction(const Scalars& a) {
+    correction = static_cast<C>(1 / sqrt(1 - pow(a.beta2, scalar(a.t, a.t_type))));
+  }
+  __device__ void make_others(const Scalars& a) {
     const double t = scalar(a.t, a.t_type), factor = scalar(a.scale, a.scale_type);
     rate = scalar(a.rate, a.rate_type);
     taken = factor != 0;
     scale = static_cast<C>(factor);
     pace = static_cast<C>(rate / (1 - pow(a.beta1, t)));
-    correction = static_cast<C>(1 / sqrt(1 - pow(a.beta2, t)));
     b1 = static_cast<C>(a.beta1), c1 = static_cast<C>(1 - a.beta1);
     b2 = static_cast<C>(a.beta2), c2 = static_cast<C>(1 - a.beta2);
     eps = static_cast<C>(a.eps);
@@ -120,19 +122,34 @@ __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep
   update_each(f, keep, a, packs * V, end);
 }
 
-// Rows of the tables: `chunks` are the launch's own.
+// What a thread reads first, of packs of four, to the first-level cache.
+__device__ __forceinline__ void ask_for_packs(const Tensors& a, i64 begin) {
+  const i64 i = begin + 4 * threadIdx.x;
+  if (a.read == Read::any || i >= a.count) return;
+  for (const ListOperand* o : {&a.p, &a.g, &a.m, &a.v})
+    ptx::prefetch_line(static_cast<const char*>(o->data) + i * (o->type == DType::f32 ? 4 : 2));
+}
+
+// Rows of the tables: `chunks` of `size` elements are the launch's own.
 template <class C>
-__global__ void __launch_bounds__(list_block) update(const Tensors* tensors, const Chunk* chunks, int count,
-                                                     const __grid_constant__ Scalars scalars, Faults faults) {
-  begin_early();
+__global__ void __launch_bounds__(list_block)
+    update(const Tensors* tensors, const Chunk* chunks, int count, i64 size,
+           const __grid_constant__ Scalars scalars, Faults faults) {
+  let_next_kernel_begin();
+  ask_for_row(tensors, chunks, count);
+  wait_for_kernel_before();
   __shared__ Factors<C> f;
-  if (faults.any()) return;
-  if (threadIdx.x == 0) f.make(scalars);
+  const bool stopped = faults.any();
+  if (threadIdx.x == 0) f.make_others(scalars);
+  if (threadIdx.x == 32) f.make_correction(scalars);
+  if (size == short_chunk && static_cast<int>(blockIdx.x) < count)
+    ask_for_packs(tensors[chunks[blockIdx.x].tensor], chunks[blockIdx.x].number * size);
   __syncthreads();
+  if (stopped) return;
   for (int c = blockIdx.x; c < count; c += gridDim.x) {
     const Tensors& a = tensors[chunks[c].tensor];
-    const i64 begin = chunks[c].number * list_chunk;
-    const i64 end = begin + list_chunk < a.count ? begin + list_chunk : a.count;
+    const i64 begin = chunks[c].number * size;
+    const i64 end = begin + size < a.count ? begin + size : a.count;
     const C keep = static_cast<C>(1 - f.rate * a.weight_decay);
     if constexpr (std::is_same_v<C, float>) {
       switch (a.read) {
@@ -160,18 +177,22 @@ struct AdamWPlan {
   std::shared_ptr<const Tensors> tensors;
   std::shared_ptr<const Chunk> chunks;  // those computed in f32, then those in f64
   std::size_t single = 0, wide = 0;     // their numbers
+  i64 size = list_chunk;                // of a chunk
 };
 
 std::shared_ptr<const void> plan_adamw(const Call& c) {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
   std::vector<Tensors> tensors;
   std::vector<Chunk> single, wide;
+  auto p = std::make_shared<AdamWPlan>();
+  i64 all = 0;
+  for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) all += c.in[i * adamw_ins].layout.numel();
+  p->size = chunk_of(all, c.gpu);
   for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) {
     const Arg *in = &c.in[i * adamw_ins], *out = &c.out[i * adamw_outs];
     tensors.emplace_back(in, out, attrs.weight_decay[i]);
-    add_chunks(in->dtype == DType::f64 ? wide : single, i, tensors[i].count);
+    add_chunks(in->dtype == DType::f64 ? wide : single, i, tensors[i].count, p->size);
   }
-  auto p = std::make_shared<AdamWPlan>();
   p->single = single.size(), p->wide = wide.size();
   single.insert(single.end(), wide.begin(), wide.end());
   p->tensors = on_device(tensors);
@@ -187,10 +208,10 @@ void launch_adamw(const Stream& s, const Call& c) {
                   scalars[2].dtype, attrs.beta1,     attrs.beta2,     attrs.eps};
   if (p.single > 0)
     launch_early(s, {list_grid(p.single, s.gpu), list_block}, update<float>, p.tensors.get(), p.chunks.get(),
-                 static_cast<int>(p.single), a, s.faults);
+                 static_cast<int>(p.single), p.size, a, s.faults);
   if (p.wide > 0)
     launch_early(s, {list_grid(p.wide, s.gpu), list_block}, update<double>, p.tensors.get(),
-                 p.chunks.get() + p.single, static_cast<int>(p.wide), a, s.faults);
+                 p.chunks.get() + p.single, static_cast<int>(p.wide), p.size, a, s.faults);
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ struct CastTensor {
 template <class S>
 __global__ void __launch_bounds__(list_block)
     cast_list(const CastTensor* tensors, const Chunk* chunks, int count) {
-  begin_early();
+  let_next_kernel_begin();
+  ask_for_row(tensors, chunks, count);
+  wait_for_kernel_before();
   for (int c = blockIdx.x; c < count; c += gridDim.x) {
     const CastTensor t = tensors[chunks[c].tensor];
     const i64 begin = chunks[c].number * list_chunk + pack * threadIdx.x;

@@ -2,8 +2,9 @@
 // by key (a stable sort), and the sorted list is divided into chunks of a fixed length: a thread sums a
 // chunk's sources for one unit of a slice. If a key lies within one chunk, its sum goes straight to out. If
 // it spans several, its sums are partial, and a second kernel adds them up. All sums are in the compute type,
-// in an order that only depends on the shapes.
+// in an order that only depends on the shapes. Few slices are added without a sort (add_few).
 #include <cub/device/device_radix_sort.cuh>
+#include <optional>
 
 #include "backends/cuda/kernels/index_add.cuh"
 #include "ops/index.h"
@@ -123,11 +124,24 @@ void add_up(const Stream& s, const Call& c, Problem& p, Additions& a) {
   sum_up(s, c.out[0], c.in[2], m, p.v, s.workspace + a.bytes);
 }
 
+// If they are so few that to look at all indices for each key takes less time than a sort, and lie evenly.
+std::optional<FewSlices> few_slices(const Call& c, const Problem& p) {
+  const Region<1> places = region_of(c.in[1].layout);
+  const Sums& m = p.sums;
+  if (p.count > most_few || p.count * p.limit > i64{1} << 20 || m.columns.numel > i64{32} * 65535 ||
+      places.rank > 1 || m.number.rank > 1 || m.columns.rank > 1)
+    return std::nullopt;
+  const auto step = [](const auto& r, int operand) { return r.rank > 0 ? r.stride[0][operand] : 0; };
+  return FewSlices{static_cast<int>(p.count), p.limit,           m.columns.numel,    m.step,
+                   step(places, 0),           step(m.number, 0), step(m.columns, 0), step(m.columns, 1)};
+}
+
 void launch_rows(const Stream& s, const Call& c) {
   const Arg &x = c.in[0], &out = c.out[0];
   if (out.data != x.data) copy(s, out, x);
   Problem p = rows_problem(c);
   if (p.count == 0) return;
+  if (const auto few = few_slices(c, p)) return add_few(s, c.in[1], c.in[2], out, *few);
   Additions a(p.count, p.limit, s.workspace);
   launch_early(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_rows, Indices(c.in[1]),
                region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);

@@ -36,6 +36,15 @@ struct Sums {
   }
 };
 
+// The same of few slices, as index_add has them, without a sort: out[indices[j]·step + u] += Σ src[j, u] in
+// the order of j. Steps are those from one to the next of keys, indices, slices and elements of a slice.
+constexpr i64 most_few = 1024;
+struct FewSlices {
+  int count;
+  i64 limit, columns, step, index_step, src_step, out_column, src_column;
+};
+void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const FewSlices& m);
+
 // Elements of the largest unit that is summed at once.
 inline int sums_unit(DType t) {
   const std::size_t loaded = 16 / size_of(t), held = 32 / size_of(compute_type(t));

@@ -122,6 +122,63 @@ __global__ void __launch_bounds__(threads_per_block)
   to = narrow<S>(widen(to) + widen(src[at[1]]));
 }
 
+// A warp for each key and 32 elements of a slice: it finds the positions of its key, and then adds their
+// slices in that order. Short code, for it runs once.
+constexpr int few_warps = 8;
+template <class S>
+__global__ void __launch_bounds__(32 * few_warps)
+    add_slices(S* out, const S* src, Indices indices, const __grid_constant__ FewSlices m, Faults faults) {
+  begin_early();
+  using C = compute_t<S>;
+  __shared__ unsigned short positions[few_warps][most_few];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const i64 key = i64{blockIdx.x} * few_warps + warp, element = i64{blockIdx.y} * 32 + lane;
+  int found = 0;
+  constexpr int together = 4;  // indices that a lane asks for at once
+#pragma unroll 1
+  for (int first = 0; first < m.count; first += 32 * together) {
+    i64 index[together];
+#pragma unroll
+    for (int a = 0; a < together; ++a) {
+      const int j = first + 32 * a + lane;
+      index[a] = j < m.count ? indices[j * m.index_step] : -1;
+    }
+#pragma unroll
+    for (int a = 0; a < together; ++a) {
+      const bool is_mine = index[a] == key;
+      const unsigned mine = __ballot_sync(~0u, is_mine);
+      if (is_mine)
+        positions[warp][found + __popc(mine & ((1u << lane) - 1))] =
+            static_cast<unsigned short>(first + 32 * a + lane);
+      found += __popc(mine);
+    }
+  }
+  __syncwarp();
+  if (found > 0 && key < m.limit && element < m.columns) {
+    S& to = out[key * m.step + element * m.out_column];
+    const S before = to;
+    src += element * m.src_column;
+    C total = 0;
+    constexpr int ahead = 4;  // numbers read at once
+#pragma unroll 1
+    for (int n = 0; n < found; n += ahead) {
+      S x[ahead];
+#pragma unroll
+      for (int a = 0; a < ahead; ++a)
+        if (n + a < found) x[a] = src[positions[warp][n + a] * m.src_step];
+#pragma unroll
+      for (int a = 0; a < ahead; ++a)
+        if (n + a < found) total += widen(x[a]);
+    }
+    to = narrow<S>(widen(before) + total);
+  }
+  // Of indices that are out of range one block says so.
+  if (blockIdx.x > 0 || blockIdx.y > 0) return;
+#pragma unroll 1
+  for (int j = threadIdx.x; j < m.count; j += 32 * few_warps)
+    faults.check_index(indices[j * m.index_step], m.limit, j);
+}
+
 // Calls f with a null pointer of the storage type, for all dtypes but booleans.
 template <class F>
 void with_number(DType t, F&& f) {
@@ -145,6 +202,16 @@ void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int 
     const dim3 grid(static_cast<unsigned>(m.chunks), blocks_for(width, across));
     launch_early(s, {grid, threads_per_block}, sum_partials<S>, reinterpret_cast<S*>(out.data),
                  reinterpret_cast<const compute_t<S>*>(partial), m, v, across);
+  });
+}
+
+void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const FewSlices& m) {
+  if (m.limit == 0 || m.columns == 0) return;
+  with_number(out.dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    const dim3 grid(blocks_for(m.limit, few_warps), blocks_for(m.columns, 32));
+    launch_early(s, {grid, 32 * few_warps}, add_slices<S>, reinterpret_cast<S*>(out.data),
+                 reinterpret_cast<const S*>(src.data), Indices(indices), m, s.faults);
   });
 }
 

@@ -1,8 +1,10 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
-// adds up its rows, then a second launch adds up the blocks.
+// adds up its rows, then a second launch adds up the blocks, of few blocks for several norms (sums_left.h).
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
+#include "backends/cuda/sums_left.h"
+#include "backends/cuda/table.h"
 
 namespace tg::cuda {
 
@@ -174,6 +176,37 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
   }
 }
 
+// Columns of 32 sums each; eight threads share the parts of a column.
+constexpr int most_sums = 32, sum_columns_of_block = 32, sum_groups = 8;
+struct SumsLeft {
+  int count;
+  struct {
+    SumLeft sum;
+    int first;  // the number of its first block
+  } at[most_sums];
+};
+__global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
+    add_up_parts(const __grid_constant__ SumsLeft all) {
+  begin_early();
+  __shared__ float of_group[sum_groups][sum_columns_of_block];
+  int nth = 0;
+  while (nth + 1 < all.count && all.at[nth + 1].first <= static_cast<int>(blockIdx.x)) ++nth;
+  const SumLeft& s = all.at[nth].sum;
+  const int x = threadIdx.x % sum_columns_of_block, group = threadIdx.x / sum_columns_of_block,
+            i = (static_cast<int>(blockIdx.x) - all.at[nth].first) * sum_columns_of_block + x;
+  float sum = 0;
+  if (i < s.n) {
+    const int end = s.parts * (group + 1) / sum_groups;
+#pragma unroll 8
+    for (int p = s.parts * group / sum_groups; p < end; ++p) sum += s.partial[i64{p} * s.stride + i];
+  }
+  of_group[group][x] = sum;
+  __syncthreads();
+  if (group > 0 || i >= s.n) return;
+  for (int g = 1; g < sum_groups; ++g) sum += of_group[g][x];
+  store_as(s.to, s.type, i * s.step, sum);
+}
+
 // The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
@@ -266,11 +299,16 @@ i64 parts_of(i64 n, i64 rows, std::size_t element_size, const Gpu& gpu) {
   return teams.grid(rows, gpu.processors * per_processor);
 }
 
+bool is_short(const Gradient& a) {
+  for (const RowLayout* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale, &a.other, &a.total})
+    if (!evenly_spaced(*r)) return false;
+  return true;
+}
+
 // True if the rows are short enough and aligned. Sets `parts` to the number of blocks.
 template <class S, bool centred>
 bool run_short(const Stream& s, const Gradient& a, i64& parts) {
-  for (const RowLayout* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale, &a.other, &a.total})
-    if (!evenly_spaced(*r)) return false;
+  if (!is_short(a)) return false;
   return with_short<S>(a.n, [&](auto V, auto K) {
     parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
     const auto shared = static_cast<std::size_t>(a.n) * (1 + short_gradient_warps) * sizeof(compute_t<S>);
@@ -278,12 +316,6 @@ bool run_short(const Stream& s, const Gradient& a, i64& parts) {
                  differentiate_short<S, centred, V, K>, a);
   });
 }
-
-// The sum of z_x and another tensor, both contiguous.
-struct WithSum {
-  Arg other, total;
-  bool writes_z_x;
-};
 
 // Whether rows are held in registers.
 template <class S>
@@ -310,14 +342,53 @@ Gradient gradient_of(const Call& c) {
   return a;
 }
 
+struct GradientPlan {
+  // The sum of z_x and another tensor, both contiguous; null: there is none.
+  struct WithSum {
+    Arg other, total;
+    bool writes_z_x;
+  };
+  std::optional<WithSum> with;
+  i64 parts = 0;                  // of the sums that are left, in memory of their own; 0: none are
+  std::shared_ptr<void> partial;  // [parts, sums, n], f32
+};
+
+bool is_centred(const Call& c) {
+  return c.in.size() == std::size_t{4} + c.attrs->as<NormAttrs>().weight;
+}
+
+template <class S>
+i64 parts_left(const Gradient& a, const Gpu& gpu) {
+  constexpr i64 most = 16384;  // numbers, of each norm
+  if (sizeof(compute_t<S>) > 4 || a.n == 0 || a.rows == 0 || !is_held<S>(a) || !is_short(a)) return 0;
+  i64 parts = 0;
+  with_short<S>(a.n,
+                [&](auto V, auto K) { parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, gpu); });
+  const i64 numbers = parts * (a.weight_gradient + a.bias) * a.n;
+  return numbers <= most ? numbers > 0 ? parts : 0 : 0;
+}
+
+std::shared_ptr<GradientPlan> plan_of(const Call& c) {
+  const Gradient a = is_centred(c) ? gradient_of<true>(c) : gradient_of<false>(c);
+  auto p = std::make_shared<GradientPlan>();
+  with_float(c.in[0].dtype, [&](auto* type) { p->parts = parts_left<pointee_t<decltype(type)>>(a, c.gpu); });
+  if (p->parts > 0)
+    p->partial = zeros_on_device(static_cast<std::size_t>(p->parts * (a.weight_gradient + a.bias) * a.n) * 4);
+  return p;
+}
+std::shared_ptr<const void> plan(const Call& c) {
+  return plan_of(c);
+}
+
 template <bool centred>
 void run_norm_backward(const Stream& s, const Call& c) {
   Gradient a = gradient_of<centred>(c);
-  a.partial = s.workspace;
-  if (const auto* with = static_cast<const WithSum*>(c.plan)) {
+  const auto& plan = *static_cast<const GradientPlan*>(c.plan);
+  a.partial = plan.parts > 0 ? plan.partial.get() : s.workspace;
+  if (plan.with) {
     const int last = c.out[0].layout.rank() - 1;
-    a.other = RowLayout(with->other, last), a.total = RowLayout(with->total, last);
-    if (!with->writes_z_x) a.z_x.data = nullptr;
+    a.other = RowLayout(plan.with->other, last), a.total = RowLayout(plan.with->total, last);
+    if (!plan.with->writes_z_x) a.z_x.data = nullptr;
   }
   if (a.n == 0) return;
   const int sums = a.weight_gradient + a.bias;
@@ -343,6 +414,7 @@ void run_norm_backward(const Stream& s, const Call& c) {
       launch_early(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
                    differentiate<S, centred, ReadRow<S, 2>>, a);
     });
+  if (plan.parts > 0) return;
   const i64 bytes = wide ? 8 : 4;
   for (int which = 0; which < sums; ++which)
     sum_parts(s, s.workspace + which * a.n * bytes, wide, a.n, parts, sums * a.n,
@@ -359,7 +431,7 @@ std::size_t partials_of_weights(const Call& c) {
 }
 
 std::string choice(const Call& c) {
-  const auto* with = static_cast<const WithSum*>(c.plan);
+  const auto& with = static_cast<const GradientPlan*>(c.plan)->with;
   return !with              ? ""
          : with->writes_z_x ? "with the sum after it"
                             : "with the sum after it, and nothing but the sum";
@@ -368,8 +440,7 @@ std::string choice(const Call& c) {
 }  // namespace
 
 std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
-  const bool centred = c.in.size() == std::size_t{4} + c.attrs->as<NormAttrs>().weight;
-  const Gradient a = centred ? gradient_of<true>(c) : gradient_of<false>(c);
+  const Gradient a = is_centred(c) ? gradient_of<true>(c) : gradient_of<false>(c);
   bool held = false;
   with_float(c.in[0].dtype, [&](auto* type) { held = is_held<pointee_t<decltype(type)>>(a); });
   // A thread reads a row's numbers, and writes them then; what all read, or is written otherwise, lies apart.
@@ -379,13 +450,39 @@ std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool w
                      !meets(total, c.out.subspan(writes_z_x ? 0 : 1));
   if (!held || !apart) return nullptr;
   const Layout rows = row_major(z_x.layout.shape);
-  return std::make_shared<WithSum>(
-      WithSum{{other.dtype, rows, other.data}, {total.dtype, rows, total.data}, writes_z_x});
+  const std::shared_ptr<GradientPlan> p = plan_of(c);
+  p->with = {{other.dtype, rows, other.data}, {total.dtype, rows, total.data}, writes_z_x};
+  return p;
 }
 
-extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, nullptr,
+std::vector<SumLeft> sums_left(const Call& c) {
+  const auto& p = *static_cast<const GradientPlan*>(c.plan);
+  if (p.parts == 0) return {};
+  const auto& attrs = c.attrs->as<NormAttrs>();
+  const int sums = attrs.weight_gradient + attrs.bias, n = static_cast<int>(c.in[0].layout.shape.back());
+  std::vector<SumLeft> left;
+  for (int i = 0; i < sums; ++i) {
+    const Arg& to = c.out[static_cast<std::size_t>(1 + i)];
+    left.push_back({static_cast<const float*>(p.partial.get()) + i * n, to.data, to.dtype,
+                    to.layout.strides[0], n, static_cast<int>(p.parts), sums * n});
+  }
+  return left;
+}
+
+void add_up(const Stream& s, std::span<const SumLeft> sums) {
+  for (; !sums.empty(); sums = sums.subspan(std::min<std::size_t>(sums.size(), most_sums))) {
+    SumsLeft all{};
+    unsigned blocks = 0;
+    for (const SumLeft& sum : sums.first(std::min<std::size_t>(sums.size(), most_sums))) {
+      all.at[all.count++] = {sum, static_cast<int>(blocks)};
+      blocks += blocks_for(sum.n, sum_columns_of_block);
+    }
+    launch_early(s, {blocks, sum_columns_of_block * sum_groups}, add_up_parts, all);
+  }
+}
+
+extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, &plan,
                                                &choice};
-extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, nullptr,
-                                             &choice};
+extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, &plan, &choice};
 
 }  // namespace tg::cuda

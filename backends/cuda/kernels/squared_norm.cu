@@ -81,7 +81,9 @@ template <class C>
 __global__ void __launch_bounds__(list_block)
     sum_squares(const Source* tensors, const Chunk* chunks, int count, double* partial, unsigned* done,
                 C* out) {
-  begin_early();
+  let_next_kernel_begin();
+  ask_for_row(tensors, chunks, count);
+  wait_for_kernel_before();
   __shared__ bool last;
   double sum = 0;
   for (int c = blockIdx.x; c < count; c += gridDim.x) {

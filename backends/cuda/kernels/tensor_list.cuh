@@ -10,13 +10,28 @@ namespace tg::cuda {
 
 inline constexpr int list_block = 256;   // threads
 inline constexpr i64 list_chunk = 4096;  // elements
+// Of few elements, so that every multiprocessor has a chunk, and a block one turn.
+inline constexpr i64 short_chunk = 1024;
+inline i64 chunk_of(i64 all, const Gpu& gpu) {
+  return all <= list_chunk * gpu.processors ? short_chunk : list_chunk;
+}
 
 struct Chunk {
-  int tensor, number;  // elements number·list_chunk … of the tensor
+  int tensor, number;  // elements number·size … of the tensor
 };
 
-inline void add_chunks(std::vector<Chunk>& to, std::size_t tensor, i64 count) {
-  for (i64 n = 0; n * list_chunk < count; ++n) to.push_back({static_cast<int>(tensor), static_cast<int>(n)});
+inline void add_chunks(std::vector<Chunk>& to, std::size_t tensor, i64 count, i64 size = list_chunk) {
+  for (i64 n = 0; n * size < count; ++n) to.push_back({static_cast<int>(tensor), static_cast<int>(n)});
+}
+
+// The table's row of the block's first chunk, on its way before the kernel before has ended: no step writes
+// tables.
+template <class T>
+__device__ __forceinline__ void ask_for_row(const T* tensors, const Chunk* chunks, int count) {
+  if (static_cast<int>(blockIdx.x) >= count) return;
+  const char* row = reinterpret_cast<const char*>(tensors + chunks[blockIdx.x].tensor);
+  if (threadIdx.x * 128 < sizeof(T) + 127)
+    ptx::prefetch_line(row + min(threadIdx.x * 128u, unsigned{sizeof(T) - 1}));
 }
 
 // An operand's elements, numbered row-major.

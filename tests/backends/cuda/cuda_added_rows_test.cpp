@@ -124,7 +124,7 @@ Texts in_pages(std::int64_t page) {
 
 bool is_hopper() {
   Graph g;
-  const Tensor x = g.input("x", {1, 2, 40, 64}, bf16);
+  const Tensor x = g.input("x", {1, 2, 80, 64}, bf16);
   const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
   return p.choice(0).find("wgmma") != std::string::npos;
 }

@@ -24,7 +24,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 bool has_wgmma() {
-  return has(words({1, 2, 40, 64}, bf16, {}), "wgmma");
+  return has(words({1, 2, 80, 64}, bf16, {}), "wgmma");
 }
 
 TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
@@ -35,6 +35,11 @@ TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
   EXPECT_TRUE(has(words(q, f32, {.kernels = tensor_cores}), ", tensor cores, f32"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = plain}), "plain multiply-adds"));
   EXPECT_EQ(has(words(q, f32, {}), "wgmma, f32 as halves of two terms"), has_wgmma());
+  // A block for each head, if there are few and sequences are short; of others Hopper's kernels.
+  for (const DType t : {bf16, f16}) EXPECT_EQ(has(words(q, t, {}), "short sequences"), has_wgmma());
+  for (const Shape& other : {Shape{1, 2, 65, 64}, {1, 2, 40, 72}, {150, 2, 40, 64}})
+    EXPECT_EQ(has(words(other, bf16, {}), "wgmma"), has_wgmma()) << other.text();
+  EXPECT_EQ(has(words(q, bf16, {.softcap = 2}), "wgmma"), has_wgmma());
   const std::string own = words(q, bf16, {.kernels = wgmma});
   EXPECT_TRUE(has(own, ", tensor cores, wgmma") || has(own, "kernels = wgmma: the GPU is not a Hopper") ||
               has(own, "kernels = wgmma: the library was compiled without sm_90a"))

@@ -157,6 +157,20 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
+// Few heads of short sequences, each a block's.
+TEST_F(CudaAttention, TakesShortHeads) {
+  const std::int64_t sizes[][4] = {
+      {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
+  for (const auto& [L, T, d, dv] : sizes) {
+    const Sizes n{1, 2, 2, L, T, d, dv};
+    for (const bool projected : {false, true})
+      check({n, {.causal = true}, {.projected = projected}}, text(n), {bf16, f16});
+    check({n, {}}, text(n) + " full", {bf16});
+    check({n, {.window_left = 7, .window_right = 3}}, text(n) + " window", {bf16});
+    check({n, {.causal = true, .alignment = O::top_left}, {.z_lse = false}}, text(n) + " top left", {f16});
+  }
+}
+
 // Wider heads, whose backward is portable; values of their own, or the first columns of keys.
 TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   for (const bool shared : {true, false}) {

@@ -56,6 +56,65 @@ TEST(CudaChain, CastsOfParametersAreOneKernel) {
   }
 }
 
+// Small chains and sums between them are one kernel of one block, whatever they compute in.
+TEST(CudaChain, SmallStepsAreOneKernel) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const std::int64_t n : {1, 31, 256, 4096}) {
+    Graph g;
+    const Tensor targets = g.input("targets", {n}, i32), losses = g.input("losses", {n}, f32),
+                 weights = g.input("weights", {n}, f64);
+    const Tensor count = maximum(sum(cast(not_equal(targets, -100), f32)), 1), mean = sum(losses) / count,
+                 share = losses * (1 / count), of_weights = cast(sum(weights), f32) + mean;
+    Array t({n}, i32), l({n}, f32), w({n}, f64);
+    for (std::int64_t i = 0; i < n; ++i)
+      t.set(i, i % 3 == 0 ? -100 : 5), l.set(i, static_cast<double>(i % 8) / 8),
+          w.set(i, static_cast<double>(i % 5));
+    const std::vector<Tensor> ts{mean, share, of_weights, transpose(reshape(share, {n, 1}), 0, 1) + 1};
+    const std::vector<Feed> feeds{{targets, t}, {losses, l}, {weights, w}};
+    const auto expected = eval(ts, feeds, {.device = Device::cpu()}),
+               got = eval(ts, feeds, {.device = Device::cuda(), .verify = true});
+    for (std::size_t i = 0; i < ts.size(); ++i)
+      for (std::int64_t k = 0; k < ts[i].numel(); ++k)
+        EXPECT_NEAR(got[i].to(f64).values<double>()[static_cast<std::size_t>(k)],
+                    expected[i].to(f64).values<double>()[static_cast<std::size_t>(k)], 1e-6)
+            << n << " result " << i << " at " << k;
+    const Program p = compile(g, ts, {.device = Device::cuda()});
+    int kernels = 0;
+    for (std::size_t i = 0; i < p.steps().size(); ++i)
+      kernels += p.choice(i).find("done by") == std::string::npos;
+    EXPECT_EQ(kernels, 1) << p.text();
+    EXPECT_NE(p.choice(0).find("small steps in one kernel"), std::string::npos) << p.choice(0);
+  }
+}
+
+// A sum has the same bits alone and beside longer steps.
+TEST(CudaChain, ASmallSumHasItsBitsInAnyCompany) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const std::int64_t n : {33, 100, 1000}) {
+    Graph g;
+    const Tensor x = g.input("x", {n}, f32), y = g.input("y", {4096}, f32), alone = sum(x),
+                 beside = sum(x) * 1, longer = exp(y) + sum(y);
+    Array xs({n}, f32), ys({4096}, f32);
+    for (Array* a : {&xs, &ys})
+      for (std::int64_t i = 0; i < a->numel(); ++i) a->set(i, std::sin(static_cast<double>(i * i % 1009)));
+    const std::vector<Feed> feeds{{x, xs}, {y, ys}};
+    const auto together = eval({beside, longer}, feeds, {.device = Device::cuda()});
+    EXPECT_TRUE(eval(alone, feeds, {.device = Device::cuda()}).same_bits(together[0])) << n;
+  }
+}
+
+// Rows alone keep the order of their sums, and long steps a kernel each.
+TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
+    Graph g;
+    const Tensor x = g.input("x", {n}, f32), y = sum(x * x) + 1;
+    const Program p = compile(g, {y}, {.device = Device::cuda(), .rows_alone = alone});
+    for (std::size_t i = 0; i < p.steps().size(); ++i)
+      EXPECT_EQ(p.choice(i).find("small steps"), std::string::npos) << p.choice(i);
+  }
+}
+
 // What a list cannot take is a step of its own: other dtypes, and a cast of a part.
 TEST(CudaChain, OtherCastsAreStepsOfTheirOwn) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";

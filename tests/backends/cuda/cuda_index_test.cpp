@@ -74,6 +74,25 @@ TEST_F(CudaIndex, AddsManySlicesToFewAndFewToMany) {
     }
 }
 
+// Without a sort.
+TEST_F(CudaIndex, AddsFewSlices) {
+  struct Case {
+    std::int64_t rows, columns, count;
+    bool skewed;
+  };
+  for (const Case& c : {Case{65, 64, 256, false}, Case{65, 70, 1024, true}, Case{1, 1, 1, false},
+                        Case{1000, 33, 300, false}, Case{9, 5, 1023, false}})
+    for (DType t : {f32, bf16, i32, u8}) {
+      Graph g;
+      const double high = is_float(t) ? 1 : 3;
+      const Given x = given(g, {c.rows, c.columns}, t, View::contiguous, 1, 0, high),
+                  src = given(g, {c.count, c.columns}, t, View::sliced, 2, 0, high);
+      const Picked at(g, {c.count}, c.rows, c.skewed, i32);
+      const double most = static_cast<double>(c.skewed ? c.count : 3 * c.count / c.rows + 50);
+      expect_same({index_add(x.tensor, 0, at.tensor, src.tensor)}, {x.feed(), src.feed(), at.feed()}, most);
+    }
+}
+
 TEST_F(CudaIndex, AddsInTheMiddleAndToViews) {
   for (View view : all_views) {
     Graph g;

@@ -23,16 +23,16 @@ Array numbers(const Shape& shape) {
 TEST(CudaLog, TellsStepsKernelsAndTimesAndChangesNothing) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
-  const Tensor x = g.input("x", {1, 2, 40, 16}, bf16), w = g.input("w", {16, 16}, bf16);
+  const Tensor x = g.input("x", {1, 2, 200, 16}, bf16), w = g.input("w", {16, 16}, bf16);
   const Tensor o = flash_attn(x, x, x, {.causal = true}).o;
-  const Tensor h = gelu_tanh(linear(reshape(o, {80, 16}), w));
+  const Tensor h = gelu_tanh(linear(reshape(o, {400, 16}), w));
   const Tensor z = gradients(sum(o.to(f32)), {x})[0], y = sum(exp(h.to(f32)) * 2);
   std::vector<Array> plain;
   for (const char* level : {"0", "1", "4"}) {
     setenv("TG_LOG", level, 1);
     ::testing::internal::CaptureStderr();
     Program p = compile(g, {y, z, h}, {.device = Device::cuda()});
-    for (int n = 0; n < 2; ++n) p.run({{x, numbers({1, 2, 40, 16})}, {w, numbers({16, 16})}});
+    for (int n = 0; n < 2; ++n) p.run({{x, numbers({1, 2, 200, 16})}, {w, numbers({16, 16})}});
     const std::vector<Array> got{p.fetch(y), p.fetch(z)};
     const std::string text = ::testing::internal::GetCapturedStderr();
     unsetenv("TG_LOG");

@@ -20,6 +20,12 @@ class CudaMatmul : public ::testing::Test {
   }
 };
 
+bool is_hopper() {
+  Graph g;
+  const Tensor x = g.input("x", {2});
+  return compile(g, {x + 1}, {.device = Device::cuda()}).choice(0).find("sm_90") == 0;
+}
+
 struct Layer {
   Graph g;
   Given x, w, bias, next;
@@ -129,6 +135,53 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
         EXPECT_TRUE(close(doubles(got), doubles(expected), roundings * rounding(t))) << z[0].text();
         EXPECT_TRUE(got.same_bits(eval(z, feeds, {.device = Device::cuda()})[0]));
       }
+}
+
+// Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is
+// added.
+TEST_F(CudaMatmul, GivesSmallProducts) {
+  const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
+  for (const DType t : {bf16, f16})
+    for (const auto& [m, n, k] : sizes)
+      for (const bool across_a : {false, true})
+        for (const bool across_b : {false, true})
+          for (const int added : {0, 1, 2}) {
+            Graph g;
+            std::vector<Given> all{given(g, across_a ? Shape{k, m} : Shape{m, k}, t, View::contiguous, 1),
+                                   given(g, across_b ? Shape{n, k} : Shape{k, n}, t, View::contiguous, 2)};
+            const Tensor a = across_a ? transpose(all[0].tensor, 0, 1) : all[0].tensor,
+                         b = across_b ? transpose(all[1].tensor, 0, 1) : all[1].tensor;
+            if (added > 0)
+              all.push_back(given(g, added == 1 ? Shape{n} : Shape{m, n}, t, View::contiguous, 3));
+            const Tensor y = added == 0 ? matmul(a, b) : linear(a, b, all[2].tensor);
+            const Array expected = eval(y, feeds_of(all)),
+                        got = eval(y, feeds_of(all), {.device = Device::cuda()});
+            EXPECT_TRUE(close(doubles(got), doubles(expected), 8 * rounding(t)))
+                << y.text() << " " << across_a << across_b << added;
+          }
+}
+
+// Products that nothing needs before the last of them are one kernel, with the bits that each has alone.
+TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
+  for (const DType t : {bf16, f16}) {
+    Graph g;
+    std::vector<Given> all;
+    std::vector<Tensor> ys;
+    for (int i = 0; i < 40; ++i) {  // of more than one launch
+      all.push_back(given(g, {64, 24 + i}, t, View::contiguous, 2 * i + 1));
+      all.push_back(given(g, {64, 40}, t, View::contiguous, 2 * i + 2));
+      ys.push_back(matmul(transpose(softmax(all[2 * i].tensor, -1), 0, 1), all[2 * i + 1].tensor));
+    }
+    Program p = compile(g, ys, {.device = Device::cuda()});
+    int lists = 0;
+    for (std::size_t i = 0; i < p.steps().size(); ++i)
+      lists += p.choice(i).find("small products in one kernel") != std::string::npos;
+    EXPECT_EQ(lists, is_hopper() ? 2 : 0) << p.text();
+    const std::vector<Feed> feeds = feeds_of(all);
+    const std::vector<Array> together = eval(ys, feeds, {.device = Device::cuda()});
+    for (std::size_t i = 0; i < ys.size(); ++i)
+      EXPECT_TRUE(together[i].same_bits(eval(ys[i], feeds, {.device = Device::cuda()}))) << i;
+  }
 }
 
 // Operands that cuBLASLt takes, and strides that only our own kernel does.

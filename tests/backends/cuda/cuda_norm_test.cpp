@@ -41,6 +41,14 @@ struct Gradients {
   }
 };
 
+std::vector<Array> values_of(Graph& g, const Tensors& results) {
+  Program p = compile(g, results, {.device = Device::cuda()});
+  p.run();
+  std::vector<Array> got;
+  for (const Tensor& t : results) got.push_back(p.fetch(t));
+  return got;
+}
+
 TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
   for (const DType t : {f32, bf16, f16, f64})
     for (const auto& [rows, n] : {std::pair{1, 8}, {37, 72}, {600, 384}, {1100, 768}, {90, 1024}, {41, 4096}})
@@ -91,6 +99,57 @@ TEST_F(CudaNorm, OtherSumsAreStepsOfTheirOwn) {
   EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z - other; }));
   EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z + slice(other, 0, 0, 1); }));
   EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
+}
+
+// Sums over the rows of several norms, which one kernel adds up before one of them is read.
+TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
+  for (const DType t : {f32, bf16})
+    for (const bool read_at_once : {true, false}) {
+      Graph g;
+      Tensors together;
+      std::vector<Array> expected;
+      for (int i = 0; i < 20; ++i) {  // 40 sums: two launches
+        const Gradients c{t, 7 + 5 * i, 8 + 16 * (i % 4), true};
+        Graph alone;
+        const std::vector<Array> z = c.run(alone, c.record(alone)).first;
+        const Tensors here = c.record(g);
+        for (std::size_t k = 1; k < here.size(); ++k) {
+          together.push_back(read_at_once && i == 3 ? softmax(here[k], -1) : here[k]);
+          expected.push_back(z[k]);
+        }
+      }
+      const std::vector<Array> got = values_of(g, together);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        if (read_at_once && i / 2 == 3) continue;
+        EXPECT_TRUE(got[i].same_bits(expected[i])) << name_of(t) << " " << i;
+      }
+      if (!read_at_once) continue;
+      for (std::size_t i = 6; i < 8; ++i) {
+        Graph after;
+        EXPECT_TRUE(got[i].same_bits(values_of(after, {softmax(after.constant(expected[i]), -1)})[0])) << i;
+      }
+    }
+}
+
+// A sum that nobody reads is not added up: other values lie there.
+TEST_F(CudaNorm, WhatNobodyReadsIsLeft) {
+  const Gradients c{f32, 37, 64, true};
+  Graph apart, g;
+  const std::vector<Array> z = c.run(apart, c.record(apart)).first;
+  const Tensors in{g.constant(c.x), g.constant(c.gain), g.constant(c.shift)};
+  const Tensors all = gradients(sum(layer_norm(in[0], in[1], in[2]) * g.constant(c.z)), in);
+  // z_b is not asked for. Later values take its place, and are read after z_w.
+  const auto values_from = [&](Graph& graph) {
+    Tensors values;
+    for (int i = 0; i < 40; ++i) values.push_back(softmax(graph.constant(c.gain) * i, -1));
+    return values;
+  };
+  const Tensors later = values_from(g);
+  const Tensor of_weights = softmax(all[1], -1);
+  const std::vector<Array> got = values_of(g, {softmax(concat(later, 0), -1), of_weights});
+  Graph alone, after;
+  EXPECT_TRUE(got[0].same_bits(values_of(alone, {softmax(concat(values_from(alone), 0), -1)})[0]));
+  EXPECT_TRUE(got[1].same_bits(values_of(after, {softmax(after.constant(z[1]), -1)})[0]));
 }
 
 }  // namespace

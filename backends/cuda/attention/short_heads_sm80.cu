@@ -1,0 +1,173 @@
+// Short sequences of bf16 or f16 on tensor cores: a block has a head with all its queries and keys in shared
+// memory, a warp 16 of the queries. A forward and a backward are a kernel each, which begins before the one
+// before it has ended; of long sequences' kernels, most of the time would be launches and waits.
+//
+// The backward, with u = (O ⊛ z_O).sum − z_ξ [Stratos, FlashAttention Lemma 2.1]:
+//
+//   P = exp(A − ξ),  z_A = P ⊛ (z_O·Vᵀ − u),  z_Q = z_A·K,  then z_V = Pᵀ·z_O,  z_K = z_Aᵀ·Q
+//
+// where the last two read P and z_A of all warps from shared memory.
+#include "backends/cuda/attention/short_heads.h"
+
+#include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/row_dot.cuh"
+#include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/attention/softmax.cuh"
+#include "backends/cuda/attention/visible_keys.cuh"
+#include "backends/cuda/tile/mma_sm80.cuh"
+#include "backends/cuda/tile/pipeline_sm80.cuh"
+
+namespace tg::cuda::attention {
+
+namespace {
+
+using namespace tile;
+
+// L, T ≤ N; d, dv ≤ D.
+template <int N, int D>
+struct ShortShape {
+  static constexpr int threads = 2 * N, tile = N * D * 2, square = N * N * 2;
+  static constexpr int seen = 4 * tile + 2 * square, stats = seen + int(sizeof(SeenKeys<N>)),
+                       bytes = stats + N * int(sizeof(float2));
+  static constexpr int forward_seen = 3 * tile, forward_bytes = forward_seen + int(sizeof(SeenKeys<N>));
+};
+
+template <class S, int N, int D>
+__device__ __forceinline__ void load_head(u32 to, const AttentionCall::Operand& a, int b, int h, int rows,
+                                          int size) {
+  load_rows<N, 2 * N>(SharedTile<D>{to}, a.at<S>(b, h), a.row, 0, 0, rows, size);
+}
+
+template <class S, int N, int D>
+__global__ void __launch_bounds__(2 * N) attend_short(const __grid_constant__ AttentionCall x) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  let_next_kernel_begin();
+  using At = ShortShape<N, D>;
+  using T = Terms<S, 1>;
+  const u32 base = shared_address(memory);
+  const SharedTile<D> q{base}, k{base + At::tile}, v{base + 2 * At::tile};
+  auto& seen = *reinterpret_cast<SeenKeys<N>*>(memory + At::forward_seen);
+  const int b = blockIdx.x / x.H, h = blockIdx.x % x.H, row = threadIdx.x / 32 * 16;
+  seen.set(x, b, 0);
+  wait_for_kernel_before();
+  load_head<S, N, D>(q.base, x.q, b, h, x.L, x.d);
+  load_head<S, N, D>(k.base, x.k, b, h, x.T, x.d);
+  load_head<S, N, D>(v.base, x.v, b, h, x.T, x.dv);
+  commit();
+  wait();
+  __syncthreads();
+  Accumulator<16, N> s;
+  Accumulator<16, D> o;
+  s.fill(0), o.fill(0);
+  mma_ABt<T>(s, q, row, k);
+  mask(s, seen, row, 0, 0);
+  OnlineSoftmax<16> softmax(-INFINITY);
+  softmax.step(s, o, static_cast<float>(factor_of(x)));
+  mma_AB<T>(o, s, v);
+  softmax.finish(o, static_cast<float*>(x.lse) + i64{blockIdx.x} * x.L, row, x.L);
+  __syncthreads();  // results pass through the queries' rows
+  store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);
+}
+
+template <class S, int N, int D>
+__global__ void __launch_bounds__(2 * N) differentiate_short_heads(const __grid_constant__ AttentionCall x) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  let_next_kernel_begin();
+  using At = ShortShape<N, D>;
+  using T = Terms<S, 1>;
+  const u32 base = shared_address(memory);
+  const SharedTile<D> q{base}, k{base + At::tile}, v{base + 2 * At::tile}, z_o{base + 3 * At::tile};
+  const SharedTile<N> all_p{base + 4 * At::tile}, all_z_a{all_p.base + At::square};
+  auto& seen = *reinterpret_cast<SeenKeys<N>*>(memory + At::seen);
+  float2* const stats = reinterpret_cast<float2*>(memory + At::stats);  // ξ in units of log 2, and u
+  const int b = blockIdx.x / x.H, h = blockIdx.x % x.H, row = threadIdx.x / 32 * 16;
+  seen.set(x, b, 0);
+  wait_for_kernel_before();
+  load_head<S, N, D>(q.base, x.q, b, h, x.L, x.d);
+  load_head<S, N, D>(k.base, x.k, b, h, x.T, x.d);
+  load_head<S, N, D>(v.base, x.v, b, h, x.T, x.dv);
+  load_head<S, N, D>(z_o.base, x.z_o, b, h, x.L, x.dv);
+  commit();
+  {  // two threads for each query
+    const int i = threadIdx.x / 2;
+    const i64 at = i64{blockIdx.x} * x.L + i;
+    float u = i < x.L ? partial_dot<8>(x.o.at<S>(b, h) + i * x.o.row, x.z_o.at<S>(b, h) + i * x.z_o.row, x.dv,
+                                       threadIdx.x % 2, 2)
+                      : 0.f;
+    u = sum_over(u, 2);
+    if (threadIdx.x % 2 == 0) {
+      float xi = INFINITY;
+      if (i < x.L) {
+        const float lse = static_cast<const float*>(x.lse)[at];
+        if (x.z_lse) u -= static_cast<const float*>(x.z_lse)[at];
+        if (lse != -INFINITY) xi = lse * static_cast<float>(log2_e);
+      }
+      stats[i] = {xi, u};
+    }
+  }
+  wait();
+  __syncthreads();
+  Accumulator<16, N> p, z_a;
+  Accumulator<16, D> z_q, z_k, z_v;
+  p.fill(0), z_a.fill(0), z_q.fill(0), z_k.fill(0), z_v.fill(0);
+  mma_ABt<T>(p, q, row, k);
+  mma_ABt<T>(z_a, z_o, row, v);
+  mask(p, seen, row, 0, 0);
+  const float factor = static_cast<float>(factor_of(x));
+  for_each(p, [&](int r, int c, float& a) {
+    const float2 of_row = stats[row + p.row(r) + lane_row()];
+    a = exp2_fast(a * factor - of_row.x);
+    z_a(r, c) = a * (z_a(r, c) - of_row.y);
+  });
+  put<S>(p, all_p, row, 0), put<S>(z_a, all_z_a, row, 0);
+  mma_AB<T>(z_q, z_a, k);
+  __syncthreads();  // P and z_A of all queries
+  mma_AtB<T, N, D>(z_v, all_p, row, z_o, 0);
+  mma_AtB<T, N, D>(z_k, all_z_a, row, q, 0);
+  __syncthreads();  // results pass through the operands' rows
+  const float by = static_cast<float>(x.scale);
+  scale(z_q, by), scale(z_k, by);
+  store(z_q, q, row, x.z_q.at<S>(b, h), x.z_q.row, row, x.L, x.d);
+  store(z_k, k, row, x.z_k.at<S>(b, h), x.z_k.row, row, x.T, x.d);
+  store(z_v, v, row, x.z_v.at<S>(b, h), x.z_v.row, row, x.T, x.dv);
+}
+
+// f(null pointer to the type, N, D) of a call.
+template <class F>
+void with_short_shape(const AttentionCall& x, F&& f) {
+  with_16_bits(x.type, [&](auto zero) {
+    with_constant<32, 64>(std::max(x.L, x.T), [&](auto n) {
+      with_constant<32, 64>(std::max(x.d, x.dv), [&](auto d) { f(&zero, n, d); });
+    });
+  });
+}
+
+}  // namespace
+
+bool takes_short_heads(const AttentionCall& x, const Gpu& gpu) {
+  constexpr int longest = 64, widest = 64;
+  const bool is_plain =
+      has_plain_scores(x) && !x.bias.data && !x.sink && x.dropout == 0 && !x.cu_q && !x.lengths && !x.table;
+  return x.kernels == AttentionKernels::best && size_of(x.type) == 2 && is_plain && x.H == x.Hk && x.B > 0 &&
+         x.H > 0 && x.L > 0 && x.T > 0 && x.L <= longest && x.T <= longest && x.d <= widest &&
+         x.dv <= widest && x.B * x.H <= 2 * gpu.processors;
+}
+
+void launch_short_forward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers*) {
+  with_short_shape(x, [&](auto* type, auto n, auto d) {
+    using S = std::remove_pointer_t<decltype(type)>;
+    using At = ShortShape<n, d>;
+    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::forward_bytes}, attend_short<S, n, d>, x);
+  });
+}
+
+void launch_short_backward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers*) {
+  with_short_shape(x, [&](auto* type, auto n, auto d) {
+    using S = std::remove_pointer_t<decltype(type)>;
+    using At = ShortShape<n, d>;
+    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::bytes}, differentiate_short_heads<S, n, d>,
+                 x);
+  });
+}
+
+}  // namespace tg::cuda::attention

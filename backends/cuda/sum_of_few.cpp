@@ -1,0 +1,108 @@
+#include "backends/cuda/sum_of_few.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/chain_code.h"
+#include "backends/cuda/chain_source.h"
+#include "backends/cuda/check.h"
+#include "backends/cuda/code.h"
+#include "ops/reduce.h"
+
+namespace tg::cuda {
+
+namespace {
+
+constexpr int few_block = 128;  // threads
+constexpr std::int64_t most_terms = 32, most_terms_in_all = std::int64_t{1} << 20;
+
+bool is_summed(const Step& s, int axis) {
+  const Axes& axes = s.attrs.as<ReduceAttrs>().axes;
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// An operand without the axes that are summed; of the result, those of size 1 in their place.
+Arg without_summed(const Step& s, const Arg& a) {
+  Arg k{a.dtype, a.layout, a.data};
+  Shape shape;
+  Strides strides;
+  const int rank = s.in[0].layout.rank();
+  const bool has_all = a.layout.rank() == rank;
+  int at = 0;
+  for (int axis = 0; axis < rank; ++axis) {
+    const bool summed = is_summed(s, axis);
+    if (!summed) shape.push_back(a.layout.shape[at]), strides.push_back(a.layout.strides[at]);
+    at += has_all || !summed;
+  }
+  k.layout.shape = shape, k.layout.strides = strides;
+  return k;
+}
+
+// Offsets of the terms of a sum, row-major.
+std::vector<std::int64_t> terms_of(const Step& s) {
+  const Layout& l = s.in[0].layout;
+  std::vector<std::int64_t> at{0};
+  for (int axis = 0; axis < l.rank(); ++axis) {
+    if (!is_summed(s, axis)) continue;
+    std::vector<std::int64_t> more;
+    for (const std::int64_t from : at)
+      for (std::int64_t i = 0; i < l.shape[axis]; ++i) more.push_back(from + i * l.strides[axis]);
+    at = std::move(more);
+  }
+  return at;
+}
+
+struct SumOfFewPlan {
+  cudaKernel_t kernel;
+  unsigned grid;
+  const void *to, *from;
+};
+
+void launch_sum_of_few(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const SumOfFewPlan*>(c.plan);
+  const void *to = p.to, *from = p.from;
+  void* arguments[] = {&to, &from};
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{dim3(p.grid), dim3(few_block), 0, s.stream, &early, s.gpu.hopper ? 1u : 0u};
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments),
+        "a sum of few terms");
+}
+
+std::string choice_of_sum_of_few(const Call& c) {
+  return "a thread for each sum, compiled by NVRTC, " +
+         std::to_string(static_cast<const SumOfFewPlan*>(c.plan)->grid) + " blocks";
+}
+
+}  // namespace
+
+bool is_sum_of_few(const Step& s) {
+  if (s.op->name != "sum" || !is_float(s.in[0].dtype)) return false;
+  const std::int64_t all = s.in[0].layout.numel(), sums = s.out[0].layout.numel();
+  return sums >= few_block && all <= most_terms_in_all && all / sums <= most_terms &&
+         s.in[0].layout.extent() < (std::int64_t{1} << 31);
+}
+
+std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu) {
+  const Arg from = without_summed(sum, sum.in[0]), to = without_summed(sum, sum.out[0]);
+  const Space s({&from, 1}, {&to, 1});
+  const std::int64_t sums = to.layout.numel();
+  std::string code = chain_library() + chain_types(compute_type(from.dtype), 1, true) +
+                     "extern \"C\" __global__ void __launch_bounds__(" + digits(few_block) + ") sum_of_few(" +
+                     storage(to.dtype) + "* out, const " + storage(from.dtype) + "* in) {" +
+                     chain_begins_early + "  const I i = blockIdx.x * " + digits(few_block) +
+                     " + threadIdx.x;\n  if (i >= (I)" + digits(sums) + ") return;\n" + indices(s, 1) +
+                     "  const I at = " + offset(s, 1, 1) + ";\n  T sum = 0;\n";
+  for (const std::int64_t term : terms_of(sum))
+    code += "  sum += (T)widen(in[at + (I)" + digits(term) + "]);\n";
+  code += "  out[" + offset(s, 0, 1) + "] = narrow<" + storage(to.dtype) + ">::of(sum);\n}\n";
+  const auto blocks = static_cast<unsigned>((sums + few_block - 1) / few_block);
+  return std::make_shared<SumOfFewPlan>(
+      SumOfFewPlan{compiled(code, "sum_of_few", gpu), blocks, to.data, from.data});
+}
+
+extern const Kernel sum_of_few_kernel{&launch_sum_of_few, nullptr, nullptr, &choice_of_sum_of_few};
+
+}  // namespace tg::cuda
