@@ -95,4 +95,15 @@ cudaKernel_t compiled(const std::string& source, const std::string& name, const 
   return kernel;
 }
 
+void launch_compiled(const Stream& s, cudaKernel_t kernel, unsigned grid, unsigned block,
+                     std::vector<const void*> parameters, const char* what) {
+  std::vector<void*> arguments;  // where the parameters are
+  for (const void*& p : parameters) arguments.push_back(&p);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{dim3(grid), dim3(block), 0, s.stream, &early, s.gpu.hopper ? 1u : 0u};
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments.data()), what);
+}
+
 }  // namespace tg::cuda

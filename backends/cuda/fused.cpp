@@ -1,11 +1,11 @@
 // Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h,
 // tile_source.h).
 #include <algorithm>
+#include <utility>
 
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
-#include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/tile_source.h"
@@ -62,15 +62,7 @@ void launch(const Stream& s, const Call& c) {
   for (const Arg& a : c.out) data.push_back(a.data);
   data.push_back(fault);
   for (const Arg& a : c.in) data.push_back(a.data);
-  std::vector<void*> arguments;
-  for (const void*& d : data) arguments.push_back(&d);
-  cudaLaunchAttribute early{};  // chain_begin has the other half
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{dim3(p.grid), dim3(chain_block),     0, s.stream,
-                                  &early,       s.gpu.hopper ? 1u : 0u};
-  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments.data()),
-        "a chain of pointwise ops");
+  launch_compiled(s, p.kernel, p.grid, chain_block, std::move(data), "a chain of pointwise ops");
 }
 
 std::string choice(const Call& c) {

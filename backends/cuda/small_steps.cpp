@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
-#include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
 #include "core/compile/lower.h"
 
@@ -89,15 +89,7 @@ void launch_small_steps(const Stream& s, const Call& c) {
   const void* fault = &s.faults.fault->step;
   std::vector<const void*> data{fault};
   data.insert(data.end(), p.operands.begin(), p.operands.end());
-  std::vector<void*> arguments;
-  for (const void*& d : data) arguments.push_back(&d);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{
-      dim3(1), dim3(static_cast<unsigned>(p.threads)), 0, s.stream, &early, s.gpu.hopper ? 1u : 0u};
-  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments.data()),
-        "small steps");
+  launch_compiled(s, p.kernel, 1, static_cast<unsigned>(p.threads), std::move(data), "small steps");
 }
 
 std::string choice_of_small_steps(const Call& c) {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
-#include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
 #include "ops/reduce.h"
 
@@ -61,14 +61,7 @@ struct SumOfFewPlan {
 
 void launch_sum_of_few(const Stream& s, const Call& c) {
   const auto& p = *static_cast<const SumOfFewPlan*>(c.plan);
-  const void *to = p.to, *from = p.from;
-  void* arguments[] = {&to, &from};
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{dim3(p.grid), dim3(few_block), 0, s.stream, &early, s.gpu.hopper ? 1u : 0u};
-  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments),
-        "a sum of few terms");
+  launch_compiled(s, p.kernel, p.grid, few_block, {p.to, p.from}, "a sum of few terms");
 }
 
 std::string choice_of_sum_of_few(const Call& c) {

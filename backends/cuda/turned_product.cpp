@@ -8,7 +8,6 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/algorithms.h"
-#include "backends/cuda/check.h"
 #include "backends/cuda/stopwatch.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
@@ -132,8 +131,8 @@ bool is_faster(const TurnedProduct& turned, const Call& call) {
   const std::size_t result =
       (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
   void* scratch = nullptr;
-  if (cudaMalloc(&scratch, result + std::max(matmul().workspace(as_it_lies), turned.workspace()) +
-                               sizeof(Fault)) != cudaSuccess) {
+  if (cudaMalloc(&scratch, result + std::max(matmul().workspace(as_it_lies), turned.workspace())) !=
+      cudaSuccess) {
     cudaGetLastError();
     return false;
   }

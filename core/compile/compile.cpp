@@ -51,6 +51,16 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
   return p;
 }
 
+// Takes the steps in another order, if their arena is at most `more` bytes larger then.
+void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
+                std::size_t more, const Scheduled& known, Placed& p, Program::State& state) {
+  Placed then = placed(graph, reordered, known, true, state);
+  const bool fits = then.plan.report.arena <= p.plan.report.arena + more;
+  if (fits) steps = std::move(reordered);
+  // Placed once more where it does not fit: `state` has the report of the last placement.
+  p = fits ? std::move(then) : placed(graph, steps, known, true, state);
+}
+
 // Puts casts of few parameters first, if the program does not need more memory then, as one that keeps them
 // all for its backward pass does not.
 void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
@@ -58,22 +68,16 @@ void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const 
   constexpr std::size_t most = std::size_t{32} << 20;
   std::vector<LoweredStep> reordered = steps;
   if (!casts_first(graph, reordered, most)) return;
-  Placed then = placed(graph, reordered, known, true, state);
-  const bool needs_more = then.plan.report.arena > p.plan.report.arena;
-  if (!needs_more) steps = std::move(reordered);
-  p = needs_more ? placed(graph, steps, known, true, state) : std::move(then);
+  take_order(graph, steps, std::move(reordered), 0, known, p, state);
 }
 
 // Puts small products where they are read, if that takes little memory.
 void put_products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
                        Program::State& state) {
-  constexpr std::size_t most = std::size_t{8} << 20;
   std::vector<LoweredStep> reordered = steps;
   if (!products_last(graph, reordered, known.joined)) return;
-  Placed then = placed(graph, reordered, known, true, state);
-  const bool needs_much = then.plan.report.arena > p.plan.report.arena + most;
-  if (!needs_much) steps = std::move(reordered);
-  p = needs_much ? placed(graph, steps, known, true, state) : std::move(then);
+  constexpr std::size_t little = std::size_t{8} << 20;
+  take_order(graph, steps, std::move(reordered), little, known, p, state);
 }
 
 // The steps in another order, and more of them, if the program, placed as they are, needs more than the
