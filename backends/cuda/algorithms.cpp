@@ -1,5 +1,7 @@
 #include "backends/cuda/algorithms.h"
 
+#include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -100,6 +102,25 @@ std::optional<bool> known_choice(const Key& key, const Gpu& gpu) {
 void save_choice(const Key& key, const Gpu& gpu, bool choice) {
   const std::lock_guard lock(mutex);
   cache_of(gpu).add(key, {choice});
+}
+
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b) {
+  const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
+    std::uint32_t v = 0;  // of two bytes or four
+    std::size_t written = 0;
+    cublasLtMatmulAlgoConfigGetAttribute(&algorithm, what, &v, sizeof v, &written);
+    return v;
+  };
+  constexpr std::array all{CUBLASLT_ALGO_CONFIG_ID,
+                           CUBLASLT_ALGO_CONFIG_TILE_ID,
+                           CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                           CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                           CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+                           CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+                           CUBLASLT_ALGO_CONFIG_STAGES_ID,
+                           CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID,
+                           CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID};
+  return std::ranges::all_of(all, [&](auto what) { return value(a, what) == value(b, what); });
 }
 
 }  // namespace tg::cuda

@@ -22,4 +22,8 @@ void save_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu,
 std::optional<bool> known_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
 void save_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu, bool choice);
 
+// Whether both are the same algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in some
+// of them.
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
+
 }  // namespace tg::cuda

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 
 #include <tilegrad/core/base/error.h>
@@ -208,7 +207,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
   if (found.size() == 1 && !p.gelu) return true;
   if (const auto known = known_algorithm(key, call.gpu)) {
     for (const auto& r : found)
-      if (std::memcmp(&r.algo, &*known, sizeof r.algo) == 0) {
+      if (is_same_algorithm(r.algo, *known)) {
         take(r);
         return true;
       }

@@ -33,6 +33,24 @@ Layout transposed(const Layout& l) {
   return t;
 }
 
+// Memory of the GPU for a measurement; null if there is not as much.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes) {
+    if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
+      data_ = nullptr;
+      cudaGetLastError();
+    }
+  }
+  ~Memory() { cudaFree(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
 struct Turn {
   std::size_t operand;  // 0 or 1
   bool along;           // its copy has rows along k; else across it
@@ -70,7 +88,9 @@ class TurnedProduct {
     from_ = is_transposed_ ? transposed(l) : l;
     to_ = row_major(from_.shape);
     copies_ = FusedAttrs{f32, {{&copy_op, f32, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
-    with_copy(call, nullptr, [&](const Call& copy, const Call& product) {
+    // The product's algorithm is chosen by time, with a copy that is made for it.
+    const Memory scratch(call.out[0].data ? size_of_copy() : 0);
+    with_copy(call, scratch.data(), [&](const Call& copy, const Call& product) {
       copy_plan_ = chain().plan(copy);
       product_plan_ = matmul().plan(product);
     });
@@ -80,7 +100,7 @@ class TurnedProduct {
   }
 
   std::size_t workspace() const {
-    return std::max(least_, copy_at_ + static_cast<std::size_t>(to_.numel()) * sizeof(float));
+    return std::max(least_, copy_at_ + size_of_copy());
   }
   void need_at_least(std::size_t bytes) { least_ = bytes; }
 
@@ -99,6 +119,8 @@ class TurnedProduct {
   }
 
  private:
+  std::size_t size_of_copy() const { return static_cast<std::size_t>(to_.numel()) * sizeof(float); }
+
   // f(the copy's call, the product's).
   template <class F>
   void with_copy(const Call& call, std::byte* memory, F&& f) const {
@@ -130,14 +152,9 @@ bool is_faster(const TurnedProduct& turned, const Call& call) {
   as_it_lies.plan = plan.get();
   const std::size_t result =
       (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
-  void* scratch = nullptr;
-  if (cudaMalloc(&scratch, result + std::max(matmul().workspace(as_it_lies), turned.workspace())) !=
-      cudaSuccess) {
-    cudaGetLastError();
-    return false;
-  }
-  const std::shared_ptr<void> owner(scratch, [](void* p) { cudaFree(p); });
-  out[0].data = static_cast<std::byte*>(scratch);
+  const Memory scratch(result + std::max(matmul().workspace(as_it_lies), turned.workspace()));
+  if (!scratch.data()) return false;
+  out[0].data = scratch.data();
   const Stopwatch watch;
   const Stream s{watch.stream(), call.gpu, out[0].data + result, {nullptr, 0}};
   constexpr float any = std::numeric_limits<float>::infinity();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "backends/cuda/cuda.h"
@@ -108,6 +109,19 @@ TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
           << choice;
     }
   }
+}
+
+// Bits depend on the algorithm, so a product keeps the one that it had first. Many are about as fast for this
+// one.
+TEST_F(CudaMatmul, KeepsTheAlgorithmThatWasChosen) {
+  std::set<std::string> choices;
+  for (int i = 0; i < 12; ++i) {
+    Graph g;
+    const Tensor y = matmul(g.input("a", {96, 4096}), g.input("b", {4096, 104}));
+    choices.insert(compile(g, {y}, {.device = Device::cuda()}).choice(0));
+  }
+  EXPECT_EQ(choices.size(), 1) << *choices.begin() << "; " << *choices.rbegin();
+  EXPECT_NE(choices.begin()->find("cuBLASLt"), std::string::npos) << *choices.begin();
 }
 
 // The gradient of what three products read, to which two of its products are added: by cuBLASLt, by kernels

@@ -1,5 +1,5 @@
-// Stands in for CUDA's header of this name: products of matrices with batches and epilogues, by one
-// algorithm.
+// Stands in for CUDA's header of this name: products of matrices with batches and epilogues, by two
+// algorithms that do the same.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -70,7 +70,12 @@ enum cublasLtMatmulAlgoConfigAttributes_t {
   CUBLASLT_ALGO_CONFIG_ID,
   CUBLASLT_ALGO_CONFIG_TILE_ID,
   CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
-  CUBLASLT_ALGO_CONFIG_STAGES_ID = 6
+  CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+  CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+  CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+  CUBLASLT_ALGO_CONFIG_STAGES_ID,
+  CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID,
+  CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID
 };
 
 struct cublasLtMatmulAlgo_t {
