@@ -65,6 +65,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/generation/scheduler.h
     nn/layers/attention.h
     nn/layers/autocast.h
+    nn/layers/half_copies.h
     nn/layers/kv_cache.h
     nn/layers/latent_attention.h
     nn/layers/layers.h

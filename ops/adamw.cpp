@@ -3,6 +3,7 @@
 //   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
 // A scale of 0 skips the step: p, m and v stay as they are, even if g holds NaN.
+// A copy of p' in a half type is what the next step multiplies by (nn/layers/half_copies.h).
 #include "ops/adamw.h"
 
 #include "ops/common.h"
@@ -27,6 +28,11 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
       if (o.dtype == f64 && wide != f64) throw DTypeError("f64 operands need a p of type f64");
     }
     for (int i : {0, 2, 3}) out.push_back({x[i].dtype, row_major(x[0].shape())});
+    const DType copy = attrs.as<AdamWAttrs>().copies[first / adamw_ins];
+    const bool has_copy = copy != x[0].dtype;
+    if (has_copy && (wide != x[0].dtype || (copy != bf16 && copy != f16)))
+      throw DTypeError("a copy is bf16 or f16, of a p of f32 or f64");
+    out.push_back({copy, row_major(has_copy ? x[0].shape() : Shape{0})});
   }
   for (const Operand& o : in.subspan(scalars))
     if (numel(o.shape()) != 1) throw ShapeError("learning rate, step and scale must have one element");
@@ -50,9 +56,12 @@ Tensors decompose_adamw(std::span<const Tensor> in, const Attrs& attrs) {
     const Tensor pace = cast(rate / (1 - pow(a.beta1, t)), wide);
     const Tensor correction = cast(rsqrt(1 - pow(a.beta2, t)), wide);
     const Tensor p = keep * cast(x[0], wide) - pace * m / (sqrt(v) * correction + a.eps);
-    out.push_back(where(taken, cast(p, dtype), x[0]));
+    const Tensor after = where(taken, cast(p, dtype), x[0]);
+    out.push_back(after);
     out.push_back(where(taken, cast(m, x[2].dtype()), x[2]));
     out.push_back(where(taken, cast(v, x[3].dtype()), x[3]));
+    const DType copy = a.copies[i];
+    out.push_back(copy == dtype ? full(after.graph(), {0}, 0, dtype) : cast(after, copy));
   }
   return out;
 }
@@ -76,8 +85,10 @@ std::vector<Sample> samples() {
     for (std::size_t i = 0; i + adamw_ins < x.size(); i += adamw_ins)
       all.push_back({x[i], x[i + 1], x[i + 2], x[i + 3], 0.01 * static_cast<double>(i)});
     Tensors out;
-    for (const auto& updated : adamw(all, 0.01, x.back(), 0.5))
-      out.insert(out.end(), updated.begin(), updated.end());
+    for (const AdamWResults& r : adamw(all, 0.01, x.back(), 0.5)) {
+      out.insert(out.end(), {r.p, r.m, r.v});
+      if (r.copy.defined()) out.push_back(r.copy);
+    }
     return out;
   };
   std::vector<SampleInput> first = single;
@@ -93,8 +104,10 @@ std::vector<Sample> samples() {
 extern const Op adamw_op{
     .name = "adamw",
     .doc =
-        "p, g, m, v, …, η, t, scale → p′, m′, v′, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, v′ = β₂·v + (1 − "
-        "β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps); for a list of parameters",
+        "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, v′ = β₂·v "
+        "+ (1 − "
+        "β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps), copy = p′ in a half type; for a "
+        "list of parameters",
     .infer = infer,
     .not_differentiable = "it is an optimizer's update",
     .decompose = decompose_adamw,
@@ -107,32 +120,36 @@ extern const Op adamw_op{
     .inplace = {{0, 0}, {1, 2}, {2, 3}},
     .each = {adamw_outs, adamw_ins}};
 
-std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate,
-                                         TensorArg step, TensorArg scale, const AdamWOptions& o) {
+std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
+                                TensorArg scale, const AdamWOptions& o) {
   const std::source_location where = learning_rate.where();
   if (all.empty()) throw Error(in_context("[adamw] got no parameters, expected at least one", where));
   Graph& graph = all[0].p.graph();
-  AdamWAttrs attrs{o.beta1, o.beta2, o.eps, {}};
+  AdamWAttrs attrs{o.beta1, o.beta2, o.eps, {}, {}};
   Tensors in;
   for (const AdamWTensors& x : all) {
     in.insert(in.end(), {x.p, x.g, x.m, x.v});
     attrs.weight_decay.push_back(x.weight_decay);
+    attrs.copies.push_back(x.copy.value_or(x.p.dtype()));
   }
   // Numbers become f64, because the type of p may be too narrow for 0.001.
   for (const TensorArg* x : {&learning_rate, &step, &scale})
     in.push_back(x->is_number() ? full(graph, {}, x->number(), f64, where) : x->tensor());
   const Tensors out = graph.record(adamw_op, in, std::move(attrs), where);
-  std::vector<std::array<Tensor, 3>> updated;
-  for (std::size_t i = 0; i < out.size(); i += adamw_outs)
-    updated.push_back({out[i], out[i + 1], out[i + 2]});
-  return updated;
+  std::vector<AdamWResults> results;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::span<const Tensor> own = std::span(out).subspan(adamw_outs * i, adamw_outs);
+    results.push_back({own[0], own[1], own[2], all[i].copy ? own[3] : Tensor()});
+  }
+  return results;
 }
 
 std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, TensorArg learning_rate,
                             TensorArg step, TensorArg scale, const AdamWOptions& o) {
   const Scope scope(p);
-  return adamw({{p.tensor(), g.tensor(), m.tensor(), v.tensor(), o.weight_decay}}, learning_rate, step, scale,
-               o)[0];
+  const AdamWResults r = adamw({{p.tensor(), g.tensor(), m.tensor(), v.tensor(), o.weight_decay}},
+                               learning_rate, step, scale, o)[0];
+  return {r.p, r.m, r.v};
 }
 
 }  // namespace tg

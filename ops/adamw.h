@@ -1,6 +1,7 @@
 // The attributes that adamw shares with its kernels, and where they find its operands.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <tilegrad/core/base/attrs.h>
@@ -8,15 +9,19 @@
 namespace tg {
 
 // Inputs: p, g, m and v of each parameter, one parameter after the other, then learning rate, step and scale.
-// Outputs: p', m' and v' of each.
-inline constexpr int adamw_ins = 4, adamw_outs = 3;
+// Outputs: p', m', v' and a copy of p' of each, which is without elements ([0]) where none is asked for.
+inline constexpr int adamw_ins = 4, adamw_outs = 4;
 
 struct AdamWAttrs {
   double beta1, beta2, eps;
   std::vector<double> weight_decay;  // of each parameter
+  std::vector<DType> copies;         // dtype of each parameter's copy; its own: there is none
   void fields(auto&& field) const {
     field("beta1", beta1, beta1), field("beta2", beta2, beta2), field("eps", eps, eps);
     field("weight_decay", weight_decay, weight_decay);
+    std::string names;
+    for (DType t : copies) names += (names.empty() ? "" : " ") + std::string(name_of(t));
+    field("copies", names, names);
   }
 };
 

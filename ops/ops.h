@@ -231,10 +231,14 @@ std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, 
 struct AdamWTensors {
   Tensor p, g, m, v;
   double weight_decay = 0;
+  std::optional<DType> copy = {};  // of p' in this dtype, another than its own
 };
-std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate,
-                                         TensorArg step, TensorArg scale = 1,
-                                         const AdamWOptions& options = {});
+struct AdamWResults {
+  Tensor p, m, v;
+  Tensor copy;  // undefined where none was asked for
+};
+std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
+                                TensorArg scale = 1, const AdamWOptions& options = {});
 
 // squared_norm.cpp: Σ x² over all elements of all tensors, which may differ in shape and dtype; [] f32, f64
 // if one of them is.

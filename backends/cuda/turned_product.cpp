@@ -99,9 +99,7 @@ class TurnedProduct {
     });
   }
 
-  std::size_t workspace() const {
-    return std::max(least_, copy_at_ + size_of_copy());
-  }
+  std::size_t workspace() const { return std::max(least_, copy_at_ + size_of_copy()); }
   void need_at_least(std::size_t bytes) { least_ = bytes; }
 
   void launch(const Stream& s, const Call& call) const {

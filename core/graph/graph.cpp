@@ -267,6 +267,17 @@ std::span<const Graph::Update> Graph::updates() const {
   return state_->updates;
 }
 
+void Graph::before_runs(const void* owner, std::function<void()> f) {
+  if (!f) throw Error("[before_runs] the function is empty");
+  for (const auto& [other, _] : state_->before_runs)
+    if (other == owner) return;
+  state_->before_runs.emplace_back(owner, std::move(f));
+}
+
+void Graph::call_before_run() const {
+  for (const auto& [_, f] : state_->before_runs) f();
+}
+
 int Graph::new_segment() {
   return state_->segments++;
 }

@@ -88,6 +88,10 @@ class Graph {
   // For layers that keep a state, such as a cache: compile() throws Error for a program that computes `value`
   // and does not assign it to the parameter.
   void must_assign(const Parameter& target, const Tensor& value);
+  // f is called before each run of a program of this graph, to bring parameters up to date that it reads. Of
+  // one owner the first f counts.
+  void before_runs(const void* owner, std::function<void()> f);
+  void call_before_run() const;
   struct Update {
     Parameter target;
     ValueId value;
@@ -124,6 +128,7 @@ struct Graph::State : std::enable_shared_from_this<State> {
   std::unordered_map<const void*, ValueId> params;
   std::unordered_map<NodeId, CustomGradient> custom;
   std::vector<Update> updates;
+  std::vector<std::pair<const void*, std::function<void()>>> before_runs;  // with the owner of each
   std::optional<ValueId> rng;
   int segments = 0;
 };

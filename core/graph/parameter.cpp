@@ -5,13 +5,13 @@
 namespace tg {
 
 Parameter::Parameter(std::string name, const Array& value, Device device)
-    : state_(std::make_shared<State>(State{std::move(name), value.shape(), value.dtype(), device, nullptr})) {
+    : state_(std::make_shared<State>(std::move(name), value.shape(), value.dtype(), device)) {
   state_->memory = backend(device).allocate(value.bytes(), "parameter " + state_->name);
   write(value);
 }
 
 Parameter::Parameter(std::string name, const Shape& shape, DType dtype, Device device)
-    : state_(std::make_shared<State>(State{std::move(name), shape, dtype, device, nullptr})) {
+    : state_(std::make_shared<State>(std::move(name), shape, dtype, device)) {
   state_->memory = backend(device).allocate(bytes(), "parameter " + state_->name);
 }
 
@@ -33,6 +33,7 @@ void Parameter::write(const Array& value) {
     throw DTypeError("[parameter] " + name() + " is " + std::string(name_of(dtype())) + ", got " +
                      std::string(name_of(value.dtype())));
   backend(device()).write(memory(), value.raw(), value.bytes());
+  note_change(new_change());
 }
 
 void Parameter::write_bytes(std::size_t offset, std::span<const std::byte> part) {
@@ -40,6 +41,17 @@ void Parameter::write_bytes(std::size_t offset, std::span<const std::byte> part)
     throw ShapeError("[parameter] " + name() + " has " + std::to_string(bytes()) + " bytes, got " +
                      std::to_string(part.size()) + " for offset " + std::to_string(offset));
   backend(device()).write(memory() + offset, part.data(), part.size());
+  note_change(new_change());
+}
+
+std::uint64_t Parameter::new_change() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+void Parameter::note_change(std::uint64_t number) {
+  state();
+  state_->last_change = number;
 }
 
 }  // namespace tg

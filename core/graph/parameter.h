@@ -2,6 +2,8 @@
 // Row-major. Copies of a Parameter are handles on the same memory.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -49,11 +51,18 @@ class Parameter {
   void freeze() { set_frozen(true); }
   void unfreeze() { set_frozen(false); }
 
+  // The number of the write or run that changed it last; what one run changes has one number.
+  std::uint64_t last_change() const { return state().last_change; }
+  static std::uint64_t new_change();       // a number for a change that begins
+  void note_change(std::uint64_t number);  // for who writes to memory() without a program
+
   std::byte* memory() const { return state().memory.get(); }
   const void* key() const { return state_.get(); }  // equal for handles on the same memory
 
  private:
   struct State {
+    State(std::string n, const Shape& s, DType t, Device d)
+        : name(std::move(n)), shape(s), dtype(t), device(d) {}
     std::string name;
     Shape shape;
     DType dtype;
@@ -61,6 +70,7 @@ class Parameter {
     std::shared_ptr<std::byte> memory;
     Settings settings = {};
     bool is_frozen = false;
+    std::atomic<std::uint64_t> last_change = 0;
   };
   const State& state() const {
     if (!state_) refuse();

@@ -121,6 +121,7 @@ namespace {
 class Run {
  public:
   Run(Program::State& program, const char* who) : program_(program) {
+    program.graph->call_before_run();
     program.check_memory(who);
     program.check_inputs_fed(who);
     if (program.running.exchange(true, std::memory_order_acquire))
@@ -133,6 +134,9 @@ class Run {
     }
   }
   ~Run() {
+    // Of a run that failed nobody knows which parameters it changed: each has a number of its own.
+    const std::uint64_t number = Parameter::new_change();
+    for (Parameter& p : program_.assigned) p.note_change(is_over_ ? number : Parameter::new_change());
     if (program_.arena) ArenaUse(*program_.arena).end();
     program_.running.store(false, std::memory_order_release);
   }
@@ -140,12 +144,14 @@ class Run {
 
   // The next run draws other random numbers.
   void advance() {
+    is_over_ = true;
     std::int64_t& step = program_.rng_state[1];
     step = static_cast<std::int64_t>(static_cast<std::uint64_t>(step) + 1);
   }
 
  private:
   Program::State& program_;
+  bool is_over_ = false;
 };
 
 }  // namespace

@@ -56,6 +56,7 @@ struct Copy {
       file.read(begin + i, values);
       in_place ? check(values, first) : write(values, first);
     }
+    if (in_place) to.note_change(Parameter::new_change());
   }
 
   // Some rows of the parameter at a time, which are columns of the tensor.

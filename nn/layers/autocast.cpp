@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
@@ -9,12 +10,6 @@ namespace tg::nn {
 namespace {
 
 thread_local Autocast* innermost = nullptr;
-
-std::optional<DType> half_type(Precision p) {
-  if (p == Precision::bf16) return bf16;
-  if (p == Precision::f16) return f16;
-  return {};
-}
 
 }  // namespace
 
@@ -26,8 +21,18 @@ Precision precision_named(std::string_view name) {
   throw Error("[precision] got '" + std::string(name) + "', expected f32, tf32, bf16 or f16");
 }
 
-Autocast::Autocast(Graph& graph, Precision precision, bool half_logits)
-    : graph_(graph), dtype_(half_type(precision)), half_logits_(half_logits), outer_(innermost) {
+std::optional<DType> half_type(Precision p) {
+  if (p == Precision::bf16) return bf16;
+  if (p == Precision::f16) return f16;
+  return {};
+}
+
+Autocast::Autocast(Graph& graph, Precision precision, bool half_logits, HalfCopies* copies)
+    : graph_(graph),
+      dtype_(half_type(precision)),
+      half_logits_(half_logits),
+      copies_(copies),
+      outer_(innermost) {
   innermost = this;
 }
 
@@ -45,6 +50,10 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   const Tensor w = graph.param(p, where);
   Autocast* const a = of(graph);
   if (!a) return w;
+  if (a->copies_ && (p.dtype() == f32 || p.dtype() == f64)) {
+    const SegmentScope outside(-1);
+    return a->copies_->tensor(p, graph, where);
+  }
   Tensor& half = a->weights_[p.key()];
   if (!half.defined()) {
     const SegmentScope outside(-1);  // like a parameter: not computed again with the segment that came first

@@ -20,6 +20,9 @@ enum class Precision {
 #pragma GCC diagnostic pop
 // "f32" (full), "tf32", "bf16", "f16". Throws Error for other names.
 Precision precision_named(std::string_view name);
+std::optional<DType> half_type(Precision precision);  // bf16 or f16; none for the others
+
+class HalfCopies;
 
 // While alive, layers called on this thread for this graph compute in the precision's half type, if it has
 // one: each weight is cast once, however often it is used, and inputs are cast where they are wider. Norms
@@ -28,7 +31,8 @@ class Autocast {
  public:
   // A head that is held in a half type gives f32 logits, and with half_logits in the precision's half type,
   // as one in f32 does: in training, where logits and their gradients are the largest tensors.
-  Autocast(Graph& graph, Precision precision, bool half_logits = false);
+  // With copies, weights that are wider than the half type are read from these instead of cast.
+  Autocast(Graph& graph, Precision precision, bool half_logits = false, HalfCopies* copies = nullptr);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -47,6 +51,7 @@ class Autocast {
   Graph& graph_;
   std::optional<DType> dtype_;
   bool half_logits_;
+  HalfCopies* copies_;
   std::unordered_map<const void*, Tensor> weights_;  // cast, by the key of their parameter
   Autocast* outer_;
 };

@@ -11,15 +11,18 @@ void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& 
   if (states.empty()) return;
   Graph& graph = step.learning_rate.graph();
   std::vector<AdamWTensors> all;
-  for (const AdamWState& s : states)
-    all.push_back(
-        {step.weights[s.place], step.gradients[s.place], graph.param(s.m), graph.param(s.v), s.decay});
+  for (const AdamWState& s : states) {
+    const Parameter& copy = step.copies[s.place];
+    all.push_back({step.weights[s.place], step.gradients[s.place], graph.param(s.m), graph.param(s.v),
+                   s.decay, copy.key() ? std::optional(copy.dtype()) : std::nullopt});
+  }
   const auto after = adamw(all, step.learning_rate, step.number, step.scale, options);
   for (std::size_t i = 0; i < states.size(); ++i) {
-    const auto& [w, m, v] = after[i];
+    const auto& [w, m, v, copy] = after[i];
     assign.push_back({states[i].parameter, w});
     assign.push_back({states[i].m, m});
     assign.push_back({states[i].v, v});
+    if (copy.defined()) assign.push_back({step.copies[states[i].place], copy});
   }
 }
 

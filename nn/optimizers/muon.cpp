@@ -97,7 +97,7 @@ void Muon::append(const Step& step, std::vector<Assign>& assign) const {
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(w.size(0), w.size(1))));
     const Tensor p = (1 - rate * matrix.decay) * cast(w, wide) - rate * (size * directions[i]);
     assign.push_back({matrix.momentum, where(taken, cast(momenta[i], b.dtype()), b)});
-    assign.push_back({parameters()[matrix.place], where(taken, cast(p, w.dtype()), w)});
+    assign_weight(step, matrix.place, where(taken, cast(p, w.dtype()), w), assign);
   }
   append_adamw(rest_, step, adamw_, assign);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <tilegrad/autograd/gradients.h>
@@ -89,7 +90,8 @@ std::vector<Tensor> Optimizer::differentiate(const Tensor& loss) const {
   return z;
 }
 
-Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor>& z) const {
+Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor>& z,
+                                    const std::vector<Parameter>& copies) const {
   if (z.size() != parameters_.size())
     throw Error("[optimizer] got " + std::to_string(z.size()) + " gradients for " +
                 std::to_string(parameters_.size()) + " parameters");
@@ -98,6 +100,9 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
       throw ShapeError("[optimizer] the gradient of " + parameters_[i].name() + " is " +
                        (z[i].defined() ? z[i].text() : "undefined") + ", the parameter has shape " +
                        parameters_[i].shape().text());
+  if (!copies.empty() && copies.size() != parameters_.size())
+    throw Error("[optimizer] got " + std::to_string(copies.size()) + " copies of " +
+                std::to_string(parameters_.size()) + " parameters");
   const Scope scope("optimizer");
   Graph& graph = loss.graph();
   const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();
@@ -110,6 +115,8 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   Step step;
   for (const Parameter& p : parameters_) step.weights.push_back(graph.param(p));
   step.gradients = z;
+  step.copies = copies;
+  step.copies.resize(parameters_.size());
   step.scale = where(finite, factor, 0);
   step.number = graph.param(step_) + finite.to(f32);
   Update update;
@@ -125,16 +132,25 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   update.assign.push_back({step_, step.number});
   update.assign.push_back({skipped_, update.skipped});
   append(step, update.assign);
-  std::unordered_set<const void*> updated;
-  for (const Assign& a : update.assign) {
-    graph.must_assign(a.target, a.value);
-    updated.insert(a.target.key());
-  }
-  for (const Parameter& p : parameters_)
+  std::unordered_map<const void*, Tensor> updated;
+  for (const Assign& a : update.assign) updated.emplace(a.target.key(), a.value);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter &p = parameters_[i], &copy = step.copies[i];
     if (!updated.contains(p.key()))
       throw Error("[optimizer] " + p.name() +
                   " gets no update: the optimizer was moved from, or its append() left it out");
+    if (copy.key() && !updated.contains(copy.key()))
+      update.assign.push_back({copy, cast(updated.at(p.key()), copy.dtype())});
+  }
+  for (const Assign& a : update.assign) graph.must_assign(a.target, a.value);
   return update;
+}
+
+void Optimizer::assign_weight(const Step& step, std::size_t place, const Tensor& value,
+                              std::vector<Assign>& assign) const {
+  assign.push_back({parameters_[place], value});
+  if (const Parameter& copy = step.copies[place]; copy.key())
+    assign.push_back({copy, cast(value, copy.dtype())});
 }
 
 void Optimizer::adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const {

@@ -44,12 +44,18 @@ class Optimizer {
   // finite leaves parameters, moments and the step count as they were, and is counted. With loss scaling, one
   // whose loss is finite and whose scale is above 1 counts as overflowed, the others as skipped; the scale
   // never falls below 1.
-  Update minimize(const Tensor& loss) const { return update(loss, differentiate(loss)); }
+  //
+  // `copies`, of parameters() in their order and empty where there is none, get the new weights in their own
+  // dtype (nn::HalfCopies).
+  Update minimize(const Tensor& loss, const std::vector<Parameter>& copies = {}) const {
+    return update(loss, differentiate(loss), copies);
+  }
 
   // Its two halves, which may be in different graphs: gradients of the loss (with loss scaling, of the scaled
   // one) for parameters(), and the update by such gradients, or a mean of them.
   std::vector<Tensor> differentiate(const Tensor& loss) const;
-  Update update(const Tensor& loss, const std::vector<Tensor>& gradients) const;
+  Update update(const Tensor& loss, const std::vector<Tensor>& gradients,
+                const std::vector<Parameter>& copies = {}) const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // that it trains
   // What a resumed run needs: the optimizer's own ("optimizer.m.<path>", …), "optimizer.step",
@@ -62,7 +68,8 @@ class Optimizer {
     std::vector<Tensor> weights, gradients;  // of parameters(), in their order
     Tensor learning_rate;                    // []
     Tensor number;                           // [] f32, from 1; skipped steps do not count
-    Tensor scale;  // [] to multiply gradients by; 0: the step is skipped and nothing changes
+    Tensor scale;                   // [] to multiply gradients by; 0: the step is skipped and nothing changes
+    std::vector<Parameter> copies;  // of weights, in another dtype; empty where there is none
   };
   // "optimizer.<what>.<path>": zeros, of the parameter's shape and dtype.
   static Parameter zero_beside(const Parameter& p, const std::string& what);
@@ -73,7 +80,11 @@ class Optimizer {
   Optimizer(const std::vector<Parameter>& parameters, double clip,
             const std::optional<LossScale>& loss_scale);
 
+  // Adds the assignments of an update. Copies that it leaves out are cast behind it.
   virtual void append(const Step& step, std::vector<Assign>& assign) const = 0;
+  // Assigns the new value of parameters()[place], and of its copy in the same pass over memory.
+  void assign_weight(const Step& step, std::size_t place, const Tensor& value,
+                     std::vector<Assign>& assign) const;
   virtual std::vector<Parameter> moments() const = 0;  // in the order of state()
 
  private:

@@ -30,7 +30,7 @@ void Sgd::append(const Step& step, std::vector<Assign>& assign) const {
       direction = nesterov_ ? g + momentum_ * after : after;
       assign.push_back({momenta_[i], where(taken, cast(after, b.dtype()), b)});
     }
-    assign.push_back({parameters()[i], where(taken, cast(p - rate * direction, w.dtype()), w)});
+    assign_weight(step, i, where(taken, cast(p - rate * direction, w.dtype()), w), assign);
   }
 }
 

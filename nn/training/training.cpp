@@ -1,6 +1,7 @@
 #include <tilegrad/nn/training/training.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <tilegrad/core/report/bad_node.h>
@@ -25,8 +26,8 @@ Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& mode
 
 // The mean loss of a training step.
 Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor& targets,
-                  const ProgramOptions& o, std::int64_t chunks) {
-  const nn::Autocast autocast(tokens.tensor().graph(), o.precision, true);
+                  const ProgramOptions& o, std::int64_t chunks, nn::HalfCopies* copies) {
+  const nn::Autocast autocast(tokens.tensor().graph(), o.precision, true, copies);
   const Tensor x = model.features_of(tokens, {.mode = nn::Mode::train, .recompute = o.recompute});
   const std::int64_t rows = targets.numel();
   return model.loss_of({x, tokens.where()}, targets,
@@ -45,6 +46,12 @@ CompileOptions compile_options(const ProgramOptions& o) {
           .arena = o.arena,
           .verify = o.verify,
           .plan_only = o.plan_only};
+}
+
+std::optional<nn::HalfCopies> copies_for(const ProgramOptions& o) {
+  const std::optional<DType> dtype = nn::half_type(o.precision);
+  if (!dtype || o.memory_budget > 0) return std::nullopt;
+  return std::optional<nn::HalfCopies>(*dtype);
 }
 
 std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Update& update) {
@@ -143,7 +150,7 @@ TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& mod
   }
   if (!best) throw *refused;
   if (best->chunks == 1) return {};
-  const Plan whole = plan_of(1, 0);
+  const Plan whole = plan_of(1, std::numeric_limits<std::size_t>::max());  // without half copies, as best
   return {best->chunks, best->moved - whole.moved, whole.memory.arena};
 }
 
@@ -151,22 +158,28 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
                                  const ProgramOptions& options, const Chunks& chunks, std::uint64_t seed,
                                  const std::source_location& where)
     : chunks_(chunks),
+      copies_(copies_for(options)),
       tokens_(token_input(graph_, "tokens", model, options, where)),
       targets_(token_input(graph_, "targets", model, options, where)),
-      loss_(model_loss(model, {tokens_, where}, targets_, options, chunks.count)),
+      loss_(model_loss(model, {tokens_, where}, targets_, options, chunks.count,
+                       copies_ ? &*copies_ : nullptr)),
       seed_(seed),
       threads_(options.threads),
       accumulate_(options.accumulate) {
   if (accumulate_ < 1)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected at least 1");
   if (accumulate_ == 1) {
-    update_ = optimizer.minimize(loss_);
+    update_ = optimizer.minimize(loss_, copies_of(optimizer));
     results_ = results_of(loss_, update_);
     program_.emplace(compiled(graph_, results_, update_.assign, options));
   } else {
     add_up(optimizer, options);
   }
   program_->seed(seed);
+}
+
+std::vector<Parameter> TrainingProgram::copies_of(const optim::Optimizer& optimizer) const {
+  return copies_ ? copies_->of(optimizer.parameters()) : std::vector<Parameter>();
 }
 
 // sum' = (0 for the first batch of a step, else sum) + z·share: whatever a step that failed left behind is
@@ -197,7 +210,7 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions o
   parts_->state_bytes = bytes_of_all(optimizer.state());
 
   Tensor loss = copy(parts_->graph.param(parts_->loss_sum));
-  update_ = optimizer.update(loss, means);
+  update_ = optimizer.update(loss, means, copies_of(optimizer));
   results_ = results_of(loss, update_);
   // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
   const std::size_t budget = std::exchange(options.memory_budget, 0);
@@ -277,6 +290,8 @@ MemoryReport TrainingProgram::memory() const {
   MemoryReport both = program_->memory();
   both.recomputed.moved += chunks_.moved, both.recomputed.price += chunks_.moved;
   if (chunks_.whole > both.arena) both.recomputed.saved = chunks_.whole - both.arena;
+  const std::size_t copies = copies_ ? copies_->bytes() : 0;  // parameters, but the program's own
+  both.constants += copies, both.parameters -= copies;
   if (!parts_) return both;
   const MemoryReport more = parts_->program->memory();  // on the same arena
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);

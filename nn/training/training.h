@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
@@ -57,8 +58,8 @@ class TrainingProgram {
                 double learning_rate);
   Result result(const Pending& step) const;
   void set_step(std::int64_t step);  // the number of steps run before, from which dropout continues
-  // Of the step; with `accumulate`, of both programs, and `constants` includes the sums of gradients. With
-  // memory_budget `recomputed` includes what chunks of the loss move and save.
+  // Of the step; with `accumulate`, of both programs. `constants` includes sums of gradients and half copies.
+  // With memory_budget `recomputed` includes what chunks of the loss move and save.
   MemoryReport memory() const;
   std::int64_t loss_chunks() const { return chunks_.count; }
   // The node that first produced a NaN or an infinity in a step that was skipped, the one after `step` others
@@ -89,12 +90,15 @@ class TrainingProgram {
     Graph graph;
     std::optional<Program> program;
   };
+  std::vector<Parameter> copies_of(const optim::Optimizer& optimizer) const;
   void add_up(const optim::Optimizer& optimizer, ProgramOptions options);
   // Tokens of one batch; throws ShapeError unless these are those of a step.
   std::size_t batch_size(const std::vector<std::int32_t>& tokens,
                          const std::vector<std::int32_t>& targets) const;
 
   Chunks chunks_;
+  // Of weights in a half type; none with a memory budget, which may do without them while nothing reads them.
+  std::optional<nn::HalfCopies> copies_;
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   std::uint64_t seed_;

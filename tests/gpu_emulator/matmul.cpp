@@ -256,7 +256,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
                                                     cublasLtMatmulAlgoConfigAttributes_t what, void* value,
                                                     std::size_t size, std::size_t* written) {
   std::memset(value, 0, size);
-  if (what == CUBLASLT_ALGO_CONFIG_ID) std::memcpy(value, algorithm->data, std::min(size, sizeof(std::uint64_t)));
+  if (what == CUBLASLT_ALGO_CONFIG_ID)
+    std::memcpy(value, algorithm->data, std::min(size, sizeof(std::uint64_t)));
   *written = size;
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -99,6 +99,13 @@ std::vector<Call> graphs() {
       {"Graph::rng", [](World& w) { w.keep(Draw<Graph&>::of(w).rng()); }},
       {"Graph::must_assign",
        [](World& w) { Draw<Graph&>::of(w).must_assign(Draw<Parameter>::of(w), Draw<Tensor>::of(w)); }},
+      {"Graph::before_runs",
+       [](World& w) {
+         Graph& g = Draw<Graph&>::of(w);
+         g.before_runs(
+             &w, w.chance(0.5) ? std::function<void()>() : [] {});
+         g.call_before_run();
+       }},
       {"Graph::value",
        [](World& w) {
          const Graph& g = Draw<Graph&>::of(w);
@@ -141,6 +148,12 @@ std::vector<Call> graphs() {
          Parameter p = Draw<Parameter>::of(w);
          w.chance(0.3) ? p.freeze() : p.unfreeze();
          (void)p.is_frozen();
+       }},
+      {"Parameter::note_change",
+       [](World& w) {
+         Parameter p = Draw<Parameter>::of(w);
+         p.note_change(w.chance(0.5) ? Parameter::new_change() : w.random());
+         (void)p.last_change();
        }},
       {"Parameter::name", [](World& w) { (void)Draw<Parameter>::of(w).name().size(); }},
       {"Parameter::shape", [](World& w) { (void)Draw<Parameter>::of(w).shape().text(); }},

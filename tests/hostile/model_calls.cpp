@@ -2,6 +2,7 @@
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/layers/latent_attention.h>
 #include <tilegrad/nn/layers/mlp.h>
@@ -102,6 +103,10 @@ std::optional<optim::LossScale> loss_scale(World& w) {
 
 double setting(World& w, double normal) {
   return w.hostile() ? Draw<double>::of(w) : normal;
+}
+
+HalfCopies half_copies(World& w) {
+  return HalfCopies(w.hostile() ? Draw<DType>::of(w) : w.one_of({bf16, f16}));
 }
 
 std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Parameter>& p) {
@@ -554,12 +559,28 @@ std::vector<Call> model_calls() {
          w.trace += "minimize\n";
          const auto o = optimizer(w, p);
          const Tensor loss = w.chance(0.5) ? Draw<Tensor>::of(w) : sum(Draw<Tensor>::of(w)).to(f32);
-         const auto update = w.chance(0.5) ? o->minimize(loss) : o->update(loss, o->differentiate(loss));
+         std::vector<Parameter> copies;
+         if (w.chance(0.3))
+           copies = w.chance(0.5) ? Draw<std::vector<Parameter>>::of(w) : half_copies(w).of(o->parameters());
+         const auto update =
+             w.chance(0.5) ? o->minimize(loss, copies) : o->update(loss, o->differentiate(loss), copies);
          const std::vector<Tensor> fetch{loss, update.grad_norm};
          Program step =
              compile(w.graph, fetch, {.assign = update.assign, .plan_only = w.graph.nodes().size() > 4000});
          w.keep(step);
          for (const Parameter& s : o->state()) w.keep(s);
+       }},
+      {"HalfCopies",
+       [](World& w) {
+         w.trace += "HalfCopies\n";
+         HalfCopies copies = half_copies(w);
+         const std::vector<Parameter> p = Draw<std::vector<Parameter>>::of(w);
+         for (int n = 0; n < 2; ++n)
+           for (const Parameter& x : p)
+             w.keep(copies.tensor(x, Draw<Graph&>::of(w), std::source_location::current()));
+         for (const Parameter& x : copies.of(p)) w.keep(x);
+         (void)copies.bytes();
+         (void)half_type(w.one_of({Precision::full, Precision::bf16, Precision::f16}));
        }},
       {"training", train_model},
       {"generation", generate},

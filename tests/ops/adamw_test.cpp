@@ -88,7 +88,7 @@ TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
   const AdamWOptions options{.beta2 = 0.95};
   const auto together = adamw(list.all, 0.01, 3, 0.5, options);
   std::vector<Tensor> fetch;
-  for (const auto& updated : together) fetch.insert(fetch.end(), updated.begin(), updated.end());
+  for (const AdamWResults& r : together) fetch.insert(fetch.end(), {r.p, r.m, r.v});
   const std::size_t count = fetch.size();
   for (const AdamWTensors& x : list.all) {
     AdamWOptions own = options;
@@ -97,6 +97,26 @@ TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
   }
   const auto r = run_checked(fetch, list.feeds);
   for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(r[i].same_bits(r[count + i])) << "result " << i;
+}
+
+TEST(AdamW, GivesCopiesOfTheNewValuesInHalfTypes) {
+  for (const double scale : {0.5, 0.0}) {
+    ParameterList list;
+    std::vector<AdamWTensors> all = list.all;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i].p.dtype() == f32 || all[i].p.dtype() == f64) all[i].copy = i % 2 ? bf16 : f16;
+    std::vector<Tensor> fetch;
+    for (const AdamWResults& r : adamw(all, 0.01, 3, scale))
+      if (r.copy.defined()) fetch.insert(fetch.end(), {r.copy, cast(r.p, r.copy.dtype())});
+    ASSERT_GE(fetch.size(), 8u);
+    const auto r = run_checked(fetch, list.feeds);
+    for (std::size_t i = 0; i < fetch.size(); i += 2)
+      EXPECT_TRUE(r[i].same_bits(r[i + 1])) << "copy " << i / 2;
+  }
+  Graph g;
+  const Tensor wide = g.input("p", {3}), half = g.input("q", {3}, bf16);
+  EXPECT_THROW(adamw({{wide, wide, wide, wide, 0, f64}}, 0.1, 1), DTypeError);
+  EXPECT_THROW(adamw({{half, wide, wide, wide, 0, f16}}, 0.1, 1), DTypeError);
 }
 
 TEST(AdamW, UpdatesAListInPlace) {
@@ -111,15 +131,21 @@ TEST(AdamW, UpdatesAListInPlace) {
                    g.param(parameters[n - 1]), 0.1});
   }
   std::vector<Assign> assign;
-  const auto after = adamw(all, rate, t, rate);
-  for (std::size_t i = 0; i < parameters.size(); ++i) assign.push_back({parameters[i], after[i / 3][i % 3]});
+  const auto updates = [&](const std::vector<AdamWResults>& results) {
+    assign.clear();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const AdamWResults& r = results[i];
+      assign.insert(assign.end(),
+                    {{parameters[3 * i], r.p}, {parameters[3 * i + 1], r.m}, {parameters[3 * i + 2], r.v}});
+    }
+  };
+  updates(adamw(all, rate, t, rate));
   const Program program = compile(g, {}, {.assign = assign});
   EXPECT_EQ(program.memory().arena, 0u);
   EXPECT_EQ(program.steps().size(), 1u);
   // What another parameter of the list reads must be kept until it has been read: one copy more.
   all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
-  const auto crossed = adamw(all, rate, t, rate);
-  for (std::size_t i = 0; i < parameters.size(); ++i) assign[i].value = crossed[i / 3][i % 3];
+  updates(adamw(all, rate, t, rate));
   EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
 }
 

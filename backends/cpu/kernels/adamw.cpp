@@ -1,4 +1,4 @@
-// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters.
+// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters, which writes copies too.
 #include "ops/adamw.h"
 
 #include <cmath>
@@ -27,7 +27,7 @@ struct Factors {
   }
 };
 
-// Elements begin … end - 1 of one parameter; in: p, g, m, v; out: p', m', v'.
+// Elements begin … end - 1 of one parameter; in: p, g, m, v; out: p', m', v', and the copy of p' or nothing.
 template <class C>
 void update(const Factors& f, double decay, const Arg* in, const Arg* out, i64 begin, i64 end, C* buffer) {
   using V = vector_t<C>;
@@ -35,7 +35,9 @@ void update(const Factors& f, double decay, const Arg* in, const Arg* out, i64 b
   const V scale = splat<V>(f.scale), keep = splat<V>(1 - f.rate * decay), pace = splat<V>(f.pace);
   const V correction = splat<V>(f.correction), eps = splat<V>(f.eps), b1 = splat<V>(f.b1),
           b2 = splat<V>(f.b2), c1 = splat<V>(1 - f.b1), c2 = splat<V>(1 - f.b2);
-  const Flat<C> p(in[0]), g(in[1]), m(in[2]), v(in[3]), new_p(out[0]), new_m(out[1]), new_v(out[2]);
+  const Flat<C> p(in[0]), g(in[1]), m(in[2]), v(in[3]), new_p(out[0]), new_m(out[1]), new_v(out[2]),
+      copy(out[3]);
+  const bool has_copy = out[3].layout.numel() > 0;
   for (i64 start = begin; start < end; start += block) {
     const i64 n = end - start < block ? end - start : block;
     const C *pi = p.read(start, n, buffer), *gi = g.read(start, n, buffer + block);
@@ -55,6 +57,7 @@ void update(const Factors& f, double decay, const Arg* in, const Arg* out, i64 b
       store_n(vo + i, v1, k);
       store_n(po + i, keep * load_n(pi + i, k) - pace * m1 / (sqrt(v1) * correction + eps), k);
     });
+    if (has_copy) copy.finish(start, n, po);
     new_p.finish(start, n, po), new_m.finish(start, n, mo), new_v.finish(start, n, vo);
   }
 }

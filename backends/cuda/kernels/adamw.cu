@@ -14,6 +14,8 @@ enum class Read : int { any, f32, f32_bf16, f32_f16, bf16 };
 struct Tensors {
   ListOperand p, g, m, v;
   void *new_p, *new_m, *new_v;
+  void* copy;  // of p', in a half type; null: none
+  DType copy_type;
   double weight_decay;
   i64 count;
   Read read;
@@ -26,6 +28,8 @@ struct Tensors {
         new_p(out[0].data),
         new_m(out[1].data),
         new_v(out[2].data),
+        copy(out[3].layout.numel() > 0 ? out[3].data : nullptr),
+        copy_type(out[3].dtype),
         weight_decay(weight_decay),
         count(in[0].layout.numel()),
         read(Read::any) {
@@ -43,6 +47,7 @@ struct Tensors {
       if (!o->takes_packs(pack)) return;
     for (const void* result : {new_p, new_m, new_v})
       if (reinterpret_cast<std::uintptr_t>(result) % (pack * size_of(p.type)) != 0) return;
+    if (reinterpret_cast<std::uintptr_t>(copy) % (pack * sizeof(std::uint16_t)) != 0) return;
     read = packs;
   }
 };
@@ -95,6 +100,7 @@ __device__ void update_each(const Factors<C>& f, C keep, const Tensors& a, i64 b
       v = load_as<C>(a.v.data, a.v.type, a.v.offset(i));
     f.step(keep, p, load_as<C>(a.g.data, a.g.type, a.g.offset(i)), m, v);
     store_as(a.new_p, a.p.type, i, p);
+    if (a.copy) store_as(a.copy, a.copy_type, i, p);
     store_as(a.new_m, a.m.type, i, m);
     store_as(a.new_v, a.v.type, i, v);
   }
@@ -116,6 +122,10 @@ __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep
 #pragma unroll
     for (int e = 0; e < V; ++e) f.step(keep, pe[e], ge[e], me[e], ve[e]);
     static_cast<Words<P, V>*>(a.new_p)[i] = packed<P>(pe);
+    if (a.copy && a.copy_type == DType::bf16)
+      static_cast<Words<__nv_bfloat16, V>*>(a.copy)[i] = packed<__nv_bfloat16>(pe);
+    else if (a.copy)
+      static_cast<Words<__half, V>*>(a.copy)[i] = packed<__half>(pe);
     static_cast<Words<P, V>*>(a.new_m)[i] = packed<P>(me);
     static_cast<Words<P, V>*>(a.new_v)[i] = packed<P>(ve);
   }

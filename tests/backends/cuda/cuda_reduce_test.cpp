@@ -167,9 +167,18 @@ TEST_F(CudaReduce, TurnsRowsThatShareAPosition) {
 TEST_F(CudaReduce, UpdatesListsOfMixedTypes) {
   for (const double scale : {0.5, 0.0}) {
     ParameterList list;
-    std::vector<Tensor> fetch;
-    for (const auto& updated : adamw(list.all, 0.01, 3, scale))
-      fetch.insert(fetch.end(), updated.begin(), updated.end());
+    std::vector<AdamWTensors> all = list.all;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i].p.dtype() == f32 || all[i].p.dtype() == f64) all[i].copy = i % 2 ? bf16 : f16;
+    std::vector<Tensor> fetch, copies;
+    for (const AdamWResults& r : adamw(all, 0.01, 3, scale)) {
+      fetch.insert(fetch.end(), {r.p, r.m, r.v});
+      if (r.copy.defined()) copies.insert(copies.end(), {r.copy, cast(r.p, r.copy.dtype())});
+    }
+    ASSERT_GE(copies.size(), 8u);
+    const auto halves = eval(copies, list.feeds, {.device = Device::cuda()});
+    for (std::size_t i = 0; i < copies.size(); i += 2)
+      EXPECT_TRUE(halves[i].same_bits(halves[i + 1])) << "copy " << i / 2;
     const auto expected = eval(fetch, list.feeds, {.device = Device::cpu()}),
                got = eval(fetch, list.feeds, {.device = Device::cuda()});
     for (std::size_t i = 0; i < fetch.size(); ++i)
