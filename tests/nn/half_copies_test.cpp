@@ -68,6 +68,27 @@ TEST(HalfCopies, GiveTheBitsOfCasts) {
   }
 }
 
+// An optimizer that knows nothing of copies: w' = w − rate·g.
+class Descent final : public optim::Optimizer {
+ public:
+  struct Options {};
+  Descent(const std::vector<Parameter>& params, Options) : Optimizer(params, 0, {}) {}
+
+ private:
+  void append(const Step& step, std::vector<Assign>& assign) const override {
+    for (std::size_t i = 0; i < step.weights.size(); ++i)
+      assign.push_back(
+          {parameters()[i], step.weights[i] - step.learning_rate * cast(step.gradients[i], f32)});
+  }
+  std::vector<Parameter> moments() const override { return {}; }
+};
+
+TEST(HalfCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {
+  Training<Descent> with(0), without(no_copies);
+  for (int i = 0; i < 3; ++i) with.step(i), without.step(i);
+  expect_same_weights(with, without);
+}
+
 TEST(HalfCopies, FollowWhateverElseChangesTheirWeights) {
   Training<optim::AdamW> with(0), without(no_copies);
   const auto both = [&](const auto& f) { f(with), f(without); };
