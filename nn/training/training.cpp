@@ -1,7 +1,6 @@
 #include <tilegrad/nn/training/training.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <tilegrad/core/report/bad_node.h>
@@ -46,12 +45,6 @@ CompileOptions compile_options(const ProgramOptions& o) {
           .arena = o.arena,
           .verify = o.verify,
           .plan_only = o.plan_only};
-}
-
-std::optional<nn::HalfCopies> copies_for(const ProgramOptions& o) {
-  const std::optional<DType> dtype = nn::half_type(o.precision);
-  if (!dtype || o.memory_budget > 0) return std::nullopt;
-  return std::optional<nn::HalfCopies>(*dtype);
 }
 
 std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Update& update) {
@@ -100,68 +93,80 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::ve
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                                  const ProgramOptions& options, std::uint64_t seed,
                                  const std::source_location& where)
-    : TrainingProgram(model, optimizer, options, chunks_for(model, optimizer, options, where), seed, where) {}
+    : TrainingProgram(model, optimizer, options, variant_for(model, optimizer, options, where), seed, where) {
+}
 
-// Twice as many each time. More of them move more bytes and leave less to be computed again.
-TrainingProgram::Chunks TrainingProgram::chunks_for(const nn::LanguageModel& model,
-                                                    const optim::Optimizer& optimizer,
-                                                    const ProgramOptions& options,
-                                                    const std::source_location& where) {
+// Chunks twice as many each time: more of them move more bytes and leave less to be computed again.
+TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& model,
+                                                      const optim::Optimizer& optimizer,
+                                                      const ProgramOptions& options,
+                                                      const std::source_location& where) {
   constexpr std::int64_t most = 64, least_rows = 128;  // products of fewer rows are slow
   if (options.loss_chunks < 0)
     throw Error("[training] loss_chunks is " + std::to_string(options.loss_chunks) + ", expected 0 or more");
-  if (options.loss_chunks > 0) return {options.loss_chunks};
-  if (options.memory_budget == 0) return {};
-  const auto planned = [&](std::int64_t chunks, std::size_t budget) {
-    ProgramOptions o = options;
-    o.plan_only = true, o.loss_chunks = chunks, o.memory_budget = budget;
-    return TrainingProgram(model, optimizer, o, 0, where);
-  };
+  const std::int64_t first = std::max<std::int64_t>(1, options.loss_chunks);
+  const bool may_copy = options.half_copies && nn::half_type(options.precision);
+  if (options.memory_budget == 0) return {first, may_copy};
   struct Plan {
-    std::int64_t chunks;
+    Variant variant;
     double moved;  // by all steps but those that are done again
     MemoryReport memory;
     std::size_t nodes;  // of the graph
-    // Products are done again only where no number of chunks does without.
+    // Products are done again only where no variant does without.
     std::pair<bool, double> rank() const {
       return {memory.recomputed.products > 0, moved + memory.recomputed.price};
     }
   };
-  const auto plan_of = [&](std::int64_t chunks, std::size_t budget) {
-    const TrainingProgram p = planned(chunks, budget);
+  const auto plan_of = [&](const Variant& variant, std::size_t budget) {
+    ProgramOptions o = options;
+    o.plan_only = true, o.memory_budget = budget;
+    const TrainingProgram p(model, optimizer, o, variant, 0, where);
     const MemoryReport memory = p.program_->memory();
-    return Plan{chunks, bytes_moved(p.program_->steps()) - memory.recomputed.moved, memory,
+    return Plan{variant, bytes_moved(p.program_->steps()) - memory.recomputed.moved, memory,
                 p.graph_.nodes().size()};
   };
   std::optional<Plan> best;
   std::optional<BudgetTooSmall> refused;
-  const auto is_possible = [&](std::int64_t n) {
-    return n <= most && options.batch * model.context / n >= least_rows;
-  };
-  for (std::int64_t n = 1; n == 1 || is_possible(n); n *= 2) {
+  const auto try_variant = [&](const Variant& variant) -> std::optional<Plan> {
     try {
-      const Plan plan = plan_of(n, options.memory_budget);
-      if (best && best->nodes == plan.nodes) break;  // a loss without chunks
+      const Plan plan = plan_of(variant, options.memory_budget);
       if (!best || plan.rank() < best->rank()) best = plan;
-      if (plan.memory.recomputed.steps == 0) break;
+      return plan;
     } catch (const BudgetTooSmall& e) {
       if (!refused || e.least < refused->least) refused.emplace(e);
+      return std::nullopt;
     }
+  };
+  std::size_t nodes = 0;  // with fewer chunks
+  const auto is_possible = [&](std::int64_t n) {
+    return options.loss_chunks == 0 && n <= most && options.batch * model.context / n >= least_rows;
+  };
+  for (std::int64_t n = first; n == first || is_possible(n); n *= 2) {
+    if (may_copy)
+      if (const auto plan = try_variant({n, true}); plan && plan->memory.recomputed.steps == 0) break;
+    const auto plan = try_variant({n, false});
+    if (!plan) continue;
+    // Nothing is left to be gained, or the model's loss has no chunks.
+    if (plan->memory.recomputed.steps == 0 || plan->nodes == nodes) break;
+    nodes = plan->nodes;
   }
   if (!best) throw *refused;
-  if (best->chunks == 1) return {};
-  const Plan whole = plan_of(1, std::numeric_limits<std::size_t>::max());  // without half copies, as best
-  return {best->chunks, best->moved - whole.moved, whole.memory.arena};
+  Variant chosen = best->variant;
+  if (chosen.chunks == 1 || options.loss_chunks > 0) return chosen;
+  const Plan whole = plan_of({1, chosen.has_copies}, 0);
+  chosen.moved = best->moved - whole.moved, chosen.whole = whole.memory.arena;
+  return chosen;
 }
 
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                                 const ProgramOptions& options, const Chunks& chunks, std::uint64_t seed,
+                                 const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
                                  const std::source_location& where)
-    : chunks_(chunks),
-      copies_(copies_for(options)),
+    : variant_(variant),
+      copies_(variant.has_copies ? std::optional(nn::HalfCopies(*nn::half_type(options.precision)))
+                                 : std::nullopt),
       tokens_(token_input(graph_, "tokens", model, options, where)),
       targets_(token_input(graph_, "targets", model, options, where)),
-      loss_(model_loss(model, {tokens_, where}, targets_, options, chunks.count,
+      loss_(model_loss(model, {tokens_, where}, targets_, options, variant.chunks,
                        copies_ ? &*copies_ : nullptr)),
       seed_(seed),
       threads_(options.threads),
@@ -288,8 +293,8 @@ void TrainingProgram::set_step(std::int64_t step) {
 
 MemoryReport TrainingProgram::memory() const {
   MemoryReport both = program_->memory();
-  both.recomputed.moved += chunks_.moved, both.recomputed.price += chunks_.moved;
-  if (chunks_.whole > both.arena) both.recomputed.saved = chunks_.whole - both.arena;
+  both.recomputed.moved += variant_.moved, both.recomputed.price += variant_.moved;
+  if (variant_.whole > both.arena) both.recomputed.saved = variant_.whole - both.arena;
   const std::size_t copies = copies_ ? copies_->bytes() : 0;  // parameters, but the program's own
   both.constants += copies, both.parameters -= copies;
   if (!parts_) return both;

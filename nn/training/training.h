@@ -22,9 +22,13 @@ struct ProgramOptions {
   std::int64_t loss_chunks = 0;
   bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
   // Bytes for a training step, parameters and the optimizer's state included; 0: no limit. See
-  // CompileOptions::memory_budget. Of all numbers of loss_chunks with which a step fits, it has the one that
-  // takes the least time, as planned, with what is computed again. An EvaluationProgram has no use for it.
+  // CompileOptions::memory_budget. Of all numbers of loss_chunks with which a step fits, with half copies and
+  // without, it has what takes the least time, as planned, with what is computed again. An EvaluationProgram
+  // has no use for it.
   std::size_t memory_budget = 0;
+  // In bf16 and f16 weights are read from copies that the optimizer's pass writes (nn::HalfCopies), 2 bytes
+  // for each number; false: they are cast in every step, with the same bits.
+  bool half_copies = true;
   // Of programs that never run at the same time; default: memory of its own, one for both of `accumulate`.
   std::shared_ptr<SharedArena> arena = {};
 };
@@ -61,7 +65,7 @@ class TrainingProgram {
   // Of the step; with `accumulate`, of both programs. `constants` includes sums of gradients and half copies.
   // With memory_budget `recomputed` includes what chunks of the loss move and save.
   MemoryReport memory() const;
-  std::int64_t loss_chunks() const { return chunks_.count; }
+  std::int64_t loss_chunks() const { return variant_.chunks; }
   // The node that first produced a NaN or an infinity in a step that was skipped, the one after `step` others
   // (core/report/bad_node.h); empty if there is none.
   std::string first_bad_node(const std::vector<std::int32_t>& tokens,
@@ -69,15 +73,17 @@ class TrainingProgram {
   Program& program() { return *program_; }  // of a step, or with `accumulate` of one batch
 
  private:
-  struct Chunks {
-    std::int64_t count = 1;
-    double moved = 0;       // bytes, more than without chunks
-    std::size_t whole = 0;  // bytes of the arena without chunks and without a budget
+  // One of the programs that compute the step.
+  struct Variant {
+    std::int64_t chunks = 1;
+    bool has_copies = false;  // half copies of weights
+    double moved = 0;         // bytes, more than without chunks
+    std::size_t whole = 0;    // bytes of the arena without chunks and without a budget
   };
-  static Chunks chunks_for(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                           const ProgramOptions& options, const std::source_location& where);
+  static Variant variant_for(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                             const ProgramOptions& options, const std::source_location& where);
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                  const ProgramOptions& options, const Chunks& chunks, std::uint64_t seed,
+                  const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
                   const std::source_location& where);
   // With accumulation: sums of gradients, and the program that updates by them.
   struct Parts {
@@ -96,8 +102,7 @@ class TrainingProgram {
   std::size_t batch_size(const std::vector<std::int32_t>& tokens,
                          const std::vector<std::int32_t>& targets) const;
 
-  Chunks chunks_;
-  // Of weights in a half type; none with a memory budget, which may do without them while nothing reads them.
+  Variant variant_;
   std::optional<nn::HalfCopies> copies_;
   Graph graph_;
   Tensor tokens_, targets_, loss_;

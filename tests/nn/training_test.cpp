@@ -286,8 +286,6 @@ struct Trained {
   }
 };
 
-constexpr std::size_t no_limit = std::size_t{1} << 50;  // a budget: with one there are no half copies
-
 TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
   for (const std::int64_t accumulate : {1, 2})
     for (const bool recompute : {false, true})
@@ -299,8 +297,9 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
                                 .recompute = recompute};
         const Trained free(o, 0.2);
         EXPECT_EQ(free.memory.training.recomputed.steps, 0);
-        o.memory_budget = no_limit;
+        o.half_copies = false;  // as where a budget is small
         const train::TrainingMemory memory = Trained(o, 0.2).memory;
+        o.half_copies = true;
         o.verify = accumulate == 1;
         const auto budget_of = [&](double less) {
           return memory.peak() - static_cast<std::size_t>(less * static_cast<double>(memory.training.arena));
@@ -320,7 +319,9 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
           o.memory_budget = budget_of(less);
           const Trained limited(o, 0.2);
           EXPECT_LE(limited.memory.peak(), o.memory_budget);
-          EXPECT_GT(limited.memory.training.recomputed.saved, 0u);
+          if (precision == nn::Precision::full || less == most) {  // with half copies less may fit as it is
+            EXPECT_GT(limited.memory.training.recomputed.saved, 0u);
+          }
           if (less == most) {
             EXPECT_GT(limited.memory.training.recomputed.products, 0);
           }
@@ -364,9 +365,10 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
                                    .plan_only = true,
                                    .precision = nn::Precision::bf16,
                                    .loss_chunks = chunks,
-                                   .memory_budget = budget});
+                                   .memory_budget = budget,
+                                   .half_copies = false});
   };
-  const MemoryReport free = planned(no_limit).memory();
+  const MemoryReport free = planned(0).memory();
   EXPECT_EQ(planned(free.peak()).loss_chunks(), 1);
   const std::size_t logits = 8 * 64 * 4096 * 2;
   for (const std::int64_t chunks : {2, 4}) {
