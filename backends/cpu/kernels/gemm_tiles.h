@@ -94,13 +94,13 @@ inline ScratchSize tiles_scratch(const Gemm& g, int threads) {
           static_cast<std::size_t>(p.shared_b ? p.b_floats() : 0) * sizeof(float)};
 }
 
-// to = from + A·B for a block of C [32][32], of which R×C tiles are computed; `from` null: 0. `ahead` bytes
-// of each step from `next` on are brought to L2.
+// to = from + A·B for a block of C [32][32] with rows `ld` floats apart, of which R×C tiles are computed;
+// `from` null: 0. `ahead` bytes of each step from `next` on are brought to L2.
 template <class Unit, int R, int C>
-void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, const char* next,
-                    i64 ahead) {
-  constexpr i64 line = 64, row = block_side * sizeof(float);
-  constexpr i64 right = 16, down = 16 * block_side;  // to the tile on the right, to the tile below
+void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, i64 ld,
+                    const char* next, i64 ahead) {
+  constexpr i64 line = 64, right = 16;  // to the tile on the right
+  const i64 row = ld * static_cast<i64>(sizeof(float)), down = 16 * ld;
   if (from) {
     Unit::template load<0>(from, row);
     if constexpr (C == 2) Unit::template load<1>(from + right, row);
@@ -133,6 +133,14 @@ void multiply_block(i64 steps, const float* a, const float* b, const float* from
   if constexpr (R == 2 && C == 2) Unit::template store<3>(to + down + right, row);
 }
 
+// multiply_block for a block of which that many rows and columns are needed.
+template <class Unit>
+auto block_multiplier(i64 rows, i64 columns) {
+  const bool tall = rows > 16, wide = columns > 16;
+  return tall ? (wide ? multiply_block<Unit, 2, 2> : multiply_block<Unit, 2, 1>)
+              : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
+}
+
 // Rows by columns of C from (row, column) on = block [32][32] + D, rounded to the storage type.
 template <class Unit>
 void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 columns, const float* block) {
@@ -162,7 +170,6 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
       }
     for (i64 j = j0; j < j1; ++j) {
       const i64 column = j * block_side, columns = at_most(block_side, g.n - column);
-      const bool wide = columns > 16;
       for (i64 q = 0; q < chunks; ++q) {
         const i64 c0 = q * steps / chunks, c1 = (q + 1) * steps / chunks;
         const bool first = s0 + c0 == 0, last = s0 + c1 == p.steps;
@@ -171,8 +178,7 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
         for (i64 i = 0; i < groups; ++i) {
           const i64 row = (i0 + i) * block_side, rows = at_most(block_side, g.m - row);
           float* sum = sums + ((p.depth < p.steps ? (j - j0) * groups : 0) + i) * 2 * block_floats;
-          const auto multiply = rows > 16 ? (wide ? multiply_block<Unit, 2, 2> : multiply_block<Unit, 2, 1>)
-                                          : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
+          const auto multiply = block_multiplier<Unit>(rows, columns);
           if (last && g.c.col == 1)
             for (i64 r = 0; r < rows; ++r)
               __builtin_prefetch(
@@ -180,7 +186,7 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
                       (c_start + (row + r) * g.c.row + column) * static_cast<i64>(size_of(g.out_type)),
                   1);
           multiply(c1 - c0, a + (i * steps + c0) * block_floats, bq, first ? nullptr : sum, last ? out : sum,
-                   next + i * ahead, ahead);
+                   block_side, next + i * ahead, ahead);
           if (last) finish_block<Unit>(g, item, row, rows, column, columns, out);
         }
       }
