@@ -41,6 +41,16 @@ struct ModelTiles {
           for (int j = 0; j < 16; ++j) tiles[C][i][j] += a * bf16_at(tiles[B][p][j], which);
         }
   }
+  template <class V>
+  static V round_pairs(V first, V second) {
+    for (std::size_t l = 0; l < sizeof(V) / sizeof(float); ++l) {
+      const bfloat16 pair[2] = {bfloat16(first[l]), bfloat16(second[l])};
+      float bits;
+      std::memcpy(&bits, pair, sizeof bits);
+      first[l] = bits;
+    }
+    return first;
+  }
   static void round_row(bfloat16* to, const float* from) {
     for (int j = 0; j < 32; ++j) to[j] = bfloat16(from[j]);
   }

@@ -37,6 +37,14 @@ struct Amx {
   TG_INLINE static void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
+  // A pair of each two lanes, rounded as below.
+  TG_INLINE static F32 round_pairs(F32 first, F32 second) {
+    U32 both;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));
+    const __m512i halves = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (F32)_mm512_permutexvar_epi16(halves, (__m512i)both);
+  }
   TG_INLINE static void round_row(bfloat16* to, const float* from) {  // to nearest even
     U32 both;
     asm("vcvtne2ps2bf16 %1, %2, %0"

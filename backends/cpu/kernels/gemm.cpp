@@ -105,7 +105,7 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) ||
              (columns > 4 * N && (rows_collide || unasked || columns >= 512));
   // Rows along k are copied: the micro-kernel takes them as fast as chunks, for which they are transposed.
-  p.copy_a = p.pack_a && g.a.col == 1 && !p.pairs;
+  p.copy_a = TG_VECTOR_BYTES == 32 && p.pack_a && g.a.col == 1;
   p.a_elements = !p.pack_a ? 0 : rows * (p.copy_a ? row_length<T>(k_longest) : k_longest);
   p.b_elements = !p.pack_b ? 0 : p.panel_b ? N * k_longest : (p.shared_b ? p.pass : columns) * p.k;
   p.c_elements = p.own_c ? rows * columns : 0;

@@ -64,20 +64,33 @@ void pack_left_block(Strided<bfloat16> a, i64 rows, i64 depth, float* to) {
 }
 template <class Unit>
 void pack_left_block(Strided<float> a, i64 rows, i64 depth, float* to) {
-  bfloat16 rounded[block_side][block_side];  // lines as they lie: along k, or across it
+  constexpr int S = block_side, W = lanes<F32>;
   const bool along = a.col == 1;
-  const i64 lines = at_most(block_side, along ? rows : depth),
-            each = at_most(block_side, along ? depth : rows);
-  for (i64 l = 0; l < block_side; ++l) {
-    const float* from = a.data + l * (along ? a.row : a.col);
-    float line[block_side] = {};
-    if (l >= lines || each < block_side) {
-      if (l < lines) __builtin_memcpy(line, from, static_cast<std::size_t>(each) * sizeof(float));
-      from = line;
-    }
-    Unit::round_row(rounded[l], from);
+  float whole[S * S];  // lines as they lie: along k, or across it
+  if (rows < S || depth < S) {
+    const i64 lines = at_most(S, along ? rows : depth), each = at_most(S, along ? depth : rows);
+    for (i64 e = 0; e < S * S; ++e) whole[e] = 0;
+    for (i64 l = 0; l < lines; ++l)
+      __builtin_memcpy(whole + l * S, a.data + l * (along ? a.row : a.col),
+                       static_cast<std::size_t>(each) * sizeof(float));
+    a = {whole, along ? S : 1, along ? 1 : S};
   }
-  pack_whole_block<TileOrder::along_k>(rounded[0], along ? block_side : 1, along ? 1 : block_side, to);
+  if (along) {
+    for (int r = 0; r < S; ++r) Unit::round_row(reinterpret_cast<bfloat16*>(to + r * 16), a.data + r * a.row);
+    return;
+  }
+  for (int r = 0; r < S; r += W)
+    for (int p = 0; p < 16; p += W) {
+      F32 v[W];
+#pragma GCC unroll 16
+      for (int i = 0; i < W; ++i) {
+        const float* first = a.data + 2 * (p + i) * a.col + r;
+        v[i] = Unit::round_pairs(load(first), load(first + a.col));
+      }
+      transpose_block(v);
+#pragma GCC unroll 16
+      for (int i = 0; i < W; ++i) store(to + (r + i) * 16 + p, v[i]);
+    }
 }
 
 // C[m×width] = A[m×k]·B[k×n], added to what C holds if `adds`; B is 0 in columns from n to `width`, the next
