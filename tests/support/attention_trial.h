@@ -29,6 +29,9 @@ TG_DECLARE(avx2)
 #ifdef TILEGRAD_ISA_avx512
 TG_DECLARE(avx512)
 #endif
+#ifdef TILEGRAD_TILE_MODEL
+TG_DECLARE(on_tile_model)
+#endif
 
 struct Isa {
   const char* name;
@@ -42,13 +45,16 @@ struct Isa {
 #isa, isa::attention_forward_scratch, isa::attention_backward_scratch, isa::attention_forward, \
         isa::attention_backward                                                                    \
   }
-inline std::vector<Isa> isas() {
+inline std::vector<Isa> isas([[maybe_unused]] DType type = DType::f32) {
   std::vector<Isa> all = {TG_ENTRY(baseline)};
 #ifdef TILEGRAD_ISA_avx2
   if (machine_has("avx2")) all.push_back(TG_ENTRY(avx2));
 #endif
 #ifdef TILEGRAD_ISA_avx512
   if (machine_has("avx512")) all.push_back(TG_ENTRY(avx512));
+#endif
+#ifdef TILEGRAD_TILE_MODEL  // the baseline with bf16 on tiles
+  if (type == DType::bf16) all.push_back(TG_ENTRY(on_tile_model));
 #endif
   return all;
 }
@@ -207,7 +213,7 @@ inline void check(Trial s) {
             expected_z_bias[broadcast(b, h, i, j)] += expected.z_bias[at++];
   }
 
-  for (const Isa& isa : isas()) {
+  for (const Isa& isa : isas(x.type)) {
     std::vector<std::vector<std::byte>> first;
     for (int threads = 1; threads <= 3; ++threads) {
       Buffer o(x.type, x.B, x.H, x.L, x.dv, s.rows_first), lse(stat, x.B, x.H, x.L, 1, false);

@@ -19,6 +19,8 @@ struct Plan {
   bool pairs;  // of bf16 along k, each in the space of an f32
   i64 k;       // elements, or pairs, along k
   bool pack_a, pack_b, shared_b, own_c;
+  bool panel_b;                            // packed panel by panel, each just before its only use
+  bool copy_a;                             // pack_a: copies rows as they lie, row_length apart
   i64 k_chunks;                            // chunk q is [q·k/k_chunks, (q+1)·k/k_chunks)
   i64 pass;                                // columns whose B is packed at a time, a multiple of the panel
   i64 row_blocks;                          // of m
@@ -39,6 +41,13 @@ constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, 
 constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
 constexpr i64 pack_b_from =
     TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; 512 bits come with a larger L1
+
+// Elements between the rows of a copy of k of them: an odd number of cache lines, so that no rows collide.
+template <class T>
+i64 row_length(i64 k) {
+  constexpr i64 line = 64 / sizeof(T);
+  return (ceil_div(k, line) | 1) * line;
+}
 
 template <class T>
 Plan plan_for(const Gemm& g, int threads) {
@@ -84,6 +93,8 @@ Plan plan_for(const Gemm& g, int threads) {
       p.row_blocks = at_most(p.row_blocks * ceil_div(per, p.column_blocks), ceil_div(g.m, 2 * M));
   }
   p.row_blocks = at_least(1, p.row_blocks);
+  p.panel_b = p.shared_b && p.row_blocks == 1;
+  if (p.panel_b) p.shared_b = false;
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
   // Each block packs its rows of A again. That pays for many columns, or where rows of A would collide in the
@@ -93,26 +104,35 @@ Plan plan_for(const Gemm& g, int threads) {
   const bool unasked = !asks_ahead && g.a.row == 1 && g.m * g.k * static_cast<i64>(sizeof(T)) > (512 << 10);
   p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) ||
              (columns > 4 * N && (rows_collide || unasked || columns >= 512));
-  p.a_elements = p.pack_a ? rows * k_longest : 0;
-  p.b_elements = !p.pack_b ? 0 : (p.shared_b ? p.pass : columns) * p.k;
+  // Rows along k are copied: the micro-kernel takes them as fast as chunks, for which they are transposed.
+  p.copy_a = TG_VECTOR_BYTES == 32 && p.pack_a && g.a.col == 1;
+  p.a_elements = !p.pack_a ? 0 : rows * (p.copy_a ? row_length<T>(k_longest) : k_longest);
+  p.b_elements = !p.pack_b ? 0 : p.panel_b ? N * k_longest : (p.shared_b ? p.pass : columns) * p.k;
   p.c_elements = p.own_c ? rows * columns : 0;
   return p;
 }
 
-// A[i0:i1, k0:k1] into chunks, B[k0:k1, j0:j1] into panels; k0 and k1 as Plan::k counts.
+// A[i0:i1, k0:k1] into chunks or rows, B[k0:k1, j0:j1] into panels; k0 and k1 as Plan::k counts.
 template <class T>
-void pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
+Left<T> pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
 #if defined(TG_BF16_PAIRS)
   if constexpr (sizeof(T) == 4)
-    if (p.pairs)
-      return pack_left_pairs(i1 - i0, at_most(2 * k1, g.k) - 2 * k0,
-                             element<T, bfloat16>(g, g.a, item, i0, 2 * k0), g.a.row, g.a.col, to);
+    if (p.pairs) {
+      pack_left_pairs(i1 - i0, at_most(2 * k1, g.k) - 2 * k0, element<T, bfloat16>(g, g.a, item, i0, 2 * k0),
+                      g.a.row, g.a.col, to);
+      return {to, 0, 0, Form::packed};
+    }
 #endif
-  (void)p;
+  const i64 ld = row_length<T>(k1 - k0);
   with_storage<T>(g.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-    pack_left(i1 - i0, k1 - k0, element<T, S>(g, g.a, item, i0, k0), g.a.row, g.a.col, to);
+    const S* from = element<T, S>(g, g.a, item, i0, k0);
+    if (p.copy_a)
+      copy_rows(i1 - i0, k1 - k0, k1 - k0, from, g.a.row, to, ld);
+    else
+      pack_left(i1 - i0, k1 - k0, from, g.a.row, g.a.col, to);
   });
+  return p.copy_a ? Left<T>{to, ld, 1} : Left<T>{to, 0, 0, Form::packed};
 }
 template <class T>
 void pack_b(const Gemm& g, const Plan& p, i64 item, i64 k0, i64 k1, i64 j0, i64 j1, T* to) {
@@ -130,9 +150,11 @@ void pack_b(const Gemm& g, const Plan& p, i64 item, i64 k0, i64 k1, i64 j0, i64 
 }
 
 // The block C[i0:i1, j0:j1]. packed: B from column j0 on, chunk by chunk of k, each `columns` wide; or null.
+// panel: where a panel is packed, with panel_b.
 template <class T>
 void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const T* packed,
-           i64 columns, i64 skip, T* scratch_a, T* own) {
+           i64 columns, i64 skip, T* scratch_a, T* own, T* panel) {
+  constexpr i64 N = Tile<T>::columns;
   const i64 m = i1 - i0, n = j1 - j0, own_ld = ceil_div(n, Tile<T>::columns) * Tile<T>::columns;
   T* c = own;
   i64 ldc = own_ld;
@@ -145,28 +167,29 @@ void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j
   }
   for (i64 q = 0; q < p.k_chunks; ++q) {
     const i64 k0 = p.k_start(q), k1 = p.k_start(q + 1), k = k1 - k0;
-    Left<T> a{scratch_a, 0, 0, Form::packed};
-    if (!p.pack_a) {
-      a = {element<T, T>(g, g.a, item, i0, k0), g.a.row, g.a.col};
-    } else {
-      pack_a(g, p, item, i0, i1, k0, k1, scratch_a);
-    }
+    const Left<T> a = p.pack_a ? pack_a(g, p, item, i0, i1, k0, k1, scratch_a)
+                               : Left<T>{element<T, T>(g, g.a, item, i0, k0), g.a.row, g.a.col};
     Right<T> b{nullptr, 0, Form::packed};
     if (packed) {
       b.data = packed + k0 * columns + skip * k;
     } else {
       b = {element<T, T>(g, g.b, item, k0, j0), g.b.row};
     }
+    const auto add_product = [&](i64 j, i64 width, const Right<T>& right) {
 #if defined(TG_BF16_PAIRS)
-    if constexpr (sizeof(T) == 4) {
-      if (p.pairs) {
-        multiply_pairs(m, n, k, a, b, c, ldc, d, ldd);
-      } else {
-        multiply(m, n, k, a, b, c, ldc, d, ldd);
-      }
-    } else
+      if constexpr (sizeof(T) == 4)
+        if (p.pairs) return multiply_pairs(m, width, k, a, right, c + j, ldc, d ? d + j : nullptr, ldd);
 #endif
-      multiply(m, n, k, a, b, c, ldc, d, ldd);
+      multiply(m, width, k, a, right, c + j, ldc, d ? d + j : nullptr, ldd);
+    };
+    if (p.panel_b) {
+      for (i64 j = 0; j < n; j += N) {
+        pack_b<T>(g, p, item, k0, k1, j0 + j, at_most(j1, j0 + j + N), panel);
+        add_product(j, at_most(N, n - j), {panel, 0, Form::packed});
+      }
+    } else {
+      add_product(0, n, b);
+    }
     d = c;
     ldd = ldc;
   }
@@ -195,11 +218,11 @@ void run(const Gemm& g, Worker& w) {
       const i64 j0 = columns_of(start, panels, j), j1 = columns_of(start, panels, j + 1);
       if (j0 == j1) return;
       const i64 columns = ceil_div(j1 - j0, N) * N;
-      if (p.pack_b)
+      if (p.pack_b && !p.panel_b)
         for (i64 q = 0; q < p.k_chunks; ++q)
           pack_b<T>(g, p, item, p.k_start(q), p.k_start(q + 1), j0, j1, own_b + p.k_start(q) * columns);
       block<T>(g, p, item, i * g.m / p.row_blocks, (i + 1) * g.m / p.row_blocks, j0, j1,
-               p.pack_b ? own_b : nullptr, columns, 0, a, own);
+               p.pack_b ? own_b : nullptr, columns, 0, a, own, own_b);
     });
     return;
   }
@@ -222,7 +245,7 @@ void run(const Gemm& g, Worker& w) {
         const i64 j0 = columns_of(start, panels, j), j1 = columns_of(start, panels, j + 1);
         if (j0 == j1) return;
         block<T>(g, p, item, i * g.m / p.row_blocks, (i + 1) * g.m / p.row_blocks, j0, j1, shared, columns,
-                 j0 - start, a, own);
+                 j0 - start, a, own, nullptr);
       });
     }
 }
@@ -244,8 +267,12 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
                 static_cast<int>(Tile<T>::rows), static_cast<int>(Tile<T>::columns),
                 p.pairs ? " of bf16 pairs" : "", static_cast<long long>(p.row_blocks),
                 static_cast<long long>(ceil_div(g.n, p.pass) * p.column_blocks),
-                static_cast<long long>(ceil_div(p.k, p.k_chunks)), p.pack_a ? "packed" : "in place",
+                static_cast<long long>(ceil_div(p.k, p.k_chunks)),
+                p.copy_a   ? "copied"
+                : p.pack_a ? "packed"
+                           : "in place",
                 !p.pack_b    ? "in place"
+                : p.panel_b  ? "packed by panels"
                 : p.shared_b ? "packed once for all threads"
                              : "packed by each block");
 }

@@ -94,13 +94,26 @@ inline ScratchSize tiles_scratch(const Gemm& g, int threads) {
           static_cast<std::size_t>(p.shared_b ? p.b_floats() : 0) * sizeof(float)};
 }
 
-// to = from + A·B for a block of C [32][32], of which R×C tiles are computed; `from` null: 0. `ahead` bytes
-// of each step from `next` on are brought to L2.
+// f(i, s) for i < lines and s < steps: steps inside if a line's steps follow one another in memory, else
+// lines, whose elements of one step do.
+template <class F>
+void in_order_of(bool along, i64 lines, i64 steps, F f) {
+  if (along) {
+    for (i64 i = 0; i < lines; ++i)
+      for (i64 s = 0; s < steps; ++s) f(i, s);
+  } else {
+    for (i64 s = 0; s < steps; ++s)
+      for (i64 i = 0; i < lines; ++i) f(i, s);
+  }
+}
+
+// to = from + A·B for a block of C [32][32] with rows `ld` floats apart, of which R×C tiles are computed;
+// `from` null: 0. `ahead` bytes of each step from `next` on are brought to L2.
 template <class Unit, int R, int C>
-void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, const char* next,
-                    i64 ahead) {
-  constexpr i64 line = 64, row = block_side * sizeof(float);
-  constexpr i64 right = 16, down = 16 * block_side;  // to the tile on the right, to the tile below
+void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, i64 ld,
+                    const char* next, i64 ahead) {
+  constexpr i64 line = 64, right = 16;  // to the tile on the right
+  const i64 row = ld * static_cast<i64>(sizeof(float)), down = 16 * ld;
   if (from) {
     Unit::template load<0>(from, row);
     if constexpr (C == 2) Unit::template load<1>(from + right, row);
@@ -133,6 +146,14 @@ void multiply_block(i64 steps, const float* a, const float* b, const float* from
   if constexpr (R == 2 && C == 2) Unit::template store<3>(to + down + right, row);
 }
 
+// multiply_block for a block of which that many rows and columns are needed.
+template <class Unit>
+auto block_multiplier(i64 rows, i64 columns) {
+  const bool tall = rows > 16, wide = columns > 16;
+  return tall ? (wide ? multiply_block<Unit, 2, 2> : multiply_block<Unit, 2, 1>)
+              : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
+}
+
 // Rows by columns of C from (row, column) on = block [32][32] + D, rounded to the storage type.
 template <class Unit>
 void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 columns, const float* block) {
@@ -154,15 +175,13 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
   const i64 ahead = ceil_div(block_side, groups) * 64;  // bytes
   for (i64 s0 = 0; s0 < p.steps; s0 += p.depth) {
     const i64 steps = at_most(p.depth, p.steps - s0), chunks = ceil_div(steps, p.chunk);
-    for (i64 i = 0; i < groups; ++i)
-      for (i64 s = 0; s < steps; ++s) {
-        const i64 row = (i0 + i) * block_side, k = (s0 + s) * block_side;
-        pack_block<TileOrder::along_k>(from_a + row * g.a.row + k * g.a.col, g.a.row, g.a.col, g.m - row,
-                                       g.k - k, a + (i * steps + s) * block_floats);
-      }
+    in_order_of(g.a.col == 1, groups, steps, [&](i64 i, i64 s) {
+      const i64 row = (i0 + i) * block_side, k = (s0 + s) * block_side;
+      pack_block<TileOrder::along_k>(from_a + row * g.a.row + k * g.a.col, g.a.row, g.a.col, g.m - row,
+                                     g.k - k, a + (i * steps + s) * block_floats);
+    });
     for (i64 j = j0; j < j1; ++j) {
       const i64 column = j * block_side, columns = at_most(block_side, g.n - column);
-      const bool wide = columns > 16;
       for (i64 q = 0; q < chunks; ++q) {
         const i64 c0 = q * steps / chunks, c1 = (q + 1) * steps / chunks;
         const bool first = s0 + c0 == 0, last = s0 + c1 == p.steps;
@@ -171,8 +190,7 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
         for (i64 i = 0; i < groups; ++i) {
           const i64 row = (i0 + i) * block_side, rows = at_most(block_side, g.m - row);
           float* sum = sums + ((p.depth < p.steps ? (j - j0) * groups : 0) + i) * 2 * block_floats;
-          const auto multiply = rows > 16 ? (wide ? multiply_block<Unit, 2, 2> : multiply_block<Unit, 2, 1>)
-                                          : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
+          const auto multiply = block_multiplier<Unit>(rows, columns);
           if (last && g.c.col == 1)
             for (i64 r = 0; r < rows; ++r)
               __builtin_prefetch(
@@ -180,7 +198,7 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
                       (c_start + (row + r) * g.c.row + column) * static_cast<i64>(size_of(g.out_type)),
                   1);
           multiply(c1 - c0, a + (i * steps + c0) * block_floats, bq, first ? nullptr : sum, last ? out : sum,
-                   next + i * ahead, ahead);
+                   block_side, next + i * ahead, ahead);
           if (last) finish_block<Unit>(g, item, row, rows, column, columns, out);
         }
       }
@@ -194,13 +212,14 @@ void run_tiles(const Gemm& g, Worker& w) {
   const TilePlan p = plan_tiles(g, w.threads);
   float* const own = reinterpret_cast<float*>(w.scratch);
   const i64 passes = ceil_div(p.panels, p.pass), blocks = p.row_blocks * p.column_blocks;
-  const auto pack_panel = [&](i64 item, i64 j, float* to) {
-    const auto* from = element<float, bfloat16>(g, g.b, item, 0, j * block_side);
-    for (i64 s = 0; s < p.steps; ++s) {
-      const i64 k = s * block_side;
-      pack_block<TileOrder::across_k>(from + k * g.b.row, g.b.col, g.b.row, g.n - j * block_side, g.k - k,
-                                      to + s * block_floats);
-    }
+  // Panels [j0, j1), steps [s0, s1), to where those of panel j0 are packed.
+  const auto pack_panels = [&](i64 item, i64 j0, i64 j1, i64 s0, i64 s1, float* to) {
+    const auto* from = element<float, bfloat16>(g, g.b, item, 0, 0);
+    in_order_of(g.b.row == 1, j1 - j0, s1 - s0, [&](i64 j, i64 s) {
+      const i64 column = (j0 + j) * block_side, k = (s0 + s) * block_side;
+      pack_block<TileOrder::across_k>(from + k * g.b.row + column * g.b.col, g.b.col, g.b.row, g.n - column,
+                                      g.k - k, to + (j * p.steps + s0 + s) * block_floats);
+    });
   };
 
   if (!p.shared_b) {
@@ -212,8 +231,7 @@ void run_tiles(const Gemm& g, Worker& w) {
       const i64 count = at_most(p.pass, p.panels - start);
       const i64 j0 = p.panel_start(start, count, j), j1 = p.panel_start(start, count, j + 1);
       if (j0 == j1) return;
-      for (i64 panel = j0; panel < j1; ++panel)
-        pack_panel(item, panel, b + (panel - j0) * p.steps * block_floats);
+      pack_panels(item, j0, j1, 0, p.steps, b);
       tiles_block<Unit>(g, p, item, p.group_start(i), p.group_start(i + 1), j0, j1, b, own);
     });
     Unit::release();
@@ -225,7 +243,14 @@ void run_tiles(const Gemm& g, Worker& w) {
     for (i64 start = 0; start < p.panels; start += p.pass) {
       const i64 count = at_most(p.pass, p.panels - start);
       if (item + start > 0) w.barrier();  // the panels of the pass before are free
-      w.each(count, [&](i64 j) { pack_panel(item, start + j, shared + j * p.steps * block_floats); });
+      // A part reads whole lines that follow one another: of a few panels at one step, or of one panel.
+      const i64 together = g.b.row == 1 ? 1 : 8, parts = ceil_div(count, together);
+      const i64 deep = g.b.row == 1 ? p.steps : 1;
+      w.each(parts * ceil_div(p.steps, deep), [&](i64 part) {
+        const i64 j0 = part % parts * together, j1 = at_most(count, j0 + together);
+        const i64 s0 = part / parts * deep, s1 = at_most(p.steps, s0 + deep);
+        pack_panels(item, start + j0, start + j1, s0, s1, shared + j0 * p.steps * block_floats);
+      });
       w.barrier();
       Unit::configure();
       w.each(blocks, [&](i64 part) {

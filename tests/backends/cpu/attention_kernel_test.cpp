@@ -22,6 +22,26 @@ TEST(AttentionKernel, TakesEveryFloatType) {
   }
 }
 
+// What AMX tiles multiply, where the processor has them, and here a model of them.
+TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
+  const auto bf16 = [](int B, int H, int Hk, int L, int T, int d, int dv) {
+    return shape(B, H, Hk, L, T, d, dv, DType::bf16);
+  };
+  check(bf16(2, 2, 2, 64, 64, 32, 32));
+  check(bf16(1, 2, 2, 65, 63, 16, 16));
+  check(bf16(1, 1, 1, 130, 300, 20, 33));  // two blocks of keys, and a pass for z_Q
+  check(bf16(1, 1, 1, 200, 17, 3, 65));
+  check(bf16(1, 6, 2, 70, 70, 48, 16));
+  check(bf16(1, 4, 1, 20, 40, 16, 16));  // heads side by side are not on tiles
+  for (const auto& [L, T] : {std::pair{100, 100}, {70, 150}, {150, 70}, {300, 300}})
+    check(with(bf16(1, 2, 1, L, T, 64, 64), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
+  check(with(bf16(1, 1, 1, 150, 290, 40, 16), [](Trial& s) { s.x.window_left = 30, s.x.window_right = 3; }));
+  check(with(bf16(1, 2, 2, 70, 90, 16, 16), [](Trial& s) { s.bias = 15, s.bias_infinite = 0.9; }));
+  check(
+      with(bf16(1, 2, 1, 70, 90, 16, 32), [](Trial& s) { s.x.softcap = 2, s.sink = true, s.z_lse = true; }));
+  check(with(bf16(1, 2, 2, 70, 90, 16, 16), [](Trial& s) { drop(s, 0.3); }));
+}
+
 TEST(AttentionKernel, ReadsTransposedViewsInPlace) {
   check(with(shape(2, 4, 2, 80, 80, 32, 16), [](Trial& s) { s.rows_first = true; }));
   check(with(shape(1, 64, 64, 20, 30, 16, 16),

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tests/support/kernel_team.h"
+#include "tests/support/model_tiles.h"
 
 namespace tg::cpu {
 
@@ -47,43 +48,6 @@ std::vector<Isa> isas() {
 #endif
   return all;
 }
-
-// AMX as its manual describes it, without the treatment of denormals.
-struct ModelTiles {
-  static inline thread_local float tiles[8][16][16];
-  static void configure() { std::memset(tiles, 0, sizeof tiles); }
-  static void release() { std::memset(tiles, 0xff, sizeof tiles); }
-  template <int T>
-  static void zero() {
-    std::memset(tiles[T], 0, sizeof tiles[T]);
-  }
-  template <int T>
-  static void load(const float* from, i64 row_bytes) {
-    for (int r = 0; r < 16; ++r)
-      std::memcpy(tiles[T][r], reinterpret_cast<const char*>(from) + r * row_bytes, 64);
-  }
-  template <int T>
-  static void store(float* to, i64 row_bytes) {
-    for (int r = 0; r < 16; ++r) std::memcpy(reinterpret_cast<char*>(to) + r * row_bytes, tiles[T][r], 64);
-  }
-  template <int C, int A, int B>
-  static void multiply() {
-    const auto bf16_at = [](const float& pair, int which) {
-      std::uint16_t halves[2];
-      std::memcpy(halves, &pair, sizeof halves);
-      return std::bit_cast<float>(static_cast<std::uint32_t>(halves[which]) << 16);
-    };
-    for (int i = 0; i < 16; ++i)
-      for (int p = 0; p < 16; ++p)
-        for (int which = 0; which < 2; ++which) {
-          const float a = bf16_at(tiles[A][i][p], which);
-          for (int j = 0; j < 16; ++j) tiles[C][i][j] += a * bf16_at(tiles[B][p][j], which);
-        }
-  }
-  static void round_row(bfloat16* to, const float* from) {
-    for (int j = 0; j < 32; ++j) to[j] = bfloat16(from[j]);
-  }
-};
 
 // A strided operand with its own exactly sized memory, every element a small random number.
 struct Matrix {

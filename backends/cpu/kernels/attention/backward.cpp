@@ -66,10 +66,12 @@ struct Scratch {
     p = carver.take<C>(keys * n), za = carver.take<C>(keys * n);
     zk = carver.take<C>(keys * padded_d), zv = carver.take<C>(keys * padded_dv);
     options.carve(carver, x, keys, n, true);
+    const bool tiles = is_on_tiles<C>(x, 1);
+    work = tiles ? carver.take<float>(tile_product_floats(keys, n, larger(x.d, x.dv))) : nullptr;
     const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
                           bool right) {
-      const bool needed =
-          (left && needs_copy<C>(x, a, size, true)) || (right && needs_copy<C>(x, a, size, false));
+      const bool needed = !tiles && ((left && needs_copy<C>(x, a, size, true)) ||
+                                     (right && needs_copy<C>(x, a, size, false)));
       return Copy{needed, needed ? carver.take<C>(rows * padded) : nullptr};
     };
     k = copy(x.k, keys, padded_d, x.d, true, true), v = copy(x.v, keys, padded_dv, x.dv, true, false);
@@ -89,9 +91,18 @@ struct Scratch {
   C *zk, *zv;  // [keys × padded]
   OptionTiles<C> options;
   Copy k, v, q_rows, z_rows;
-  C* zq;  // [count × padded_d], for types that cannot accumulate in place
-  C* zb;  // [keys × width]: the bias gradient of a tile
+  C* zq;        // [count × padded_d], for types that cannot accumulate in place
+  C* zb;        // [keys × width]: the bias gradient of a tile
+  float* work;  // of products on tiles; null: on vectors
+  C factor;     // of z_O in the loaded tile
 };
+
+// load_rows, or nothing if products are made on tiles, which read the operands as they lie.
+template <class C>
+Rows<C> rows_of(const AttentionCall& x, const Scratch<C>& s, const AttentionCall::Operand& a, i64 b, i64 h,
+                i64 row0, i64 rows, i64 size, C* copy, i64 padded) {
+  return s.work ? Rows<C>{} : load_rows(x, a, b, h, row0, rows, size, copy, padded);
+}
 
 // u = (O ⊛ z_O).sum − z_ξ of a tile's rows, the tile's keys, and zeros where it has none.
 template <class C>
@@ -135,8 +146,11 @@ void load_queries(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i
                   C factor) {
   QueryTile<C>& t = s.tile;
   t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
-  load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
-  load_transposed(x, x.z_o, t, x.dv, factor, s.z);
+  s.factor = factor;
+  if (!s.work) {
+    load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
+    load_transposed(x, x.z_o, t, x.dv, factor, s.z);
+  }
   if (x.cu_q)  // queries of no sequence may hold anything
     for (i64 c = 0; c < t.count; ++c)
       for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
@@ -185,8 +199,12 @@ template <class C>
 void score_gradient(const AttentionCall& x, Scratch<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
   const QueryTile<C>& t = s.tile;
-  scores(x, t, key0, keys, k, s.q, s.p, s.options);
-  multiply<C>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
+  scores(x, t, key0, keys, k, s.q, s.p, s.options, s.work);
+  if (multiply_on_tiles(s.work, keys, t.count, x.dv, rows_at(x.v, t.b, t.h0 / (x.H / x.Hk), key0),
+                        rows_at(x.z_o, t.b, t.h0, t.i0).transposed(), s.za, t.width, false))
+    multiply_all(keys * t.width, s.factor, s.za);
+  else
+    multiply<C>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
   if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
   const bool slope = x.softcap != 0 && through_cap;
   if (x.dropout > 0) {
@@ -228,8 +246,8 @@ template <class C>
 void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 key_head, i64 block) {
   const i64 key0 = block * keys_at_once<C>(x), keys = smaller(keys_at_once<C>(x), x.T - key0),
             group = x.H / x.Hk;
-  const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
-  const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+  const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+  const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
   bool first = true;
   const auto clear = [&] {
     for (i64 e = 0; e < keys * s.padded_d; ++e) s.zk[e] = 0;
@@ -247,21 +265,27 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b
       // Likewise the queries of no sequence.
       const i64 c0 = x.cu_q ? larger(0, x.cu_q[0] - t.i0) : 0,
                 c1 = x.cu_q ? smaller(t.count, x.cu_q[x.segments] - t.i0) : t.count;
-      const Rows<C> q = load_rows(x, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
-      const Rows<C> z = load_rows(x, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
+      const Rows<C> q = rows_of(x, s, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
+      const Rows<C> z = rows_of(x, s, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
       const bool fresh = first && n == keys;
       if (first && !fresh) clear();
       first = false;
       C *zv = s.zv + skip * s.padded_dv, *zk = s.zk + skip * s.padded_d;
-      multiply<C>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
-                  s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
-      multiply<C>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
-                  s.padded_d, fresh ? nullptr : zk, s.padded_d);
+      if (!multiply_on_tiles(s.work, n, x.dv, t.count, Strided<C>{s.p, t.width, 1},
+                             rows_at(x.z_o, b, h, t.i0), zv, s.padded_dv, !fresh))
+        multiply<C>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
+                    s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
+      if (!multiply_on_tiles(s.work, n, x.d, t.count, Strided<C>{s.za, t.width, 1}, rows_at(x.q, b, h, t.i0),
+                             zk, s.padded_d, !fresh))
+        multiply<C>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
+                    s.padded_d, fresh ? nullptr : zk, s.padded_d);
       if (has_query_pass<C>(x)) continue;
       const Rows<C> own = rows_from(k, skip);
       if (s.zq) {
-        multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, s.zq, s.padded_d,
-                    nullptr, 0);
+        if (!multiply_on_tiles(s.work, t.count, x.d, n, Strided<C>{s.za, 1, t.width},
+                               rows_at(x.k, b, key_head, start), s.zq, s.padded_d, false))
+          multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, s.zq, s.padded_d,
+                      nullptr, 0);
         write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
         continue;
       }
@@ -288,11 +312,13 @@ void query_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64
   const QueryTile<C>& t = s.tile;
   for (i64 key0 = from; key0 < to; key0 += key_block) {
     const i64 keys = smaller(key_block, to - key0);
-    const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
-    const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+    const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+    const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
     score_gradient(x, s, key0, keys, k, v, true);
-    multiply<C>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, s.zq, s.padded_d,
-                key0 == from ? nullptr : s.zq, s.padded_d);
+    if (!multiply_on_tiles(s.work, t.count, x.d, keys, Strided<C>{s.za, 1, t.width},
+                           rows_at(x.k, b, key_head, key0), s.zq, s.padded_d, key0 != from))
+      multiply<C>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, s.zq, s.padded_d,
+                  key0 == from ? nullptr : s.zq, s.padded_d);
   }
   write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
 }
@@ -349,8 +375,8 @@ void bias_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, cons
           if (from >= key0 + keys || to <= key0) continue;
           if (!loaded) load_queries(x, all, s, b, h, t, C{1});
           loaded = true;
-          const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
-          const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+          const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+          const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
           const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
           score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), false);
           for (i64 r = 0; r < n; ++r) {
@@ -381,6 +407,7 @@ void run(const AttentionCall& x, Worker& w) {
   Carver common{w.shared}, own{w.scratch};
   const Shared<C> all(common, x);
   Scratch<C> s(own, x);
+  const TilesInUse<TileUnit> tiles(s.work);
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
     row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
@@ -430,9 +457,10 @@ void attention_backward(const AttentionCall& x, Worker& worker) {
 
 void attention_backward_choice(const AttentionCall& x, char* text, std::size_t size) {
   const i64 keys = x.type == DType::f64 ? keys_at_once<double>(x) : keys_at_once<float>(x);
-  std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order",
+  const bool tiles = x.type != DType::f64 && is_on_tiles<float>(x, 1);
+  std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order%s",
                 static_cast<long long>(smaller(keys, x.T)), static_cast<long long>(smaller(query_block, x.L)),
-                static_cast<long long>(blocks_of(x.T, keys)));
+                static_cast<long long>(blocks_of(x.T, keys)), tiles ? ", products on AMX tiles of bf16" : "");
 }
 
 }  // namespace tg::cpu::TG_ISA

@@ -39,10 +39,10 @@ struct Scratch {
     g = carver.take<C>(n * padded);
     top = carver.take<C>(n), sum = carver.take<C>(n), shrink = carver.take<C>(n);
     options.carve(carver, x, keys, n, false);
-    k = needs_copy<C>(x, x.k, x.d, true) ? carver.take<C>(keys * x.d) : nullptr;
-    copy_k = needs_copy<C>(x, x.k, x.d, true);
-    copy_v = needs_copy<C>(x, x.v, x.dv, false);
-    v = copy_v ? carver.take<C>(keys * padded) : nullptr;
+    const bool tiles = is_on_tiles<C>(x, query_block);
+    work = tiles ? carver.take<float>(tile_product_floats(keys, n, x.d > x.dv ? x.d : x.dv)) : nullptr;
+    k = !tiles && needs_copy<C>(x, x.k, x.d, true) ? carver.take<C>(keys * x.d) : nullptr;
+    v = !tiles && needs_copy<C>(x, x.v, x.dv, false) ? carver.take<C>(keys * padded) : nullptr;
   }
   QueryTile<C> tile;
   i64 padded;             // row length of G
@@ -51,8 +51,8 @@ struct Scratch {
   C* g;                   // [count × padded]
   C *top, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
   OptionTiles<C> options;
-  C *k, *v;  // copies, or null
-  bool copy_k, copy_v;
+  C *k, *v;     // copies, or null
+  float* work;  // of products on tiles; null: on vectors
 };
 
 // c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
@@ -152,13 +152,13 @@ void query_tile(const AttentionCall& x, Scratch<C>& s) {
   constexpr int W = Tile<C>::width;
   const QueryTile<C>& t = s.tile;
   const i64 key_head = t.h0 / (x.H / x.Hk);
-  load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
+  if (!s.work) load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
   start_columns(x, s);
   bool first = true;
   for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
     const i64 keys = smaller(key_block, t.to - key0);
-    const Rows<C> k = load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
-    scores(x, t, key0, keys, k, s.q, s.a, s.options);
+    const Rows<C> k = s.work ? Rows<C>{} : load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
+    scores(x, t, key0, keys, k, s.q, s.a, s.options, s.work);
     const bool grew = softmax_step(keys, t.width, s.a, s.top, s.sum, s.shrink);
     if (x.dropout > 0) {
       dropout_factors(x, t, key0, keys, s.options.keep);
@@ -171,9 +171,12 @@ void query_tile(const AttentionCall& x, Scratch<C>& s) {
           store(s.g + c * s.padded + e, load(s.g + c * s.padded + e) * factor);
       }
     }
-    const Rows<C> v = load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
-    multiply<C>(t.count, x.dv, keys, {s.a, 1, t.width}, {v.data, v.row, v.form}, s.g, s.padded,
-                first ? nullptr : s.g, s.padded);
+    if (!multiply_on_tiles(s.work, t.count, x.dv, keys, Strided<C>{s.a, 1, t.width},
+                           rows_at(x.v, t.b, key_head, key0), s.g, s.padded, !first)) {
+      const Rows<C> v = load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
+      multiply<C>(t.count, x.dv, keys, {s.a, 1, t.width}, {v.data, v.row, v.form}, s.g, s.padded,
+                  first ? nullptr : s.g, s.padded);
+    }
     first = false;
   }
   finish_columns(x, s, !first);
@@ -185,6 +188,7 @@ void run(const AttentionCall& x, Worker& w) {
   const Grid grid(x);
   Carver carver{w.scratch};
   Scratch<C> s(carver, x, grid);
+  const TilesInUse<TileUnit> tiles(s.work);
   const i64 group = x.H / x.Hk;
   // Tiles of a head from its end: with a causal mask the longest come first, which balances the threads.
   w.each(key_heads(x) * grid.groups * grid.tiles, [&](i64 part) {
@@ -211,6 +215,11 @@ template <class C>
 void describe(const AttentionCall& x, char* text, std::size_t size) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
+  if (is_on_tiles<C>(x, query_block)) {
+    std::snprintf(text, size, "tiles of %lld queries × %lld keys, products on AMX tiles of bf16",
+                  static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)));
+    return;
+  }
   std::snprintf(text, size, "tiles of %lld queries × %lld keys, keys %s, values %s, heads in a tile: %lld",
                 static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)),
                 needs_copy<C>(x, x.k, x.d, true) ? "copied" : "in place",

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backends/cpu/kernels/attention/attention.h"
+#include "backends/cpu/kernels/attention/tile_products.h"
 #include "backends/cpu/kernels/pack.h"
 #include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/simd_math.h"
@@ -99,11 +100,17 @@ i64 element_offset(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
   return b * a.batch + h * a.head + row * a.row;
 }
 
+// a = factor·a
+template <class C>
+void multiply_all(i64 elements, C factor, C* a) {
+  const auto f = splat<vector_t<C>>(factor);
+  for (i64 e = 0; e < elements; e += Tile<C>::width) store(a + e, load(a + e) * f);
+}
+
 // The transposed query-side rows [size × width] times `factor`; columns beyond the tile are 0.
 template <class C>
 void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<C>& t, i64 size,
                      C factor, C* to) {
-  constexpr int W = Tile<C>::width;
   const i64 rows = t.i1 - t.i0;
   with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
@@ -118,8 +125,7 @@ void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, co
       }
     }
   });
-  const auto f = splat<vector_t<C>>(factor);
-  for (i64 e = 0; e < size * t.width; e += W) store(to + e, load(to + e) * f);
+  multiply_all(size * t.width, factor, to);
 }
 
 // Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel: in place, or converted into `copy`
@@ -140,6 +146,11 @@ Rows<C> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b
     copy_rows(rows, size, padded, static_cast<const S*>(a.data) + offset, a.row, copy, padded);
   });
   return {copy, padded, Form::padded};
+}
+
+// Rows of a head from row0 on, as they lie, of bf16.
+inline Strided<bfloat16> rows_at(const AttentionCall::Operand& a, i64 b, i64 h, i64 row0) {
+  return {static_cast<const bfloat16*>(a.data) + element_offset<float>(a, b, h, row0), a.row, 1};
 }
 
 // Whether rows must be copied to be used: another type than C, a row length that makes vector loads partial
@@ -231,11 +242,16 @@ void mask_scores(const QueryTile<C>& t, i64 key0, i64 keys, C* a) {
   }
 }
 
-// Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width].
+// Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width]; on tiles, if there is
+// `work` for them, from the operands as they lie.
 template <class C>
 void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, const Rows<C>& k, const C* q,
-            C* a, const OptionTiles<C>& tiles) {
-  multiply<C>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
+            C* a, const OptionTiles<C>& tiles, float* work) {
+  if (multiply_on_tiles(work, keys, t.count, x.d, rows_at(x.k, t.b, t.h0 / (x.H / x.Hk), key0),
+                        rows_at(x.q, t.b, t.h0, t.i0).transposed(), a, t.width, false))
+    multiply_all(keys * t.width, query_factor<C>(x), a);
+  else
+    multiply<C>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
   if (x.softcap != 0) cap_scores(keys * t.width, static_cast<C>(x.softcap * log2_e), a, tiles.slope);
   if (x.bias.data) add_bias(x, t, key0, keys, a, tiles.bias);
   if (key0 < t.all_from || key0 + keys > t.all_to) mask_scores(t, key0, keys, a);
