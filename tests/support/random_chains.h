@@ -1,5 +1,5 @@
-// Random graphs of pointwise ops, for the tests that fused programs compute what unfused ones do, bit for
-// bit.
+// Random graphs of pointwise ops and reductions, for the tests that fused programs compute what unfused ones
+// do, bit for bit.
 #pragma once
 
 #include <deque>
@@ -27,6 +27,7 @@ class RandomChains {
       const Tensor y = next();
       values_.push_back(y);
       if (y.dtype() == bf16 || y.dtype() == f16 || pick(3) == 0 || i == 23) outputs.push_back(y);
+      if (pick(5) == 0) outputs.push_back(pick(2) ? sum(y, {pick(2)}) : max(y, {pick(2)}, true));
     }
   }
 
