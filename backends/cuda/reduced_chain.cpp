@@ -1,0 +1,238 @@
+// Chains that end in a reduction over rows (core/compile/reduced_chains.h): one kernel per chain and layout,
+// from source made for it. Teams of threads go through rows as the kernels for reductions do, and make the
+// numbers that those read: the same bits.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tilegrad/core/base/error.h>
+#include "backends/cuda/chain_code.h"
+#include "backends/cuda/chain_source.h"
+#include "backends/cuda/code.h"
+#include "backends/cuda/kernel.h"
+#include "backends/cuda/kernels/row_order.h"
+#include "backends/cuda/sum_of_few.h"
+#include "core/compile/reduced_chains.h"
+
+namespace tg::cuda {
+
+namespace {
+
+// Of a reduction, in which a sum and a product are rounded apart: how it begins, adds a number v to a total
+// s, and combines totals a and b, of type R.
+struct Ending {
+  std::string_view op;
+  const char *none, *add, *merge;
+  bool in_packs;  // as its kernel reads numbers
+};
+constexpr Ending endings[] = {
+    {"sum", "R(0)", "plus(s, v)", "plus(a, b)", true},
+    {"mean", "R(0)", "plus(s, v)", "plus(a, b)", true},
+    {"sum_squares", "R(0)", "plus_square(s, v)", "plus(a, b)", true},
+    {"prod", "R(1)", "times(s, v)", "times(a, b)", false},
+    {"max", "least(R(0))", "larger(s, v)", "larger(a, b)", true},
+    {"min", "most(R(0))", "smaller(s, v)", "smaller(a, b)", true},
+};
+
+const Ending& ending_of(const Op& op) {
+  const auto found = std::ranges::find(endings, op.name, &Ending::op);
+  if (found == std::end(endings)) throw DeviceError("no CUDA code for chains that end in " + op.name);
+  return *found;
+}
+
+constexpr const char* reduction_source = R"(
+__device__ float plus(float a, float b) { return __fadd_rn(a, b); }
+__device__ double plus(double a, double b) { return __dadd_rn(a, b); }
+__device__ i64 plus(i64 a, i64 b) { return a + b; }
+__device__ float plus_square(float a, float b) { return __fmaf_rn(b, b, a); }
+__device__ double plus_square(double a, double b) { return __fma_rn(b, b, a); }
+__device__ float times(float a, float b) { return __fmul_rn(a, b); }
+__device__ double times(double a, double b) { return __dmul_rn(a, b); }
+__device__ i64 times(i64 a, i64 b) { return a * b; }
+__device__ float least(float) { return -__int_as_float(0x7f800000); }
+__device__ double least(double) { return -__longlong_as_double(0x7ff0000000000000ll); }
+__device__ i64 least(i64) { return -9223372036854775807ll - 1; }
+template <class T> T most(T x) { return -least(x); }
+__device__ i64 most(i64) { return 9223372036854775807ll; }
+__device__ float larger(float a, float b) { return a != a ? a : b != b ? b : fmaxf(a, b); }
+__device__ float smaller(float a, float b) { return a != a ? a : b != b ? b : fminf(a, b); }
+template <class T> T larger(T a, T b) { return b > a || (b != b && a == a) ? b : a; }
+template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b : a; }
+)";
+
+// What a kernel is made from.
+struct Rows {
+  const ReducedChain& r;
+  std::span<const Arg> in, out;  // those of the step: its last result is the reduction's
+  std::vector<Arg> made;         // the chain's results, the reduced one last and of the type it is reduced in
+  Step reduction;                // as if it were a step of its own
+  RowOrder order;
+  int vector = 1;  // numbers that are loaded together, at most a pack
+
+  explicit Rows(const Call& c)
+      : r(c.attrs->as<ReducedChain>()),
+        in(c.in),
+        out(c.out),
+        made(c.out.begin(), c.out.end() - 1),
+        reduction{r.op, r.reduce, {Arg{r.dtype, r.read}}, {c.out.back()}, {}, {}},
+        order(row_order(reduction.in[0], out.back(), r.reduce, ending_of(*r.op).in_packs, c.gpu)) {
+    made.push_back({r.dtype, r.made});
+    const bool is_of_few = !c.in_order && is_sum_of_few(reduction);
+    const int most = is_of_few ? 16 : order.pack;
+    for (vector = vector_of(Space(in, made), in, made); vector > most || length() % vector != 0;) vector /= 2;
+    if (is_of_few) order = {1, vector, RowOrder::in_turn};
+    made.back().dtype = compute_type(r.dtype);
+  }
+  std::int64_t rows() const { return out.back().layout.numel(); }
+  std::int64_t length() const { return r.made.numel() / rows(); }
+  std::int64_t packs() const { return length() / order.pack; }
+  int block() const { return std::max(order.threads, chain_block); }
+  std::int64_t teams() const { return block() / order.threads; }
+};
+
+// A thread's work on the numbers of its row: from `total`, and the packs `at`, at + threads, … of the row.
+std::string row_loop(const Rows& w) {
+  const Space s(w.in, w.made);
+  const int parts = w.order.pack / w.vector;  // of a pack
+  const std::size_t operands = w.in.size() + w.out.size() - 1;
+  const std::int64_t each = (w.packs() + w.order.threads - 1) / w.order.threads,
+                     most = operands <= 1   ? 8
+                            : operands <= 3 ? 4
+                            : operands <= 8 ? 2
+                                            : 1,
+                     times = std::max<std::int64_t>(std::min(most / parts, each), 1);
+  const std::string loads = digits(times * parts), threads = digits(w.order.threads), of_pack = digits(parts),
+                    packs = "(I)" + digits(w.packs());
+  bool all_linear = true;
+  for (std::size_t o = 0; o < w.made.size() + w.in.size(); ++o) all_linear = all_linear && s.is_linear(o);
+  const std::string each_part = "      #pragma unroll\n      for (int n = 0; n < " + loads +
+                                "; ++n) {\n      const I pack = at + n / " + of_pack + " * " + threads +
+                                ";\n      if (pack >= " + packs + ") break;\n      const I i = (row * " +
+                                packs + " + pack) * " + of_pack + " + n % " + of_pack + ";\n" +
+                                (all_linear ? "" : indices(s, w.vector));
+  const auto is_one = [&](std::size_t i) { return w.vector == 1 || s.stride.back()[w.made.size() + i] == 0; };
+  std::string declared, loaded, stored;
+  for (std::size_t i = 0; i < w.in.size(); ++i) {
+    const std::string type = storage(w.in[i].dtype), at = offset(s, w.made.size() + i, w.vector),
+                      from = numbered("in", i), to = numbered("v", i);
+    declared += "      " + (is_one(i) ? type : "Vec<" + type + ">") + " " + to + "[" + loads + "];\n";
+    loaded += "      " + to + "[n] = " +
+              (is_one(i) ? from + "[" + at + "];\n"
+                         : "*(const Vec<" + type + ">*)(" + from + " + (" + at + "));\n");
+  }
+  for (std::size_t o = 0; o + 1 < w.out.size(); ++o)
+    stored += std::string("      if (!stopped) *(Vec<") + storage(w.out[o].dtype) + ">*)(" +
+              numbered("out", o) + " + (" + offset(s, o, w.vector) + ")) = " + numbered("result", o) + ";\n";
+  const std::string number = numbered("result", w.made.size() - 1) + ".at[e]", vector = digits(w.vector),
+                    each_number = "      #pragma unroll\n      for (int e = 0; e < " + vector + "; ++e) ";
+  std::string added;
+  if (w.order.way == RowOrder::by_packs)
+    added = "      if (n % " + of_pack + " == 0) part = none();\n" + each_number + "part = add(part, " +
+            number + ");\n      if (n % " + of_pack + " == " + of_pack +
+            " - 1) total[0] = merge(total[0], part);\n";
+  else
+    added = each_number + "{\n        R& t = total[" +
+            (w.order.way == RowOrder::in_turn ? "0" : "n % " + of_pack + " * " + vector + " + e") +
+            "];\n        t = add(t, " + number + ");\n      }\n";
+  const auto element = [&](std::size_t i) { return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]"); };
+  return "    for (I at = lane; row < rows && at < " + packs + "; at += " + threads + " * " + digits(times) +
+         ") {\n      R part = none();\n" + declared + (w.in.empty() ? "" : each_part + loaded + "      }\n") +
+         each_part + chain_vector(w.r.chain, w.in, w.made, w.vector, element) + stored + added +
+         "      }\n    }\n";
+}
+
+// The team's threads combine what they have, and the first of them writes it.
+std::string row_end(const Rows& w) {
+  const int threads = w.order.threads, width = std::min(threads, 32);
+  const std::string last = digits(static_cast<std::int64_t>(w.out.size()) - 1);
+  std::string code;
+  if (w.order.way == RowOrder::in_lanes)
+    for (int half = w.order.pack / 2; half > 0; half /= 2)
+      for (int e = 0; e < half; ++e)
+        code += "    total[" + digits(e) + "] = merge(total[" + digits(e) + "], total[" + digits(e + half) +
+                "]);\n";
+  code += "    R all = total[0];\n";
+  for (int by = width / 2; by > 0; by /= 2)
+    code += "    all = merge(all, __shfl_down_sync(0xffffffffu, all, " + digits(by) + ", " + digits(width) +
+            "));\n";
+  if (threads > 32)
+    code += "    __shared__ R of_warp[" + digits(w.block() / 32) +
+            "];\n    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = all;\n    __syncthreads();\n"
+            "    if (lane == 0)\n      for (int k = 1; k < " +
+            digits(threads / 32) +
+            "; ++k) all = merge(all, of_warp[threadIdx.x / 32 + k]);\n    __syncthreads();\n";
+  if (w.r.op->name == "mean" && w.length() > 1)
+    code += "    all = (R)((double)all / " + digits(w.length()) + ".0);\n";
+  const Arg row = without_reduced(w.reduction, w.reduction.in[0]),
+            result = without_reduced(w.reduction, w.out.back());
+  const Space s({&result, 1}, {&row, 1});
+  return code + "    if (lane == 0 && row < rows && !stopped) {\n      const I i = row;\n" + indices(s, 1) +
+         "      out" + last + "[" + offset(s, 1, 1) + "] = narrow<" + storage(w.out.back().dtype) +
+         ">::of(all);\n    }\n";
+}
+
+std::string reduced_chain_source(const Rows& w, bool narrow_index) {
+  const DType compute = compute_type(w.r.dtype);
+  const Ending& ending = ending_of(*w.r.op);
+  std::string code =
+      chain_library() + reduction_source + chain_types(w.r.chain.compute, w.vector, narrow_index) +
+      "typedef " + storage(compute) + " R;\n__device__ R none() { return " + ending.none +
+      "; }\n__device__ R add(R s, R v) { return " + ending.add +
+      "; }\n__device__ R merge(R a, R b) { return " + ending.merge +
+      "; }\nextern \"C\" __global__ void __launch_bounds__(" + digits(w.block()) + ") reduced_chain(";
+  for (std::size_t o = 0; o < w.out.size(); ++o)
+    code += std::string(storage(w.out[o].dtype)) + "* " + numbered("out", o) + ", ";
+  code += "const int* fault";
+  for (std::size_t i = 0; i < w.in.size(); ++i)
+    code += std::string(", const ") + storage(w.in[i].dtype) + "* " + numbered("in", i);
+  const std::string teams = "(I)" + digits(w.teams()), threads = digits(w.order.threads);
+  const int totals = w.order.way == RowOrder::in_lanes ? w.order.pack : 1;
+  return code + ") {" + chain_begins_early + chain_stopped + "  const I rows = " + digits(w.rows()) +
+         ";\n  const int lane = threadIdx.x % " + threads + ";\n  for (I first = blockIdx.x * " + teams +
+         "; first < rows; first += gridDim.x * " + teams + ") {\n    const I row = first + threadIdx.x / " +
+         threads + ";\n    R total[" + digits(totals) + "];\n    #pragma unroll\n    for (int e = 0; e < " +
+         digits(totals) + "; ++e) total[e] = none();\n" + row_loop(w) + row_end(w) + "  }\n}\n";
+}
+
+struct Plan {
+  cudaKernel_t kernel;
+  unsigned grid, block;
+  int threads;  // of a row
+};
+
+std::shared_ptr<const void> plan(const Call& c) {
+  const Rows w(c);
+  std::int64_t reach = w.r.made.numel();  // of indices
+  for (const auto& operands : {c.in, c.out})
+    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
+  const bool is_narrow = reach + (1 << 20) < (1ll << 31);
+  const std::int64_t blocks = (w.rows() + w.teams() - 1) / w.teams();
+  return std::make_shared<Plan>(
+      Plan{compiled(reduced_chain_source(w, is_narrow), "reduced_chain", c.gpu),
+           static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors)),
+           static_cast<unsigned>(w.block()), w.order.threads});
+}
+
+void launch(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const Plan*>(c.plan);
+  std::vector<const void*> data;  // the arguments, in the order of the kernel's parameters
+  for (const Arg& a : c.out) data.push_back(a.data);
+  data.push_back(&s.faults.fault->step);
+  for (const Arg& a : c.in) data.push_back(a.data);
+  launch_compiled(s, p.kernel, p.grid, p.block, std::move(data), "a chain that ends in a reduction");
+}
+
+std::string choice(const Call& c) {
+  const auto& p = *static_cast<const Plan*>(c.plan);
+  return "compiled by NVRTC, " + std::to_string(p.threads) + " threads a row, " + std::to_string(p.grid) +
+         " blocks of " + std::to_string(p.block) + " threads";
+}
+
+}  // namespace
+
+extern const Kernel reduced_chain_kernel{&launch, nullptr, &plan, &choice};
+
+}  // namespace tg::cuda
