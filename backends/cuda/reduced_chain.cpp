@@ -87,13 +87,20 @@ struct Rows {
     made.back().dtype = compute_type(r.dtype);
   }
   std::int64_t rows() const { return out.back().layout.numel(); }
+  std::int64_t jobs() const { return rows() * order.pieces; }
   std::int64_t length() const { return r.made.numel() / rows(); }
   std::int64_t packs() const { return length() / order.pack; }
-  int block() const { return std::max(order.threads, chain_block); }
-  std::int64_t teams() const { return block() / order.threads; }
 };
 
-// A thread's work on the numbers of its row: from `total`, and the packs `at`, at + threads, … of the row.
+int block_of(int threads) {
+  return std::max(threads, chain_block);
+}
+std::int64_t blocks_of(std::int64_t jobs, int threads) {
+  const int teams = block_of(threads) / threads;
+  return (jobs + teams - 1) / teams;
+}
+
+// A thread's work on the numbers of its row, or of a piece of it, which it adds to `total`.
 std::string row_loop(const Rows& w) {
   const Space s(w.in, w.made);
   const int parts = w.order.pack / w.vector;  // of a pack
@@ -110,8 +117,8 @@ std::string row_loop(const Rows& w) {
   for (std::size_t o = 0; o < w.made.size() + w.in.size(); ++o) all_linear = all_linear && s.is_linear(o);
   const std::string each_part = "      #pragma unroll\n      for (int n = 0; n < " + loads +
                                 "; ++n) {\n      const I pack = at + n / " + of_pack + " * " + threads +
-                                ";\n      if (pack >= " + packs + ") break;\n      const I i = (row * " +
-                                packs + " + pack) * " + of_pack + " + n % " + of_pack + ";\n" +
+                                ";\n      if (pack >= end) break;\n      const I i = (row * " + packs +
+                                " + pack) * " + of_pack + " + n % " + of_pack + ";\n" +
                                 (all_linear ? "" : indices(s, w.vector));
   const auto is_one = [&](std::size_t i) { return w.vector == 1 || s.stride.back()[w.made.size() + i] == 0; };
   std::string declared, loaded, stored;
@@ -138,69 +145,115 @@ std::string row_loop(const Rows& w) {
             (w.order.way == RowOrder::in_turn ? "0" : "n % " + of_pack + " * " + vector + " + e") +
             "];\n        t = add(t, " + number + ");\n      }\n";
   const auto element = [&](std::size_t i) { return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]"); };
-  return "    for (I at = lane; row < rows && at < " + packs + "; at += " + threads + " * " + digits(times) +
-         ") {\n      R part = none();\n" + declared + (w.in.empty() ? "" : each_part + loaded + "      }\n") +
-         each_part + chain_vector(w.r.chain, w.in, w.made, w.vector, element) + stored + added +
-         "      }\n    }\n";
+  const std::string pieces = digits(w.order.pieces), wide = "(unsigned long long)" + digits(w.packs());
+  const std::string bounds = w.order.pieces == 1
+                                 ? "    const I row = job, begin = 0, end = " + packs + ";\n"
+                                 : "    const I row = job / (I)" + pieces + ", piece = job % (I)" + pieces +
+                                       ";\n    const I begin = " + wide + " * piece / " + pieces +
+                                       ", end = " + wide + " * (piece + 1) / " + pieces + ";\n";
+  return bounds + "    for (I at = begin + lane; job < jobs && at < end; at += " + threads + " * " +
+         digits(times) + ") {\n      R part = none();\n" + declared +
+         (w.in.empty() ? "" : each_part + loaded + "      }\n") + each_part +
+         chain_vector(w.r.chain, w.in, w.made, w.vector, element) + stored + added + "      }\n    }\n";
 }
 
-// The team's threads combine what they have, and the first of them writes it.
-std::string row_end(const Rows& w) {
-  const int threads = w.order.threads, width = std::min(threads, 32);
-  const std::string last = digits(static_cast<std::int64_t>(w.out.size()) - 1);
+// Of the threads of a team, which have `totals` each: all of them as one, `all`.
+std::string team_total(int threads, int totals) {
+  const int width = std::min(threads, 32);
   std::string code;
-  if (w.order.way == RowOrder::in_lanes)
-    for (int half = w.order.pack / 2; half > 0; half /= 2)
-      for (int e = 0; e < half; ++e)
-        code += "    total[" + digits(e) + "] = merge(total[" + digits(e) + "], total[" + digits(e + half) +
-                "]);\n";
+  for (int half = totals / 2; half > 0; half /= 2)
+    for (int e = 0; e < half; ++e)
+      code += "    total[" + digits(e) + "] = merge(total[" + digits(e) + "], total[" + digits(e + half) +
+              "]);\n";
   code += "    R all = total[0];\n";
   for (int by = width / 2; by > 0; by /= 2)
     code += "    all = merge(all, __shfl_down_sync(0xffffffffu, all, " + digits(by) + ", " + digits(width) +
             "));\n";
   if (threads > 32)
-    code += "    __shared__ R of_warp[" + digits(w.block() / 32) +
+    code += "    __shared__ R of_warp[" + digits(block_of(threads) / 32) +
             "];\n    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = all;\n    __syncthreads();\n"
             "    if (lane == 0)\n      for (int k = 1; k < " +
             digits(threads / 32) +
             "; ++k) all = merge(all, of_warp[threadIdx.x / 32 + k]);\n    __syncthreads();\n";
-  if (w.r.op->name == "mean" && w.length() > 1)
-    code += "    all = (R)((double)all / " + digits(w.length()) + ".0);\n";
+  return code;
+}
+
+// The first thread of a team writes the result of row `job`.
+std::string put_result(const Rows& w) {
   const Arg row = without_reduced(w.reduction, w.reduction.in[0]),
             result = without_reduced(w.reduction, w.out.back());
   const Space s({&result, 1}, {&row, 1});
-  return code + "    if (lane == 0 && row < rows && !stopped) {\n      const I i = row;\n" + indices(s, 1) +
-         "      out" + last + "[" + offset(s, 1, 1) + "] = narrow<" + storage(w.out.back().dtype) +
+  return (w.r.op->name == "mean" && w.length() > 1
+              ? "    all = (R)((double)all / " + digits(w.length()) + ".0);\n"
+              : std::string()) +
+         "    if (lane == 0 && job < jobs && !stopped) {\n      const I i = job;\n" + indices(s, 1) +
+         "      result[" + offset(s, 1, 1) + "] = narrow<" + storage(w.out.back().dtype) +
          ">::of(all);\n    }\n";
 }
 
-std::string reduced_chain_source(const Rows& w, bool narrow_index) {
-  const DType compute = compute_type(w.r.dtype);
+// Everything up to the parameters of kernel `name`.
+std::string source_begin(const Rows& w, bool narrow_index, int threads, const char* name) {
   const Ending& ending = ending_of(*w.r.op);
-  std::string code =
-      chain_library() + reduction_source + chain_types(w.r.chain.compute, w.vector, narrow_index) +
-      "typedef " + storage(compute) + " R;\n__device__ R none() { return " + ending.none +
-      "; }\n__device__ R add(R s, R v) { return " + ending.add +
-      "; }\n__device__ R merge(R a, R b) { return " + ending.merge +
-      "; }\nextern \"C\" __global__ void __launch_bounds__(" + digits(w.block()) + ") reduced_chain(";
-  for (std::size_t o = 0; o < w.out.size(); ++o)
-    code += std::string(storage(w.out[o].dtype)) + "* " + numbered("out", o) + ", ";
-  code += "const int* fault";
-  for (std::size_t i = 0; i < w.in.size(); ++i)
-    code += std::string(", const ") + storage(w.in[i].dtype) + "* " + numbered("in", i);
-  const std::string teams = "(I)" + digits(w.teams()), threads = digits(w.order.threads);
-  const int totals = w.order.way == RowOrder::in_lanes ? w.order.pack : 1;
-  return code + ") {" + chain_begins_early + chain_stopped + "  const I rows = " + digits(w.rows()) +
-         ";\n  const int lane = threadIdx.x % " + threads + ";\n  for (I first = blockIdx.x * " + teams +
-         "; first < rows; first += gridDim.x * " + teams + ") {\n    const I row = first + threadIdx.x / " +
-         threads + ";\n    R total[" + digits(totals) + "];\n    #pragma unroll\n    for (int e = 0; e < " +
-         digits(totals) + "; ++e) total[e] = none();\n" + row_loop(w) + row_end(w) + "  }\n}\n";
+  return chain_library() + reduction_source + chain_types(w.r.chain.compute, w.vector, narrow_index) +
+         "typedef " + storage(compute_type(w.r.dtype)) + " R;\n__device__ R none() { return " + ending.none +
+         "; }\n__device__ R add(R s, R v) { return " + ending.add +
+         "; }\n__device__ R merge(R a, R b) { return " + ending.merge +
+         "; }\nextern \"C\" __global__ void __launch_bounds__(" + digits(block_of(threads)) + ") " + name +
+         "(";
 }
 
+// The body's loop: a team for each of the jobs, which begins with `totals` empty totals.
+std::string each_job(std::int64_t jobs, int threads, int totals, const std::string& work) {
+  const std::string teams = "(I)" + digits(block_of(threads) / threads), team = digits(threads);
+  return std::string(chain_begins_early) + chain_stopped + "  const I jobs = " + digits(jobs) +
+         ";\n  const int lane = threadIdx.x % " + team + ";\n  for (I first = blockIdx.x * " + teams +
+         "; first < jobs; first += gridDim.x * " + teams + ") {\n    const I job = first + threadIdx.x / " +
+         team + ";\n    R total[" + digits(totals) + "];\n    #pragma unroll\n    for (int e = 0; e < " +
+         digits(totals) + "; ++e) total[e] = none();\n" + work + "  }\n}\n";
+}
+
+std::string reduced_chain_source(const Rows& w, bool narrow_index) {
+  const int threads = w.order.threads, totals = w.order.way == RowOrder::in_lanes ? w.order.pack : 1;
+  std::string code = source_begin(w, narrow_index, threads, "reduced_chain");
+  for (std::size_t o = 0; o + 1 < w.out.size(); ++o)
+    code += std::string(storage(w.out[o].dtype)) + "* " + numbered("out", o) + ", ";
+  const bool whole = w.order.pieces == 1;
+  code += (whole ? storage(w.out.back().dtype) : "R") + std::string("* result, const int* fault");
+  for (std::size_t i = 0; i < w.in.size(); ++i)
+    code += std::string(", const ") + storage(w.in[i].dtype) + "* " + numbered("in", i);
+  return code + ") {" +
+         each_job(w.jobs(), threads, totals,
+                  row_loop(w) + team_total(threads, totals) +
+                      (whole ? put_result(w) : "    if (lane == 0 && job < jobs) result[job] = all;\n"));
+}
+
+// The second launch, which combines the pieces of rows.
+std::string merge_source(const Rows& w) {
+  const int threads = w.order.merging;
+  const std::string pieces = "(I)" + digits(w.order.pieces);
+  return source_begin(w, false, threads, "merge_pieces") + storage(w.out.back().dtype) +
+         "* result, const int* fault, const R* piece) {" +
+         each_job(w.rows(), threads, 1,
+                  "    for (I at = lane; job < jobs && at < " + pieces + "; at += " + digits(threads) +
+                      ") total[0] = merge(total[0], piece[job * " + pieces + " + at]);\n" +
+                      team_total(threads, 1) + put_result(w));
+}
+
+struct Launch {
+  cudaKernel_t kernel = nullptr;
+  unsigned grid = 0, block = 0;
+
+  Launch() = default;
+  Launch(const std::string& source, const char* name, std::int64_t jobs, int threads, const Gpu& gpu)
+      : kernel(compiled(source, name, gpu)),
+        grid(static_cast<unsigned>(std::min(blocks_of(jobs, threads), std::int64_t{64} * gpu.processors))),
+        block(static_cast<unsigned>(block_of(threads))) {}
+};
 struct Plan {
-  cudaKernel_t kernel;
-  unsigned grid, block;
-  int threads;  // of a row
+  Launch rows, merge;  // the second for rows in pieces
+  std::int64_t pieces;
+  int threads;        // of a row, or a piece
+  std::size_t bytes;  // of what pieces leave
 };
 
 std::shared_ptr<const void> plan(const Call& c) {
@@ -209,30 +262,46 @@ std::shared_ptr<const void> plan(const Call& c) {
   for (const auto& operands : {c.in, c.out})
     for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
   const bool is_narrow = reach + (1 << 20) < (1ll << 31);
-  const std::int64_t blocks = (w.rows() + w.teams() - 1) / w.teams();
-  return std::make_shared<Plan>(
-      Plan{compiled(reduced_chain_source(w, is_narrow), "reduced_chain", c.gpu),
-           static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors)),
-           static_cast<unsigned>(w.block()), w.order.threads});
+  Plan p{{reduced_chain_source(w, is_narrow), "reduced_chain", w.jobs(), w.order.threads, c.gpu},
+         {},
+         w.order.pieces,
+         w.order.threads,
+         0};
+  if (p.pieces > 1) {
+    p.merge = {merge_source(w), "merge_pieces", w.rows(), w.order.merging, c.gpu};
+    p.bytes = static_cast<std::size_t>(w.jobs()) * size_of(compute_type(w.r.dtype));
+  }
+  return std::make_shared<Plan>(p);
+}
+
+std::size_t workspace(const Call& c) {
+  return static_cast<const Plan*>(c.plan)->bytes;
 }
 
 void launch(const Stream& s, const Call& c) {
   const auto& p = *static_cast<const Plan*>(c.plan);
+  const void *result = c.out.back().data, *fault = &s.faults.fault->step;
   std::vector<const void*> data;  // the arguments, in the order of the kernel's parameters
-  for (const Arg& a : c.out) data.push_back(a.data);
-  data.push_back(&s.faults.fault->step);
+  for (const Arg& a : c.out.first(c.out.size() - 1)) data.push_back(a.data);
+  data.push_back(p.pieces > 1 ? s.workspace : result);
+  data.push_back(fault);
   for (const Arg& a : c.in) data.push_back(a.data);
-  launch_compiled(s, p.kernel, p.grid, p.block, std::move(data), "a chain that ends in a reduction");
+  launch_compiled(s, p.rows.kernel, p.rows.grid, p.rows.block, std::move(data),
+                  "a chain that ends in a reduction");
+  if (p.pieces > 1)
+    launch_compiled(s, p.merge.kernel, p.merge.grid, p.merge.block, {result, fault, s.workspace},
+                    "the pieces of a reduction");
 }
 
 std::string choice(const Call& c) {
   const auto& p = *static_cast<const Plan*>(c.plan);
-  return "compiled by NVRTC, " + std::to_string(p.threads) + " threads a row, " + std::to_string(p.grid) +
-         " blocks of " + std::to_string(p.block) + " threads";
+  return "compiled by NVRTC, " + std::to_string(p.threads) + " threads a row" +
+         (p.pieces > 1 ? " in " + std::to_string(p.pieces) + " pieces" : "") + ", " +
+         std::to_string(p.rows.grid) + " blocks of " + std::to_string(p.rows.block) + " threads";
 }
 
 }  // namespace
 
-extern const Kernel reduced_chain_kernel{&launch, nullptr, &plan, &choice};
+extern const Kernel reduced_chain_kernel{&launch, &workspace, &plan, &choice};
 
 }  // namespace tg::cuda

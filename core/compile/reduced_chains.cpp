@@ -43,10 +43,11 @@ namespace {
 // Of those that reduce one tensor, the ones whose kernels take their numbers from a chain.
 constexpr std::string_view reductions[] = {"sum", "mean", "sum_squares", "prod", "max", "min"};
 
-// On a GPU a row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
-// multiprocessors have work (kernels/reduce_plan.cu), and then the second launch for the pieces is there
-// anyway.
-constexpr std::int64_t short_row = 4096, many_rows = 2048;
+// On a GPU one number of so few is made in the same launch as the chain before it (small_steps.h).
+constexpr std::int64_t few = 4096;
+// There a row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
+// multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many numbers.
+constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
 
 class Reducing {
  public:
@@ -94,7 +95,8 @@ class Reducing {
                         read.layout.offset == 0 && read.layout.numel() == n;
     if (!is_all || !is_of_rows(read.layout, reduction.attrs.as<ReduceAttrs>().axes)) return false;
     const std::int64_t rows = value(reduction.out[0]).layout.numel(), length = n / rows;
-    if (on_gpu_ && (rows == 1 || (length > short_row && rows < many_rows))) return false;
+    if (on_gpu_ && rows == 1 && n <= few) return false;
+    if (on_gpu_ && length > short_row && rows < many_rows && length % longest_pack != 0) return false;
     return std::ranges::none_of(chain.in,
                                 [&](ValueId v) { return lies_across(value(v).layout, made.layout); });
   }

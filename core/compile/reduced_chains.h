@@ -29,8 +29,8 @@ const FusedAttrs* chain_of(const Op& op, const Attrs& attrs);
 // What it computes, as text; empty for other steps.
 std::string chain_text(const Op& op, const Attrs& attrs);
 
-// Joins them. `on_gpu`: not where a row is so long, and there are so few, that several blocks have to share
-// one, nor where the result is one number; there two steps are as fast or faster.
+// Joins them. `on_gpu`: not where the result is one number of few, nor where rows have to be cut and have a
+// length that is no multiple of 8; there two steps are as fast or faster.
 void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
                    bool on_gpu);
 

@@ -112,7 +112,7 @@ bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_si
 
 RowOrder row_order(const Arg& x, const Arg& y, const ReduceAttrs& reduce, bool in_packs, const Gpu& gpu) {
   const ReducePlan p(x.layout, y.layout, reduce.axes, reduce.keepdim, false, gpu);
-  RowOrder order{row_group(p.count), 1, RowOrder::in_lanes};
+  RowOrder order{row_group(p.count / p.splits), 1, RowOrder::in_lanes, p.splits, row_group(p.splits)};
   if (!in_packs || !is_float(x.dtype)) return order;
   with_float(x.dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;

@@ -7,7 +7,9 @@
 
 namespace tg::cuda {
 
-// A team of threads has a row: packs of `pack` neighbours, of which thread t takes number t, t + threads, …
+// A team of threads has a row, or one of its `pieces`, which begin at packs · piece / pieces: packs of `pack`
+// neighbours, of which thread t takes number t, t + threads, … A second launch, with a team for each row,
+// combines pieces.
 struct RowOrder {
   int threads;  // a power of two: less than a warp, or whole warps
   int pack;
@@ -16,6 +18,8 @@ struct RowOrder {
     by_packs,  // each pack by itself, from left to right; then packs
     in_turn    // one number after the other
   } way;
+  std::int64_t pieces = 1;
+  int merging = 1;  // threads of the second launch's teams
 };
 
 // x: the tensor that is reduced, whose address does not matter; y: the result, as `reduce` says. `in_packs`:

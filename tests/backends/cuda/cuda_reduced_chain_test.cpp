@@ -33,13 +33,21 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   eval(ts, feeds_of(in), verified);
 }
 
+// For sums of squares, which compilers round as they like: a square may be added without being rounded.
+void expect_near(const Tensor& y, const std::vector<Given>& in) {
+  const Vector a = doubles(eval(y, feeds_of(in), fused)), b = doubles(eval(y, feeds_of(in), unfused));
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i] / b[i], 1, 4 * rounding(y.dtype()));
+}
+constexpr std::size_t squares = 2;
+
 std::vector<Tensor> all_reductions(const Tensor& x, const Axes& axes, bool keepdim = false) {
   return {sum(x, axes, keepdim),  mean(x, axes, keepdim), sum_squares(x, axes, keepdim),
           prod(x, axes, keepdim), max(x, axes, keepdim),  min(x, axes, keepdim)};
 }
 
-// Rows in turn, of less than a warp, held in registers and longer.
+// Rows in turn, of less than a warp, held in registers and longer; each with two of the reductions.
 TEST_F(CudaReducedChain, GivesTheBitsOfTwoStepsForRowsOfEveryLength) {
+  std::size_t nth = 0;
   for (DType t : {f32, f64})
     for (const Shape& shape :
          {Shape{5, 1}, Shape{200, 3}, Shape{130, 8}, Shape{9, 37}, Shape{7, 40}, Shape{19, 512},
@@ -49,14 +57,14 @@ TEST_F(CudaReducedChain, GivesTheBitsOfTwoStepsForRowsOfEveryLength) {
       Graph g;
       const Given x = given(g, shape, t, View::contiguous, 1, 0.9, 1.1),
                   y = given(g, {shape[1]}, t, View::contiguous, 2, -1, 1);
-      std::vector<Tensor> ts;
-      const auto value = [&] { return abs(x.tensor - y.tensor * 0.1); };  // one for each reduction
-      if (shape[0] == 2050)
-        ts = {sum(value(), {1}), max(value(), {1})};
-      else
-        for (std::size_t i = 0; i < 6; ++i) ts.push_back(all_reductions(value(), {1}, i % 2)[i]);
-      for (const Tensor& out : ts) EXPECT_EQ(joined({out}), 1u);
-      for (const Tensor& out : ts) expect_same({out}, {x, y});
+      for (const std::size_t i : {std::size_t{0}, 1 + nth++ % 5}) {
+        const Tensor out = all_reductions(abs(x.tensor - y.tensor * 0.1), {1}, i % 2)[i];
+        EXPECT_EQ(joined({out}), 1u);
+        if (i != squares)
+          expect_same({out}, {x, y});
+        else
+          expect_near(out, {x, y});
+      }
     }
 }
 
@@ -151,13 +159,39 @@ TEST_F(CudaReducedChain, PassesNaNOn) {
   }
 }
 
-// Where two steps are as fast.
-TEST_F(CudaReducedChain, LeavesNumbersAndFewLongRowsAlone) {
+// Of few long rows each is cut in pieces.
+TEST_F(CudaReducedChain, CutsLongRows) {
+  for (DType t : {f32, f64, bf16})
+    for (const Shape& shape : {Shape{2, 5000}, Shape{40000}, Shape{1, 4104}, Shape{3, 2, 70000}}) {
+      SCOPED_TRACE(shape.text() + " " + std::string(name_of(t)));
+      Graph g;
+      const Given x = given(g, shape, t, View::contiguous, 1, 0.9, 1.1),
+                  y = given(g, shape, t, View::contiguous, 2, 0.9, 1.1);
+      // Stored, so that a half is rounded as in two steps.
+      const Tensor product = x.tensor * y.tensor, difference = abs(x.tensor - y.tensor);
+      const std::vector<Tensor> sums{product, sum(product, {-1})}, largest{difference, max(difference, {-1})};
+      for (const std::vector<Tensor>& ts : {sums, largest}) {
+        EXPECT_EQ(joined(ts), 1u);
+        expect_same(ts, {x, y});
+      }
+      const Program p = compile(g, {sums[1]}, fused);
+      EXPECT_NE(p.choice(0).find("pieces"), std::string::npos) << p.choice(0);
+      if (t == f64) expect_same({mean(product, {-1}, true)}, {x, y});
+    }
   Graph g;
-  const Given x = given(g, {2, 5000}, f32);
+  const Given x = given(g, {3, 5000}, f32);
+  const Tensor n = cast(x.tensor * 100, i64);
+  expect_same({sum(n * n, {}), max(n * n * -1, {1}), sum(greater(n, 3))}, {x});
+}
+
+// Where two steps are as fast.
+TEST_F(CudaReducedChain, LeavesFewNumbersAndRowsWithoutPacksAlone) {
+  Graph g;
+  const Given x = given(g, {2, 5001}, f32), y = given(g, {64, 64}, f32, View::contiguous, 2);
   EXPECT_EQ(joined({sum(x.tensor * 2, {1})}), 0u);
   EXPECT_EQ(joined({sum(x.tensor * 2)}), 0u);
-  EXPECT_EQ(joined({sum(x.tensor.view({100, 100}) * 2, {1})}), 1u);
+  EXPECT_EQ(joined({sum(y.tensor * 2)}), 0u);
+  EXPECT_EQ(joined({sum(y.tensor * 2, {1})}), 1u);
 }
 
 // A row that is normalised in place.
