@@ -67,7 +67,7 @@ template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b 
 struct Rows {
   const ReducedChain& r;
   std::span<const Arg> in, out;  // those of the step: its last result is the reduction's
-  std::vector<Arg> made;         // the chain's results, the reduced one last and of the type it is reduced in
+  std::vector<Arg> made;         // the chain's results; one that is not stored last, as it is reduced
   Step reduction;                // as if it were a step of its own
   RowOrder order;
   int vector = 1;  // numbers that are loaded together, at most a pack
@@ -79,12 +79,18 @@ struct Rows {
         made(c.out.begin(), c.out.end() - 1),
         reduction{r.op, r.reduce, {Arg{r.dtype, r.read}}, {c.out.back()}, {}, {}},
         order(row_order(reduction.in[0], out.back(), r.reduce, ending_of(*r.op).in_packs, c.gpu)) {
-    made.push_back({r.dtype, r.made});
+    if (r.stored() < 0) made.push_back({r.dtype, r.made});
     const bool is_of_few = !c.in_order && is_sum_of_few(reduction);
     const int most = is_of_few ? 16 : order.pack;
     for (vector = vector_of(Space(in, made), in, made); vector > most || length() % vector != 0;) vector /= 2;
     if (is_of_few) order = {1, vector, RowOrder::in_turn};
-    made.back().dtype = compute_type(r.dtype);
+    if (r.stored() < 0) made.back().dtype = compute_type(r.dtype);
+  }
+  // Number e of a vector, as it is reduced.
+  std::string number() const {
+    const int stored = r.stored();
+    if (stored < 0) return numbered("result", made.size() - 1) + ".at[e]";
+    return "(R)widen(" + numbered("result", static_cast<std::size_t>(stored)) + ".at[e])";
   }
   std::int64_t rows() const { return out.back().layout.numel(); }
   std::int64_t jobs() const { return rows() * order.pieces; }
@@ -133,7 +139,7 @@ std::string row_loop(const Rows& w) {
   for (std::size_t o = 0; o + 1 < w.out.size(); ++o)
     stored += std::string("      if (!stopped) *(Vec<") + storage(w.out[o].dtype) + ">*)(" +
               numbered("out", o) + " + (" + offset(s, o, w.vector) + ")) = " + numbered("result", o) + ";\n";
-  const std::string number = numbered("result", w.made.size() - 1) + ".at[e]", vector = digits(w.vector),
+  const std::string number = w.number(), vector = digits(w.vector),
                     each_number = "      #pragma unroll\n      for (int e = 0; e < " + vector + "; ++e) ";
   std::string added;
   if (w.order.way == RowOrder::by_packs)

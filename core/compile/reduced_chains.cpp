@@ -132,7 +132,6 @@ class Reducing {
     for (std::size_t i = 0; i < chain.out.size(); ++i) results.push_back(code.result(i));
     const auto at = static_cast<std::size_t>(std::ranges::find(chain.out, read.root) - chain.out.begin());
     if (--readers_[read.root] > 0) {
-      results[at] = rounded(code, results[at], made.dtype);
       results.push_back(results[at]);
     } else {
       std::rotate(results.begin() + static_cast<std::ptrdiff_t>(at),
@@ -146,14 +145,6 @@ class Reducing {
     chain.op = &reduced_chain_op;
     chain.node = reduction.node;
     reduction.op = nullptr;
-  }
-
-  // A value of a half type that is stored is rounded for the reduction too, which so reduces what another
-  // reader finds. One that is not stored is not rounded, as in any chain.
-  static std::int32_t rounded(FusedAttrs& code, std::int32_t result, DType t) {
-    if ((t != bf16 && t != f16) || code.code[static_cast<std::size_t>(result)].op == &cast_op) return result;
-    code.code.push_back({&cast_op, t, 1, {{FusedAttrs::Source::result, result}}});
-    return static_cast<std::int32_t>(code.code.size()) - 1;
   }
 
   const Graph& graph_;

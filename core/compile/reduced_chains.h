@@ -10,7 +10,8 @@
 namespace tg {
 
 // The attributes of reduced_chain_op. Its inputs are the chain's; its results are those of the chain that are
-// stored, and then that of the reduction.
+// stored, and then that of the reduction. A value of a half type that is stored is reduced as it is stored:
+// all its readers find the same number. One that is not is not rounded, as in any chain.
 struct ReducedChain {
   FusedAttrs chain;   // the last of its results is the one that is reduced; it is among the others if stored
   DType dtype;        // of the numbers that are reduced

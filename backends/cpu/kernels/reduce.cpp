@@ -218,14 +218,17 @@ struct Reduction {
         y_size(static_cast<i64>(size_of(call.out.back().dtype))),
         divisor(by),
         chain(makes_x) {
-    const DType stored = chain ? call.attrs->as<ReducedChain>().chain.compute : call.in[0].dtype;
-    const DType compute = compute_type(chain ? call.attrs->as<ReducedChain>().dtype : stored);
-    x = chain ? nullptr : call.in[0].data;
-    x_size = static_cast<i64>(size_of(stored));
-    same_type = compute == stored;
-    load_block = TG_ISA::block_load(stored, compute);
+    const ReducedChain* made = chain ? &call.attrs->as<ReducedChain>() : nullptr;
+    const DType dtype = made ? made->dtype : call.in[0].dtype, compute = compute_type(dtype);
+    // Of a type that is stored in fewer digits, the chain's numbers are read where it has stored them.
+    const bool stored =
+        made && chain->p.reduced < chain->p.stored && chain->p.output[chain->p.reduced].converts;
+    x = stored ? call.out[static_cast<std::size_t>(chain->p.reduced)].data : made ? nullptr : call.in[0].data;
+    x_size = static_cast<i64>(size_of(dtype));
+    same_type = compute == (made ? made->chain.compute : dtype);
+    load_block = TG_ISA::block_load(dtype, compute);
     store_block = TG_ISA::block_store(compute, call.out.back().dtype);
-    convert = chain ? TG_ISA::block_store(stored, compute) : nullptr;
+    convert = made ? TG_ISA::block_store(made->chain.compute, compute) : nullptr;
   }
 
   // n elements at an offset as values of the compute type: in place, or in `buffer`.
@@ -244,8 +247,12 @@ struct Reduction {
       const i64 rows = plan.count <= block ? block / plan.count * plan.count : n, left = made.limit - offset;
       const i64 length = rows < left ? rows : left;
       const std::byte* from = chain->reduced_stretch(offset, length);
-      if (!same_type) convert(buffer, from, 1, length);
-      made = {offset, offset + length, made.limit, same_type ? reinterpret_cast<const C*>(from) : buffer};
+      if (x)
+        load_block(buffer, x + offset * x_size, 1, length);
+      else if (!same_type)
+        convert(buffer, from, 1, length);
+      made = {offset, offset + length, made.limit,
+              !x && same_type ? reinterpret_cast<const C*>(from) : buffer};
     }
     return made.values + (offset - made.begin);
   }
