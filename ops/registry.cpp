@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include <tilegrad/ops/ops.h>
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 #include "ops/list.h"
 
 namespace tg {
@@ -40,7 +40,8 @@ const Op& register_op(Op op) {
   if (op.name.empty()) refuse("is no name for an op");
   if (!op.infer) refuse("has no shape rule (Op::infer)");
   // The compiler makes ops too, and backends find kernels by name.
-  if (find_op(op.name) || op.name == fused_op.name) refuse("is the name of another op: choose a new one");
+  if (find_op(op.name) || op.name == fused_op.name || op.name == reduced_chain_op.name)
+    refuse("is the name of another op: choose a new one");
   return user_ops().emplace_back(std::move(op));
 }
 

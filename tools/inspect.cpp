@@ -11,7 +11,7 @@
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 #include "tools/inspect/attention_memory.h"
 #include "tools/inspect/attention_picture.h"
 #include "tools/inspect/cache_sizes.h"
@@ -155,7 +155,8 @@ void print_steps(const Options& o, const Program& program) {
   std::size_t step = 0;
   for (std::string line; std::getline(all, line); ++step) {
     if (program.steps()[step].name.find(o.steps) == std::string::npos) continue;
-    const bool is_chain = program.steps()[step].op == &fused_op;
+    const Step& s = program.steps()[step];
+    const bool is_chain = chain_of(*s.op, s.attrs);
     std::printf("%s%s\n", line.c_str(), is_chain ? "" : ("  " + program.choice(step)).c_str());
   }
 }

@@ -19,7 +19,7 @@
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
 #include "core/base/alignment.h"
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 #include "core/run/host_views.h"
 #include "core/run/refusal.h"
 
@@ -44,14 +44,16 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
   Cost c = cost_of(s);
-  double elements = 0;
+  double elements = 0;  // of a chain
   for (const Arg& a : s.in)
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
   for (const Arg& a : s.out) {
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
     elements = static_cast<double>(a.layout.numel());  // all of a chain's outputs have one shape
   }
-  if (s.op == &fused_op) c.flops += elements * 4 * static_cast<double>(s.attrs.as<FusedAttrs>().code.size());
+  if (s.op == &reduced_chain_op) elements = static_cast<double>(s.attrs.as<ReducedChain>().made.numel());
+  if (const FusedAttrs* chain = chain_of(*s.op, s.attrs))
+    c.flops += elements * 4 * static_cast<double>(chain->code.size());
   return c.bytes / 20e9 + c.flops / 40e9;
 }
 
@@ -129,7 +131,8 @@ class CpuExecutable final : public Executable {
     if (t.kernel->choice) t.kernel->choice(t.call, t.parallel ? threads_ : 1, text, sizeof text);
     std::string s = t.kernel == &host_kernel ? "the op's own C++ function" : std::string(kernel_set().isa);
     if (text[0] != '\0') s += ", " + std::string(text);
-    if (steps_[step].op == &fused_op) s += ", chain " + steps_[step].attrs.as<FusedAttrs>().text();
+    if (const std::string chain = chain_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
+      s += ", chain " + chain;
     return s + (t.parallel ? ", shared by " + std::to_string(threads_) + " threads" : ", by one thread");
   }
 
@@ -142,14 +145,18 @@ class CpuExecutable final : public Executable {
   };
 
   void add(const Step& s) {
-    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, rows_alone_}, nullptr, false};
+    // A chain that ends in a reduction is run by the reduction's kernel, with the chain's plan.
+    const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
+    Task t{find_kernel(op.name), {s.in, s.out, &s.attrs, nullptr, rows_alone_}, nullptr, false};
     std::string why = "no CPU kernel for op '" + s.op->name + "'";
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
+      if (s.op == &reduced_chain_op) t.plan = plan_reduced_chain(s, kernel_set());
       if (!t.kernel && s.op->host) {
         t.plan = plan_host(s, thrown_);
         t.kernel = &host_kernel;
       }
+      t.call.plan = t.plan.get();
       if (t.kernel && t.kernel->obstacle)
         if (const char* obstacle = t.kernel->obstacle(t.call)) throw DeviceError(obstacle);
     } catch (const DeviceError& e) {
@@ -157,7 +164,6 @@ class CpuExecutable final : public Executable {
       t.kernel = nullptr;
     }
     if (!t.kernel) throw refusal(s, why);
-    t.call.plan = t.plan.get();
     t.parallel = threads_ > 1 && t.kernel != &host_kernel && estimated_seconds(s) > worth_sharing_seconds;
     if (t.kernel->scratch) {
       const Scratch need = t.kernel->scratch(t.call, t.parallel ? threads_ : 1);

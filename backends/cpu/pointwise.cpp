@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 
 namespace tg::cpu {
 
@@ -164,10 +164,9 @@ struct PlanWithConstants : PointwisePlan {
   std::vector<ConstantBlock> blocks;
 };
 
-}  // namespace
-
-std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set) {
-  const auto& fused = step.attrs.as<FusedAttrs>();
+// `reduced`: the output that a reduction reads, -1 for none.
+std::shared_ptr<const PointwisePlan> plan_of(const FusedAttrs& fused, const Step& step, int reduced,
+                                             int stored, const KernelSet& set) {
   const auto plan = std::make_shared<PlanWithConstants>();
   PlanWithConstants& p = *plan;
   p.inputs = static_cast<int>(step.in.size());
@@ -181,7 +180,8 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   p.compute_size = static_cast<int>(size_of(fused.compute));
   p.numel = step.out[0].layout.numel();
   iteration_space(step, p);
-  p.tile_axis = transposed_axis(p);
+  p.reduced = reduced, p.stored = stored;
+  p.tile_axis = reduced < 0 ? transposed_axis(p) : -1;
   if (p.tile_axis >= 0) p.tile_slot = p.slots++;
 
   const auto operand = [&](const Arg& a, PointwisePlan::Access& o) {
@@ -202,7 +202,7 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
     operand(step.out[o], out);
     out.streams = !out.converts && out.strides[p.rank - 1] == 1 &&
                   p.numel * p.compute_size >= (p.tile_axis < 0 ? stream_from : stream_tiles_from);
-    if (out.streams) out.direct = false;
+    if (out.streams || o == reduced) out.direct = false;
     if (!out.store) throw DeviceError("no conversion to " + std::string(name_of(step.out[o].dtype)));
   }
   place_results(fused, set, p);
@@ -212,6 +212,27 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
     p.constant[k] = p.blocks.back()->data();
   }
   return plan;
+}
+
+}  // namespace
+
+std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set) {
+  return plan_of(step.attrs.as<FusedAttrs>(), step, -1, static_cast<int>(step.out.size()), set);
+}
+
+std::shared_ptr<const PointwisePlan> plan_reduced_chain(const Step& step, const KernelSet& set) {
+  const auto& r = step.attrs.as<ReducedChain>();
+  FusedAttrs chain = r.chain;
+  Step alone{&fused_op, {}, step.in, {step.out.begin(), step.out.end() - 1}, {}, {}};
+  const int stored = static_cast<int>(alone.out.size());
+  int reduced = r.stored();
+  if (reduced >= 0) {
+    chain.results.pop_back();
+  } else {
+    reduced = stored;
+    alone.out.push_back({r.dtype, r.made});
+  }
+  return plan_of(chain, alone, reduced, stored, set);
 }
 
 }  // namespace tg::cpu

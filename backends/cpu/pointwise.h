@@ -43,6 +43,8 @@ struct PointwisePlan {
   // iteration.
   int tile_axis = -1;
   int inputs = 0, outputs = 0;
+  int stored = 0;    // outputs that are written: all but the last, where only a reduction reads it
+  int reduced = -1;  // the output whose block a reduction reads; it is not direct
   Access input[max_inputs], output[max_outputs];
   int input_slot[max_inputs];    // the block an input that is not direct is loaded to
   int output_slot[max_outputs];  // the block an output that is not direct is stored from
@@ -57,5 +59,7 @@ struct PointwisePlan {
 
 // Throws DeviceError if the kernel set lacks a block function or a conversion the step needs.
 std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set);
+// The plan of the chain in a step that ends in a reduction (core/compile/reduced_chains.h).
+std::shared_ptr<const PointwisePlan> plan_reduced_chain(const Step& step, const KernelSet& set);
 
 }  // namespace tg::cpu

@@ -15,7 +15,7 @@
 #include "backends/cuda/small_steps.h"
 #include "backends/cuda/sum_of_few.h"
 #include "backends/cuda/turned_product.h"
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 #include "core/run/refusal.h"
 
 namespace tg::cuda {
@@ -276,7 +276,8 @@ std::string CudaExecutable::choice(std::size_t step) const {
   std::string s = "sm_" + std::to_string(gpu_.capability);
   if (t.kernel->choice)
     if (const std::string own = t.kernel->choice(t.call); !own.empty()) s += ", " + own;
-  if (steps_[step].op == &fused_op) s += ", chain " + steps_[step].attrs.as<FusedAttrs>().text();
+  if (const std::string chain = chain_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
+    s += ", chain " + chain;
   return s;
 }
 

@@ -22,23 +22,6 @@ bool is_summed(const Step& s, int axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-// An operand without the axes that are summed; of the result, those of size 1 in their place.
-Arg without_summed(const Step& s, const Arg& a) {
-  Arg k{a.dtype, a.layout, a.data};
-  Shape shape;
-  Strides strides;
-  const int rank = s.in[0].layout.rank();
-  const bool has_all = a.layout.rank() == rank;
-  int at = 0;
-  for (int axis = 0; axis < rank; ++axis) {
-    const bool summed = is_summed(s, axis);
-    if (!summed) shape.push_back(a.layout.shape[at]), strides.push_back(a.layout.strides[at]);
-    at += has_all || !summed;
-  }
-  k.layout.shape = shape, k.layout.strides = strides;
-  return k;
-}
-
 // Offsets of the terms of a sum, row-major.
 std::vector<std::int64_t> terms_of(const Step& s) {
   const Layout& l = s.in[0].layout;
@@ -71,6 +54,22 @@ std::string choice_of_sum_of_few(const Call& c) {
 
 }  // namespace
 
+Arg without_reduced(const Step& s, const Arg& a) {
+  Arg k{a.dtype, a.layout, a.data};
+  Shape shape;
+  Strides strides;
+  const int rank = s.in[0].layout.rank();
+  const bool has_all = a.layout.rank() == rank;
+  int at = 0;
+  for (int axis = 0; axis < rank; ++axis) {
+    const bool summed = is_summed(s, axis);
+    if (!summed) shape.push_back(a.layout.shape[at]), strides.push_back(a.layout.strides[at]);
+    at += has_all || !summed;
+  }
+  k.layout.shape = shape, k.layout.strides = strides;
+  return k;
+}
+
 bool is_sum_of_few(const Step& s) {
   if (s.op->name != "sum" || !is_float(s.in[0].dtype)) return false;
   const std::int64_t all = s.in[0].layout.numel(), sums = s.out[0].layout.numel();
@@ -79,7 +78,7 @@ bool is_sum_of_few(const Step& s) {
 }
 
 std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu) {
-  const Arg from = without_summed(sum, sum.in[0]), to = without_summed(sum, sum.out[0]);
+  const Arg from = without_reduced(sum, sum.in[0]), to = without_reduced(sum, sum.out[0]);
   const Space s({&from, 1}, {&to, 1});
   const std::int64_t sums = to.layout.numel();
   std::string code = chain_library() + chain_types(compute_type(from.dtype), 1, true) +

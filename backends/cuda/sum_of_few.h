@@ -12,6 +12,10 @@ namespace tg::cuda {
 // numbers.
 bool is_sum_of_few(const Step& step);
 
+// An operand of a reduction without the axes that are reduced; of the result, without those of size 1 in
+// their place.
+Arg without_reduced(const Step& reduction, const Arg& operand);
+
 // A plan of sum_of_few_kernel for it.
 std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu);
 

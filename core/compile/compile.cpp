@@ -17,6 +17,7 @@
 #include "core/compile/order.h"
 #include "core/compile/products_last.h"
 #include "core/compile/recompute.h"
+#include "core/compile/reduced_chains.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
@@ -122,6 +123,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   Joined joined = join_in_place(graph, steps, state->outputs);
   if (options.fuse && !options.rows_alone) add_in_products(graph, steps, joined, outputs);
   if (options.fuse) merge_fused(graph, steps, state->outputs);
+  if (options.fuse && !options.rows_alone)
+    reduce_chains(graph, steps, state->outputs, state->device.kind != Device::cpu_kind);
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);
 

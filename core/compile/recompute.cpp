@@ -10,6 +10,7 @@
 #include "core/compile/liveness.h"
 #include "core/compile/memory_plan.h"
 #include "core/compile/neighbours.h"
+#include "core/compile/reduced_chains.h"
 
 namespace tg {
 
@@ -241,10 +242,8 @@ class Recomputing {
   bool is_repeatable(std::size_t s) const {
     const LoweredStep& l = steps_[s];
     if (l.target || l.out.empty()) return false;
-    if (l.op == &fused_op) {
-      const auto& code = l.attrs.as<FusedAttrs>().code;
-      if (std::any_of(code.begin(), code.end(), [](const auto& i) { return i.op->host != nullptr; }))
-        return false;
+    if (const FusedAttrs* chain = chain_of(*l.op, l.attrs)) {
+      if (std::ranges::any_of(chain->code, [](const auto& i) { return i.op->host != nullptr; })) return false;
     } else if (!is_among(cheap_ops, *l.op) && !(with_products_ && is_among(costly_ops, *l.op))) {
       return false;
     }

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <map>
 
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 
 namespace tg {
 
@@ -59,7 +59,7 @@ std::string row(const StepTime& t, double all) {
 
 // What ran the step; a chain's code would be as long as the table is wide.
 std::string kernel_of(const Program& program, std::size_t step) {
-  return program.steps()[step].op == &fused_op ? "" : ": " + program.choice(step);
+  return chain_of(*program.steps()[step].op, program.steps()[step].attrs) ? "" : ": " + program.choice(step);
 }
 
 }  // namespace

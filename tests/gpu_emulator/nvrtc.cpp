@@ -1,5 +1,5 @@
 // The run-time compiler: the source becomes a shared object made by the host's compiler, with a function that
-// runs a kernel over a whole grid, and one that runs a thread for kernels with __syncthreads. Their accesses
+// runs a kernel over a whole grid, and one that runs a thread for kernels whose threads meet. Their accesses
 // to memory are not watched (shadow.h).
 #include <nvrtc.h>
 
@@ -39,11 +39,19 @@ struct Index3 { unsigned x, y, z; };
 struct TgHere { Index3 thread, block, block_size, grid_size; };  // as in block.h
 static thread_local TgHere tg_alone, *tg_here = &tg_alone;
 static thread_local void (*tg_meet)();
+static thread_local unsigned long long (*tg_shuffle)(unsigned, unsigned long long, int, int);
 #define threadIdx tg_here->thread
 #define blockIdx tg_here->block
 #define blockDim tg_here->block_size
 #define gridDim tg_here->grid_size
 #define __syncthreads() tg_meet()
+template <class T> T __shfl_down_sync(unsigned mask, T v, int by, int width) {
+  unsigned long long bits = 0;
+  __builtin_memcpy(&bits, &v, sizeof v);
+  bits = tg_shuffle(mask, bits, by, width);
+  __builtin_memcpy(&v, &bits, sizeof v);
+  return v;
+}
 #define TG_FUNCTION(name) \
   inline float name(float x) { return __builtin_##name##f(x); } \
   inline double name(double x) { return __builtin_##name(x); }
@@ -68,6 +76,12 @@ inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
 inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float copysignf(float a, float b) { return __builtin_copysignf(a, b); }
 inline float exp2f(float a) { return __builtin_exp2f(a); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fmaf_rn(float a, float b, float c) { return a * b + c; }  // as the emulator's own kernels do
+inline double __fma_rn(double a, double b, double c) { return a * b + c; }
 inline double normcdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752); }
 )";
 constexpr const char* after = R"(
@@ -77,8 +91,8 @@ struct TgCall {  // arguments in braces are taken in order
 template <class... P> void tg_call(void (*kernel)(P...), void** args) { TgCall{kernel, *(P*)*args++...}; }
 template <class... P> constexpr int tg_count(void (*)(P...)) { return sizeof...(P); }
 extern "C" const int tg_arguments_KERNEL = tg_count(&KERNEL);
-extern "C" void tg_thread_KERNEL(void** args, void* here, void (*meet)()) {
-  tg_here = (TgHere*)here, tg_meet = meet;
+extern "C" void tg_thread_KERNEL(void** args, void* here, void (*meet)(), decltype(tg_shuffle) shuffle) {
+  tg_here = (TgHere*)here, tg_meet = meet, tg_shuffle = shuffle;
   tg_call(&KERNEL, args);
 }
 extern "C" void tg_run_KERNEL(void** args, unsigned blocks, unsigned threads) {
@@ -114,11 +128,8 @@ nvrtcResult nvrtcCreateProgram(nvrtcProgram* made, const char* source, const cha
 }
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
-  if (p->source.find("_sync(") != std::string::npos) {
-    p->log = "the emulator compiles no kernel with warp functions at run time";
-    return NVRTC_ERROR_COMPILATION;
-  }
-  const bool meets = p->source.find("__syncthreads") != std::string::npos;
+  const bool meets =
+      p->source.find("__syncthreads") != std::string::npos || p->source.find("_sync(") != std::string::npos;
   std::smatch found;
   const std::regex kernel(R"(__global__[^{;]*?\bvoid[^{;]*?\b(\w+)\((?!\d+\)))");
   if (!std::regex_search(p->source, found, kernel)) {
@@ -171,12 +182,31 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
 
 // ---- loading it ----
 
+// __shfl_down_sync of 8 bytes. (cuda_runtime.h has it for kernels that are compiled with the emulator.)
+static std::uint64_t shuffle_down(unsigned mask, std::uint64_t bits, int by, int width) {
+  struct Lane {
+    std::uint64_t bits, result;
+    int source;
+  };
+  const int lane = static_cast<int>(tg::emulator::lane()), from = lane + by;
+  Lane mine{bits, 0, from > (lane | (width - 1)) ? lane : from};
+  tg::emulator::meet_warp(mask, &mine, [](void* const(&all)[32]) {
+    for (void* one : all)
+      if (one) {
+        auto& to = *static_cast<Lane*>(one);
+        const auto* source = static_cast<const Lane*>(all[to.source & 31]);
+        to.result = source ? source->bits : ~std::uint64_t{0};
+      }
+  });
+  return mine.result;
+}
+
 struct CUlib_st {
   void* handle;
 };
 struct CUkern_st {
   void (*run)(void**, unsigned, unsigned);
-  void (*thread)(void**, void*, void (*)());
+  void (*thread)(void**, void*, void (*)(), decltype(&shuffle_down));
   int arguments;
   bool meets;  // its threads wait for each other
 };
@@ -202,7 +232,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, cons
        *meets = find("tg_meets_");
   if (!run || !thread || !count || !meets) return cudaErrorInvalidValue;
   *made = new CUkern_st{reinterpret_cast<void (*)(void**, unsigned, unsigned)>(run),
-                        reinterpret_cast<void (*)(void**, void*, void (*)())>(thread),
+                        reinterpret_cast<decltype(CUkern_st::thread)>(thread),
                         *static_cast<const int*>(count), *static_cast<const bool*>(meets)};
   return cudaSuccess;
 }
@@ -217,7 +247,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* kernel,
     for (const std::uint64_t& a : copied) pointers.push_back(const_cast<std::uint64_t*>(&a));
     if (!k.meets) return k.run(pointers.data(), grid.x, block.x);
     tg::emulator::run_grid({grid.x, 1, 1}, {block.x, 1, 1}, 0, [&] {
-      k.thread(pointers.data(), &tg::emulator::here, [] { tg::emulator::meet_block(); });
+      k.thread(
+          pointers.data(), &tg::emulator::here, [] { tg::emulator::meet_block(); }, &shuffle_down);
     });
   });
 }

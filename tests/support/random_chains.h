@@ -1,5 +1,5 @@
-// Random graphs of pointwise ops, for the tests that fused programs compute what unfused ones do, bit for
-// bit.
+// Random graphs of pointwise ops and reductions, for the tests that fused programs compute what unfused ones
+// do, bit for bit.
 #pragma once
 
 #include <deque>
@@ -27,6 +27,7 @@ class RandomChains {
       const Tensor y = next();
       values_.push_back(y);
       if (y.dtype() == bf16 || y.dtype() == f16 || pick(3) == 0 || i == 23) outputs.push_back(y);
+      if (pick(5) == 0) outputs.push_back(reduced(y));
     }
   }
 
@@ -56,6 +57,12 @@ class RandomChains {
     feeds.emplace_back(x, arrays_.back());
     const Tensor whole = expand(x, {size_, size_});
     values_.push_back(pick(3) ? whole : transpose(whole, 0, 1));
+  }
+
+  // Of +0 and -0 either may be the largest.
+  Tensor reduced(const Tensor& y) {
+    const int axis = pick(2);
+    return is_float(y.dtype()) && pick(2) ? abs(max(y, {axis}, true)) : sum(y, {axis});
   }
 
   Tensor operand(DType t) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 #include "tools/model_parts.h"
 
 namespace tg::bench {
@@ -50,7 +50,7 @@ Family family_of(const Step& s) {
   if (has("_norm")) return Family::norms;
   if (op == "embedding" || op == "rope" || has("index") || has("gather")) return Family::embedding;
   if (moves_only(s)) return Family::casts;
-  return s.op == &fused_op ? Family::chains : Family::rest;
+  return chain_of(*s.op, s.attrs) ? Family::chains : Family::rest;
 }
 
 std::vector<FamilyTime> by_family(std::span<const Step> steps, std::span<const double> seconds) {

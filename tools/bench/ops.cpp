@@ -79,6 +79,22 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
   list.push_back({"add a column", "", {{all}, {{rows, 1}}}, [](std::span<const Tensor> x) {
                     return std::vector<Tensor>{x[0] + x[1]};
                   }});
+  // Chains that end in a reduction.
+  const auto ending = [&](const std::string& name, auto f) {
+    list.push_back({name, "", {{all}, {all}}, [f](std::span<const Tensor> x) {
+                      return std::vector<Tensor>{f(x[0], x[1])};
+                    }});
+  };
+  ending("row sums of a product", [](Tensor x, Tensor y) { return sum(x * y, {1}); });
+  ending("row maxima of a difference", [](Tensor x, Tensor y) { return max(abs(x - y), {1}); });
+  ending("mean squared error", [](Tensor x, Tensor y) { return mean((x - y) * (x - y)); });
+  one("row means of squares", "", [](Tensor x) { return mean(x * x, {1}); });
+  one("softmax by hand", "", [=](Tensor x) {
+    const Tensor e = exp(x - expand(max(x, {1}, true), all));
+    return e / expand(sum(e, {1}, true), all);
+  });
+  one("rms_norm by hand", "",
+      [=](Tensor x) { return x * expand(rsqrt(mean(x * x, {1}, true) + 1e-5), all); });
   list.push_back({"chain of 8", "", {{all}, {all}}, [](std::span<const Tensor> x) {
                     const Tensor y = (x[0] * 2 + x[1]) * x[0];
                     return std::vector<Tensor>{(y - 1) * y + x[1] * 0.5};

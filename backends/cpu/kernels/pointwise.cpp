@@ -54,8 +54,16 @@ TG_INLINE V raise(V a, V b) {
 }
 template <class V, class Half>
 TG_INLINE V rounded(V a) {
-  for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(Half(static_cast<float>(a[i])));
-  return a;
+  if constexpr (std::is_same_v<V, F32> && std::is_same_v<Half, bfloat16>) {
+    return (F32)(bf16_bits(a) << 16);
+  } else if constexpr (std::is_same_v<V, F32>) {
+    Half h[lanes<V>];
+    store(h, a);
+    return load(h);
+  } else {
+    for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(Half(static_cast<float>(a[i])));
+    return a;
+  }
 }
 template <class V>
 TG_INLINE V truncated(V a) {

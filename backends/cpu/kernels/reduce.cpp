@@ -3,10 +3,13 @@
 // Either splits long reductions into pieces that depend on the shape alone, and combines the pieces' results
 // in their order: the same bits for any number of threads. Sums add up short blocks first, so that the
 // rounding error grows with the number of blocks and not of elements.
-#include "ops/reduce.h"
+//
+// x may be what a chain of pointwise ops makes, row by row (core/compile/reduced_chains.h): the call then has
+// the chain's plan, and the blocks that are reduced are those that the chain leaves in the first-level cache.
 #include "backends/cpu/kernels/axes.h"
-#include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/chain.h"
 #include "backends/cpu/kernels/simd_math.h"
+#include "core/compile/reduced_chains.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -90,8 +93,9 @@ struct Plan {
   i64 splits;        // pieces of each unit's reduction
 
   explicit Plan(const Call& call) {
-    const Layout &x = call.in[0].layout, &y = call.out[0].layout;
-    const auto& a = call.attrs->as<ReduceAttrs>();
+    const ReducedChain* chain = call.plan ? &call.attrs->as<ReducedChain>() : nullptr;
+    const Layout &x = chain ? chain->read : call.in[0].layout, &y = call.out.back().layout;
+    const ReduceAttrs& a = chain ? chain->reduce : call.attrs->as<ReduceAttrs>();
     outs = y.numel();
     count = 1;
     for (int i = 0, o = 0; i < x.rank(); ++i) {
@@ -106,7 +110,7 @@ struct Plan {
     }
     kept.sort(), kept.merge();
     reduced.sort(), reduced.merge();
-    columns = kept.rank > 0 && (reduced.rank == 0 || kept.inner().in < reduced.inner().in);
+    columns = !chain && kept.rank > 0 && (reduced.rank == 0 || kept.inner().in < reduced.inner().in);
     width = columns ? kept.inner().size : 1;
     outer = width > 0 ? outs / width : 0;
     units = columns ? outer * ((width + column_block - 1) / column_block) : outs;
@@ -183,6 +187,13 @@ constexpr Blocks<C> blocks_of{R::template identity<C>(), BlocksOf<R, C>::add_blo
                               BlocksOf<R, C>::across,    BlocksOf<R, C>::reduce_block,
                               BlocksOf<R, C>::four_rows, BlocksOf<R, C>::one_row};
 
+// What of a chain's numbers lies in a block, and where what may be made now ends.
+template <class C>
+struct Made {
+  i64 begin, end, limit;
+  const C* values;
+};
+
 template <class C>
 struct Reduction {
   using V = typename VectorFor<C>::type;
@@ -192,33 +203,58 @@ struct Reduction {
   const std::byte* x;
   std::byte* y;
   i64 x_size, y_size;  // bytes of an element
-  bool same_type;      // x is stored in the compute type
+  bool same_type;      // x is stored, or made, in the compute type
   LoadFn load_block;
-  StoreFn store_block;
+  StoreFn store_block, convert;
   double divisor;
+  const Chain* chain;  // makes x; null if it lies in memory
 
   Reduction(const Plan& p, const Blocks<C>& of_elements, const Blocks<C>& of_results, const Call& call,
-            double by)
+            const Chain* makes_x, double by)
       : plan(p),
         elements(of_elements),
         results(of_results),
-        x(call.in[0].data),
-        y(call.out[0].data),
-        x_size(static_cast<i64>(size_of(call.in[0].dtype))),
-        y_size(static_cast<i64>(size_of(call.out[0].dtype))),
-        divisor(by) {
-    const DType compute = compute_type(call.in[0].dtype);
-    same_type = compute == call.in[0].dtype;
-    load_block = TG_ISA::block_load(call.in[0].dtype, compute);
-    store_block = TG_ISA::block_store(compute, call.out[0].dtype);
+        y(call.out.back().data),
+        y_size(static_cast<i64>(size_of(call.out.back().dtype))),
+        divisor(by),
+        chain(makes_x) {
+    const ReducedChain* made = chain ? &call.attrs->as<ReducedChain>() : nullptr;
+    const DType dtype = made ? made->dtype : call.in[0].dtype, compute = compute_type(dtype);
+    // Of a type that is stored in fewer digits, the chain's numbers are read where it has stored them.
+    const bool stored =
+        made && chain->p.reduced < chain->p.stored && chain->p.output[chain->p.reduced].converts;
+    x = stored ? call.out[static_cast<std::size_t>(chain->p.reduced)].data : made ? nullptr : call.in[0].data;
+    x_size = static_cast<i64>(size_of(dtype));
+    same_type = compute == (made ? made->chain.compute : dtype);
+    load_block = TG_ISA::block_load(dtype, compute);
+    store_block = TG_ISA::block_store(compute, call.out.back().dtype);
+    convert = made ? TG_ISA::block_store(made->chain.compute, compute) : nullptr;
   }
 
   // n elements at an offset as values of the compute type: in place, or in `buffer`.
-  const C* values(i64 offset, i64 stride, i64 n, C* buffer) const {
+  const C* values(i64 offset, i64 stride, i64 n, C* buffer, Made<C>& made) const {
+    if (chain) return made_values(offset, n, buffer, made);
     const std::byte* from = x + offset * x_size;
     if (same_type && stride == 1) return reinterpret_cast<const C*>(from);
     load_block(buffer, from, stride, n);
     return buffer;
+  }
+
+  // The same of numbers that the chain makes, each once: n of a long row, or all of a short one, with those
+  // of the rows behind it that a block has room for.
+  const C* made_values(i64 offset, i64 n, C* buffer, Made<C>& made) const {
+    if (offset + n > made.end) {
+      const i64 rows = plan.count <= block ? block / plan.count * plan.count : n, left = made.limit - offset;
+      const i64 length = rows < left ? rows : left;
+      const std::byte* from = chain->reduced_stretch(offset, length);
+      if (x)
+        load_block(buffer, x + offset * x_size, 1, length);
+      else if (!same_type)
+        convert(buffer, from, 1, length);
+      made = {offset, offset + length, made.limit,
+              !x && same_type ? reinterpret_cast<const C*>(from) : buffer};
+    }
+    return made.values + (offset - made.begin);
   }
 
   C finished(C v) const {
@@ -228,12 +264,13 @@ struct Reduction {
   }
 
   // Elements begin … end - 1 of the reduction that starts at offset `base`.
-  C reduce_row(i64 base, i64 begin, i64 end, C* buffer) const {
+  C reduce_row(i64 base, i64 begin, i64 end, C* buffer, Made<C>& made) const {
     if (begin == end) return elements.identity;
     const i64 length = plan.reduced.rank > 0 ? plan.reduced.inner().size : 1;
     const i64 stride = plan.reduced.rank > 0 ? plan.reduced.inner().in : 0;
     if (plan.reduced.rank <= 1 && end - begin <= block)
-      return elements.reduce_block(values(base + begin * stride, stride, end - begin, buffer), end - begin);
+      return elements.reduce_block(values(base + begin * stride, stride, end - begin, buffer, made),
+                                   end - begin);
     V total = splat<V>(elements.identity);
     const AxisList runs = plan.reduced.outer();
     Counter run(runs, begin / length);
@@ -241,7 +278,8 @@ struct Reduction {
       const i64 n = length - at < left ? length - at : left;
       for (i64 i = 0; i < n; i += block) {
         const i64 m = n - i < block ? n - i : block;
-        total = elements.add_block(total, values(base + run.in + (at + i) * stride, stride, m, buffer), m);
+        total =
+            elements.add_block(total, values(base + run.in + (at + i) * stride, stride, m, buffer, made), m);
       }
       left -= n;
     }
@@ -256,8 +294,9 @@ struct Reduction {
       w.each((plan.outs + each - 1) / each, [&](i64 part) {
         const i64 first = part * each, last = first + each < plan.outs ? first + each : plan.outs;
         Counter out(plan.kept, first);
+        Made<C> made{0, 0, last * plan.count, nullptr};
         for (i64 o = first; o < last; ++o, out.next()) {
-          const C v = finished(reduce_row(out.in, 0, plan.count, buffer));
+          const C v = finished(reduce_row(out.in, 0, plan.count, buffer, made));
           store_block(y + out.out * y_size, &v, 1, 1);
         }
       });
@@ -266,8 +305,9 @@ struct Reduction {
     w.each(plan.outs * plan.splits, [&](i64 part) {
       const i64 s = part % plan.splits;
       const Counter out(plan.kept, part / plan.splits);
-      partial[part] =
-          reduce_row(out.in, plan.count * s / plan.splits, plan.count * (s + 1) / plan.splits, buffer);
+      const i64 begin = plan.count * s / plan.splits, end = plan.count * (s + 1) / plan.splits;
+      Made<C> made{0, 0, out.in + end, nullptr};
+      partial[part] = reduce_row(out.in, begin, end, buffer, made);
     });
     w.barrier();
     if (w.thread != 0) return;
@@ -287,6 +327,7 @@ struct Reduction {
     C *of_block = buffer, *rows = buffer + column_block;
     const i64 stride = plan.kept.inner().in;
     Counter row(plan.reduced, begin);
+    Made<C> none{};
     for (i64 first = begin; first < end; first += row_block) {
       const i64 last = first + row_block < end ? first + row_block : end;
       C* sum = end - begin > row_block ? of_block : to;
@@ -296,10 +337,11 @@ struct Reduction {
       for (; r + 4 <= last; r += 4) {
         const C* from[4];
         for (int k = 0; k < 4; ++k, row.next())
-          from[k] = values(base + row.in, stride, n, rows + k * column_block);
+          from[k] = values(base + row.in, stride, n, rows + k * column_block, none);
         elements.four_rows(sum, from, n);
       }
-      for (; r < last; ++r, row.next()) elements.one_row(sum, values(base + row.in, stride, n, rows), n);
+      for (; r < last; ++r, row.next())
+        elements.one_row(sum, values(base + row.in, stride, n, rows, none), n);
       if (sum != to) results.one_row(to, sum, n);
     }
   }
@@ -339,9 +381,11 @@ struct Reduction {
   }
 };
 
+constexpr std::size_t own_scratch = 6 * column_block * 8;  // bytes
+
 template <class R, class C>
-void run_as(Worker& w, const Call& call, const Plan& plan, double divisor) {
-  const Reduction<C> r(plan, blocks_of<R, C>, blocks_of<typename R::Combine, C>, call, divisor);
+void run_as(Worker& w, const Call& call, const Plan& plan, const Chain* chain, double divisor) {
+  const Reduction<C> r(plan, blocks_of<R, C>, blocks_of<typename R::Combine, C>, call, chain, divisor);
   plan.columns ? r.columns(w) : r.rows(w);
 }
 
@@ -350,21 +394,32 @@ void reduce(Worker& w, const Call& call, bool mean) {
   const Plan plan(call);
   if (plan.outs == 0) return;
   const double divisor = mean ? static_cast<double>(plan.count) : 1;
-  switch (compute_type(call.in[0].dtype)) {
-    case DType::f64:
-      return run_as<R, double>(w, call, plan, divisor);
-    case DType::f32:
-      return run_as<R, float>(w, call, plan, divisor);
-    default:
-      return run_as<R, i64>(w, call, plan, divisor);
-  }
+  const auto run_with = [&](DType dtype, const Chain* chain) {
+    switch (compute_type(dtype)) {
+      case DType::f64:
+        return run_as<R, double>(w, call, plan, chain, divisor);
+      case DType::f32:
+        return run_as<R, float>(w, call, plan, chain, divisor);
+      default:
+        return run_as<R, i64>(w, call, plan, chain, divisor);
+    }
+  };
+  if (!call.plan) return run_with(call.in[0].dtype, nullptr);
+  const auto& p = *static_cast<const PointwisePlan*>(call.plan);
+  const Chain chain{p, call, w.scratch + own_scratch};
+  run_with(call.attrs->as<ReducedChain>().dtype, &chain);
+  if (chain.streams()) stream_end();
 }
 
 Scratch scratch(const Call& call, int) {
   const Plan plan(call);
   constexpr std::size_t size = 8;
   const i64 partials = plan.splits == 1 ? 0 : plan.units * plan.splits * (plan.columns ? column_block : 1);
-  return {6 * column_block * size, static_cast<std::size_t>(partials) * size};
+  const auto* p = static_cast<const PointwisePlan*>(call.plan);
+  const std::size_t of_chain = p ? static_cast<std::size_t>(p->slots) * PointwisePlan::block *
+                                       static_cast<std::size_t>(p->compute_size)
+                                 : 0;
+  return {own_scratch + of_chain, static_cast<std::size_t>(partials) * size};
 }
 
 template <class R>

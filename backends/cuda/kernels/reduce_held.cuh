@@ -41,14 +41,20 @@ __global__ void __launch_bounds__(most_threads)
 // Whether a plan's reduction is one of rows in one piece, each neighbours in memory; then x and y are set.
 bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a);
 
-// False, and nothing done, unless rows can be held and threads have at least half of what they can hold.
+// Whether rows can be held and threads have at least half of what they can hold; then x and y are set.
+template <class S>
+bool is_held(const ReducePlan& p, const void* data, HeldReduction& a) {
+  using Row = ReducedRow<S>;
+  return is_of_rows(p, data, a) && fits<S, Row>(a.n, a.rows, {&a.x}) && a.n >= 16 * Row::per_thread;
+}
+
+// False, and nothing done, unless rows can be held.
 template <class R, class S>
 bool reduce_held(const Stream& s, const ReducePlan& p, const void* data, const Results<R>& out,
                  bool flip = false) {
   using Row = ReducedRow<S>;
   HeldReduction a{};
-  if (!is_of_rows(p, data, a) || !fits<S, Row>(a.n, a.rows, {&a.x}) || a.n < 16 * Row::per_thread)
-    return false;
+  if (!is_held<S>(p, data, a)) return false;
   a.flip = flip;
   launch_rows(s, Teams(a.n, Row::per_thread, false), a.rows, reduce_held_rows<R, S>, a, out);
   return true;

@@ -1,5 +1,6 @@
 // How reductions iterate and are split into pieces.
 #include "backends/cuda/kernels/reduce_held.cuh"
+#include "backends/cuda/kernels/row_order.h"
 
 namespace tg::cuda {
 
@@ -107,6 +108,22 @@ bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_si
   for (int a = 0; a < p.reduced_rank; ++a)
     fits = fits && (p.reduced + a == inner || p.reduced[a].in % pack == 0);
   return fits;
+}
+
+RowOrder row_order(const Arg& x, const Arg& y, const ReduceAttrs& reduce, bool in_packs, const Gpu& gpu) {
+  const ReducePlan p(x.layout, y.layout, reduce.axes, reduce.keepdim, false, gpu);
+  RowOrder order{row_group(p.count / p.splits), 1, RowOrder::in_lanes, p.splits, row_group(p.splits)};
+  if (!in_packs || !is_float(x.dtype)) return order;
+  with_float(x.dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    using Row = ReducedRow<S>;
+    // Rows of one piece: the last of several may have the end of a row, which is no pack.
+    if (takes_packs(p, nullptr, pack_of<S>, sizeof(S)) && p.count % pack_of<S> == 0) order.pack = pack_of<S>;
+    HeldReduction a{};
+    if (is_held<S>(p, nullptr, a))
+      order = {static_cast<int>(Teams(a.n, Row::per_thread, false).block.x), pack_of<S>, RowOrder::by_packs};
+  });
+  return order;
 }
 
 }  // namespace tg::cuda

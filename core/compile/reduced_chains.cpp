@@ -1,0 +1,164 @@
+#include "core/compile/reduced_chains.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/compile/neighbours.h"
+
+namespace tg {
+
+const Op reduced_chain_op{.name = "reduced_chain",
+                          .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
+                            throw Error("made by the compiler, not recorded");
+                          },
+                          .not_differentiable = "it is made by the compiler"};
+
+int ReducedChain::stored() const {
+  const auto last = chain.results.end() - 1, found = std::find(chain.results.begin(), last, *last);
+  return found == last ? -1 : static_cast<int>(found - chain.results.begin());
+}
+
+std::string ReducedChain::text() const {
+  FusedAttrs code = chain;
+  code.results.clear();
+  std::string s = code.text() + " → " + op->name + "(%" + std::to_string(chain.results.back()) +
+                  ") over axes " + reduce.axes.text();
+  for (std::size_t i = 0; i + 1 < chain.results.size(); ++i)
+    s += (i ? ", %" : "; stores %") + std::to_string(chain.results[i]);
+  return s;
+}
+
+const FusedAttrs* chain_of(const Op& op, const Attrs& attrs) {
+  if (&op == &fused_op) return &attrs.as<FusedAttrs>();
+  return &op == &reduced_chain_op ? &attrs.as<ReducedChain>().chain : nullptr;
+}
+
+std::string chain_text(const Op& op, const Attrs& attrs) {
+  if (&op == &fused_op) return attrs.as<FusedAttrs>().text();
+  return &op == &reduced_chain_op ? attrs.as<ReducedChain>().text() : std::string();
+}
+
+namespace {
+
+// Of those that reduce one tensor, the ones whose kernels take their numbers from a chain.
+constexpr std::string_view reductions[] = {"sum", "mean", "sum_squares", "prod", "max", "min"};
+
+// On a GPU one number of so few is made in the same launch as the chain before it (small_steps.h).
+constexpr std::int64_t few = 4096;
+// There a row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
+// multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many numbers.
+constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
+
+class Reducing {
+ public:
+  Reducing(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs, bool on_gpu)
+      : graph_(graph),
+        steps_(steps),
+        on_gpu_(on_gpu),
+        maker_(graph.values().size(), -1),
+        readers_(graph.values().size(), 0) {
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      for (ValueId v : steps_[s].in) ++readers_[value(v).root];
+      for (ValueId v : steps_[s].out) maker_[v] = static_cast<std::int64_t>(s);
+    }
+    for (ValueId v : outputs) ++readers_[value(v).root];
+  }
+
+  // A reduction reads nothing but the chain's result, so it can always move to where the chain is.
+  void run() {
+    for (LoweredStep& s : steps_) {
+      if (!s.op || std::ranges::find(reductions, s.op->name) == std::end(reductions)) continue;
+      const std::int64_t maker = maker_[value(s.in[0]).root];
+      if (maker >= 0 && fits(static_cast<std::size_t>(maker), s))
+        join(steps_[static_cast<std::size_t>(maker)], s);
+    }
+    std::erase_if(steps_, [](const LoweredStep& s) { return !s.op; });
+  }
+
+ private:
+  const Value& value(ValueId v) const { return graph_.values()[v]; }
+
+  // A gelu_tanh behind its product is part of the product on a GPU.
+  bool is_behind_its_product(std::size_t at) const {
+    std::size_t before = at;
+    while (before > 0 && !steps_[before - 1].op) --before;
+    return before > 0 && is_epilogue(steps_[before - 1], steps_[at]);
+  }
+
+  bool fits(std::size_t at, const LoweredStep& reduction) const {
+    const LoweredStep& chain = steps_[at];
+    if (chain.op != &fused_op || is_behind_its_product(at)) return false;
+    const Value &read = value(reduction.in[0]), &made = value(read.root);
+    if (!stays_in_chain(made.dtype, chain.attrs.as<FusedAttrs>().compute)) return false;
+    const std::int64_t n = made.layout.numel();
+    const bool is_all = n > 0 && made.layout.is_dense() && read.layout.is_dense() &&
+                        read.layout.offset == 0 && read.layout.numel() == n;
+    if (!is_all || !is_of_rows(read.layout, reduction.attrs.as<ReduceAttrs>().axes)) return false;
+    const std::int64_t rows = value(reduction.out[0]).layout.numel(), length = n / rows;
+    if (on_gpu_ && rows == 1 && n <= few) return false;
+    if (on_gpu_ && length > short_row && rows < many_rows && length % longest_pack != 0) return false;
+    return std::ranges::none_of(chain.in,
+                                [&](ValueId v) { return lies_across(value(v).layout, made.layout); });
+  }
+
+  // Whether the axes are the innermost ones in dense memory.
+  static bool is_of_rows(const Layout& l, const Axes& axes) {
+    std::int64_t length = 1;
+    for (std::int64_t a : axes) length *= l.shape[static_cast<int>(a)];
+    return std::ranges::all_of(axes, [&](std::int64_t a) {
+      const int axis = static_cast<int>(a);
+      return l.shape[axis] == 1 || l.strides[axis] * l.shape[axis] <= length;
+    });
+  }
+
+  // Whether neighbours in an input lie along another axis than neighbours in the result: chains read such an
+  // input by square tiles, which are no rows.
+  static bool lies_across(const Layout& in, const Layout& made) {
+    bool along = true, across = false;
+    for (int axis = 0; axis < made.rank(); ++axis) {
+      if (made.shape[axis] == 1) continue;
+      if (made.strides[axis] == 1)
+        along = in.strides[axis] == 0 || in.strides[axis] == 1;
+      else
+        across = across || in.strides[axis] == 1;
+    }
+    return !along && across;
+  }
+
+  void join(LoweredStep& chain, LoweredStep& reduction) {
+    const Value &read = value(reduction.in[0]), &made = value(read.root);
+    FusedAttrs code = chain.attrs.as<FusedAttrs>();
+    std::vector<std::int32_t> results;
+    for (std::size_t i = 0; i < chain.out.size(); ++i) results.push_back(code.result(i));
+    const auto at = static_cast<std::size_t>(std::ranges::find(chain.out, read.root) - chain.out.begin());
+    if (--readers_[read.root] > 0) {
+      results.push_back(results[at]);
+    } else {
+      std::rotate(results.begin() + static_cast<std::ptrdiff_t>(at),
+                  results.begin() + static_cast<std::ptrdiff_t>(at) + 1, results.end());
+      chain.out.erase(chain.out.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    code.results = std::move(results);
+    chain.out.push_back(reduction.out[0]);
+    chain.attrs = ReducedChain{std::move(code), made.dtype,   made.layout,
+                               read.layout,     reduction.op, reduction.attrs.as<ReduceAttrs>()};
+    chain.op = &reduced_chain_op;
+    chain.node = reduction.node;
+    reduction.op = nullptr;
+  }
+
+  const Graph& graph_;
+  std::vector<LoweredStep>& steps_;
+  const bool on_gpu_;
+  std::vector<std::int64_t> maker_;  // by root: the step that makes it, -1 for a leaf
+  std::vector<int> readers_;         // by root: inputs of steps, and outputs of the program
+};
+
+}  // namespace
+
+void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
+                   bool on_gpu) {
+  Reducing(graph, steps, outputs, on_gpu).run();
+}
+
+}  // namespace tg
