@@ -4,25 +4,43 @@
 
 namespace tg {
 
+namespace {
+
+bool is_norm_gradient(const LoweredStep& step) {
+  return step.op->name == "layer_norm_backward" || step.op->name == "rms_norm_backward";
+}
+
+// The op of a chain of one; null for other steps.
+const Op* only_op_of(const LoweredStep& step) {
+  if (step.op != &fused_op) return nullptr;
+  const auto& code = step.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 ? code[0].op : nullptr;
+}
+
+}  // namespace
+
 bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   const auto is_read = [&](ValueId v) {
     return std::ranges::find(step.out, graph.values()[v].root) != step.out.end();
   };
   if (std::ranges::none_of(next.in, is_read)) return false;
-  const bool is_norm_gradient =
-      step.op->name == "layer_norm_backward" || step.op->name == "rms_norm_backward";
   return step.op->name == "index_assign" || (step.op == &fused_op && next.op->name == "matmul") ||
-         ((step.op->name == "matmul" || is_norm_gradient) && next.op == &fused_op);
+         ((step.op->name == "matmul" || is_norm_gradient(step)) && next.op == &fused_op);
 }
 
 bool is_gelu_tanh(const LoweredStep& step) {
-  if (step.op != &fused_op) return false;
-  const auto& code = step.attrs.as<FusedAttrs>().code;
-  return code.size() == 1 && code[0].op->name == "gelu_tanh";
+  const Op* op = only_op_of(step);
+  return op && op->name == "gelu_tanh";
 }
 
 bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
   return product.op->name == "matmul" && is_gelu_tanh(next);
+}
+
+bool is_sum_behind_norm(const Graph& graph, const LoweredStep& gradient, const LoweredStep& next) {
+  const Op* op = only_op_of(next);
+  return is_norm_gradient(gradient) && op && op->name == "add" &&
+         std::ranges::any_of(next.in, [&](ValueId v) { return graph.values()[v].root == gradient.out[0]; });
 }
 
 bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {

@@ -18,4 +18,7 @@ bool is_epilogue(const LoweredStep& product, const LoweredStep& next);
 // Whether it then has other bits: they are of a half type.
 bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next);
 
+// Whether `next` adds something to z_x of a norm's gradient, the step before it, and does nothing else.
+bool is_sum_behind_norm(const Graph& graph, const LoweredStep& gradient, const LoweredStep& next);
+
 }  // namespace tg

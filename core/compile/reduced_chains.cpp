@@ -78,16 +78,19 @@ class Reducing {
  private:
   const Value& value(ValueId v) const { return graph_.values()[v]; }
 
-  // A gelu_tanh behind its product is part of the product on a GPU.
-  bool is_behind_its_product(std::size_t at) const {
+  // On a GPU a gelu_tanh behind its product is part of the product, and a sum of a norm's gradient part of
+  // that.
+  bool is_part_of_step_before(std::size_t at) const {
     std::size_t before = at;
     while (before > 0 && !steps_[before - 1].op) --before;
-    return before > 0 && is_epilogue(steps_[before - 1], steps_[at]);
+    if (before == 0) return false;
+    const LoweredStep& step = steps_[before - 1];
+    return is_epilogue(step, steps_[at]) || (on_gpu_ && is_sum_behind_norm(graph_, step, steps_[at]));
   }
 
   bool fits(std::size_t at, const LoweredStep& reduction) const {
     const LoweredStep& chain = steps_[at];
-    if (chain.op != &fused_op || is_behind_its_product(at)) return false;
+    if (chain.op != &fused_op || is_part_of_step_before(at)) return false;
     const Value &read = value(reduction.in[0]), &made = value(read.root);
     if (!stays_in_chain(made.dtype, chain.attrs.as<FusedAttrs>().compute)) return false;
     const std::int64_t n = made.layout.numel();

@@ -174,8 +174,9 @@ AdamWOptions Draw<AdamWOptions>::of(World& w) {
                                       Draw<double>::of(w)};
 }
 AdamWTensors Draw<AdamWTensors>::of(World& w) {
-  return {Draw<Tensor>::of(w), Draw<Tensor>::of(w), Draw<Tensor>::of(w), Draw<Tensor>::of(w),
-          Draw<double>::of(w)};
+  return {Draw<Tensor>::of(w), Draw<Tensor>::of(w),
+          Draw<Tensor>::of(w), Draw<Tensor>::of(w),
+          Draw<double>::of(w), w.chance(0.3) ? std::optional(Draw<DType>::of(w)) : std::nullopt};
 }
 AttentionOptions Draw<AttentionOptions>::of(World& w) {
   AttentionOptions o{.causal = w.chance(0.5),

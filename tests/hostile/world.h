@@ -43,6 +43,10 @@ struct World {
   void keep(const Pending& p) { pendings.push_back(p); }
   void keep(const Layout& l) { layouts.push_back(l); }
   void keep(const AttentionResult& r) { keep(r.o), keep(r.lse); }
+  void keep(const AdamWResults& r) {
+    keep(r.p), keep(r.m), keep(r.v);
+    if (r.copy.defined()) keep(r.copy);
+  }
   void keep(const auto&) {}
   template <class T>
   void keep(const std::vector<T>& all) {

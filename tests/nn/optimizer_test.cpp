@@ -201,7 +201,9 @@ TEST(Muon, MultipliesInTheDtypeThatIsAskedFor) {
             .minimize(loss);
     Program program = compile(graph, {update.grad_norm}, {.assign = update.assign, .verify = true});
     for (const Step& s : program.steps())
-      if (s.name.find("matmul") != std::string::npos) EXPECT_EQ(s.in[0].dtype, products.value_or(f32));
+      if (s.name.find("matmul") != std::string::npos) {
+        EXPECT_EQ(s.in[0].dtype, products.value_or(f32));
+      }
     feeds.emplace_back(update.learning_rate, static_cast<float>(1 / (0.2 * std::sqrt(40.))));
     program.run(feeds);
     Vector moved;  // −o of both
