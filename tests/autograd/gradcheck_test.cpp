@@ -504,7 +504,9 @@ TEST(Gradcheck, ComparesTheDecompositionOfAnOpWithoutAGradient) {
   Op op = *find_op("adamw");
   Case c = named("adamw/2d");
   EXPECT_EQ(one(c).status, Status::refused);
-  op.decompose = [](std::span<const Tensor> in, const Attrs&) { return Tensors{in[0], in[2], in[3]}; };
+  op.decompose = [](std::span<const Tensor> in, const Attrs&) {
+    return Tensors{in[0], in[2], in[3], full(in[0].graph(), {0}, 0, in[0].dtype())};
+  };
   c.op = &op;
   c.make = [make = c.make, &op](DType dtype, Device device) {
     const Callable f = make(dtype, device);
