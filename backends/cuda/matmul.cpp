@@ -212,22 +212,21 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
         return true;
       }
   }
-  void *out = nullptr, *workspace = nullptr;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
   const bool adds = p.product.has_d && !p.bias;
   const std::size_t bytes = (static_cast<std::size_t>(l.extent()) * size_of(t) + 255) / 256 * 256;
   bool ran = false;
-  if (cudaMalloc(&out, bytes * (p.keeps ? 2 : 1)) == cudaSuccess &&
-      cudaMalloc(&workspace, most_workspace) == cudaSuccess) {
+  const ScratchMemory out(bytes * (p.keeps ? 2 : 1)), workspace(most_workspace);
+  if (out.data() && workspace.data()) {
     const Stopwatch watch;
-    if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<std::byte*>(out) + bytes);
+    if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, out.data() + bytes);
     float best = std::numeric_limits<float>::infinity();
     for (const auto& r : found) {
       const auto run = [&] {
         return cublasLtMatmul(handle(), p.desc, one(t), call.in[1].data, p.b, call.in[0].data, p.a,
-                              adds ? one(t) : zero(t), adds ? call.in[2].data : out, p.d, out, p.c, &r.algo,
-                              workspace, r.workspaceSize, watch.stream());
+                              adds ? one(t) : zero(t), adds ? call.in[2].data : out.data(), p.d, out.data(),
+                              p.c, &r.algo, workspace.data(), r.workspaceSize, watch.stream());
       };
       if (run() != CUBLAS_STATUS_SUCCESS) continue;
       const float ms = watch.time([&] { run(); }, best);
@@ -236,8 +235,6 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
     if (ran) save_algorithm(key, call.gpu, p.algo);
   }
-  cudaFree(out);
-  cudaFree(workspace);
   cudaGetLastError();
   return ran;
 }

@@ -7,6 +7,13 @@
 
 namespace tg::cuda {
 
+ScratchMemory::ScratchMemory(std::size_t bytes) {
+  if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
+    data_ = nullptr;
+    cudaGetLastError();
+  }
+}
+
 Stopwatch::Stopwatch() {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
   check(cudaEventCreate(&start_), "an event");

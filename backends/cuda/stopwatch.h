@@ -1,11 +1,26 @@
-// Times launches, to choose the fastest of several kernels for a step.
+// Times launches, in memory of their own, to choose the fastest of several kernels for a step.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <functional>
 
 namespace tg::cuda {
+
+// Memory for a measurement; null for no bytes, and if the GPU has not as many.
+class ScratchMemory {
+ public:
+  explicit ScratchMemory(std::size_t bytes);
+  ~ScratchMemory() { cudaFree(data_); }
+  ScratchMemory(const ScratchMemory&) = delete;
+  ScratchMemory& operator=(const ScratchMemory&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
 
 class Stopwatch {
  public:

@@ -33,24 +33,6 @@ Layout transposed(const Layout& l) {
   return t;
 }
 
-// Memory of the GPU for a measurement; null if there is not as much.
-class Memory {
- public:
-  explicit Memory(std::size_t bytes) {
-    if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
-      data_ = nullptr;
-      cudaGetLastError();
-    }
-  }
-  ~Memory() { cudaFree(data_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* data_ = nullptr;
-};
-
 struct Turn {
   std::size_t operand;  // 0 or 1
   bool along;           // its copy has rows along k; else across it
@@ -89,7 +71,7 @@ class TurnedProduct {
     to_ = row_major(from_.shape);
     copies_ = FusedAttrs{f32, {{&copy_op, f32, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
     // The product's algorithm is chosen by time, with a copy that is made for it.
-    const Memory scratch(call.out[0].data ? size_of_copy() : 0);
+    const ScratchMemory scratch(call.out[0].data ? size_of_copy() : 0);
     with_copy(call, scratch.data(), [&](const Call& copy, const Call& product) {
       copy_plan_ = chain().plan(copy);
       product_plan_ = matmul().plan(product);
@@ -150,7 +132,7 @@ bool is_faster(const TurnedProduct& turned, const Call& call) {
   as_it_lies.plan = plan.get();
   const std::size_t result =
       (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
-  const Memory scratch(result + std::max(matmul().workspace(as_it_lies), turned.workspace()));
+  const ScratchMemory scratch(result + std::max(matmul().workspace(as_it_lies), turned.workspace()));
   if (!scratch.data()) return false;
   out[0].data = scratch.data();
   const Stopwatch watch;

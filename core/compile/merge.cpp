@@ -50,9 +50,8 @@ class Merging {
   }
 
   bool is_behind_its_product(std::size_t s) const {
-    std::size_t before = s;
-    while (before > 0 && !steps_[before - 1].op) --before;
-    return before > 0 && is_epilogue(steps_[before - 1], steps_[s]);
+    const LoweredStep* before = step_before(steps_, s);
+    return before && is_epilogue(*before, steps_[s]);
   }
 
   bool read_between(std::size_t a, std::size_t b) const {

@@ -19,6 +19,11 @@ const Op* only_op_of(const LoweredStep& step) {
 
 }  // namespace
 
+const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at) {
+  while (at > 0 && !steps[at - 1].op) --at;
+  return at > 0 ? &steps[at - 1] : nullptr;
+}
+
 bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   const auto is_read = [&](ValueId v) {
     return std::ranges::find(step.out, graph.values()[v].root) != step.out.end();

@@ -2,9 +2,14 @@
 // (backends/cuda/epilogue.h). What moves steps or puts others between them leaves these pairs as they are.
 #pragma once
 
+#include <span>
+
 #include "core/compile/lower.h"
 
 namespace tg {
+
+// The step before steps[at], past those that passes have taken out (without an op); null if there is none.
+const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at);
 
 // Whether `next` reads a result of the step before it, and one kernel may compute both.
 bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);

@@ -81,11 +81,9 @@ class Reducing {
   // On a GPU a gelu_tanh behind its product is part of the product, and a sum of a norm's gradient part of
   // that.
   bool is_part_of_step_before(std::size_t at) const {
-    std::size_t before = at;
-    while (before > 0 && !steps_[before - 1].op) --before;
-    if (before == 0) return false;
-    const LoweredStep& step = steps_[before - 1];
-    return is_epilogue(step, steps_[at]) || (on_gpu_ && is_sum_behind_norm(graph_, step, steps_[at]));
+    const LoweredStep* before = step_before(steps_, at);
+    if (!before) return false;
+    return is_epilogue(*before, steps_[at]) || (on_gpu_ && is_sum_behind_norm(graph_, *before, steps_[at]));
   }
 
   bool fits(std::size_t at, const LoweredStep& reduction) const {

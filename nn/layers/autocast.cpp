@@ -50,14 +50,11 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   const Tensor w = graph.param(p, where);
   Autocast* const a = of(graph);
   if (!a) return w;
-  if (a->copies_ && (p.dtype() == f32 || p.dtype() == f64)) {
-    const SegmentScope outside(-1);
-    return a->copies_->tensor(p, graph, where);
-  }
   Tensor& half = a->weights_[p.key()];
   if (!half.defined()) {
     const SegmentScope outside(-1);  // like a parameter: not computed again with the segment that came first
-    half = cast({w, where}, *a->dtype_);
+    const bool is_wider = p.dtype() == f32 || p.dtype() == f64;
+    half = a->copies_ && is_wider ? a->copies_->tensor(p, graph, where) : cast({w, where}, *a->dtype_);
   }
   return half;
 }

@@ -31,6 +31,14 @@ struct ParameterList {
     add({64}, bf16, bf16), add({12, 4}, f32, bf16, View::sliced), add({31}, f16, f16);
     add({33, 7}, f64, f64);
   }
+
+  // The same with copies in half types of those that may have one.
+  std::vector<AdamWTensors> with_copies() const {
+    std::vector<AdamWTensors> copied = all;
+    for (std::size_t i = 0; i < copied.size(); ++i)
+      if (copied[i].p.dtype() == f32 || copied[i].p.dtype() == f64) copied[i].copy = i % 2 ? bf16 : f16;
+    return copied;
+  }
 };
 
 }  // namespace tg::testing
