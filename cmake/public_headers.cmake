@@ -21,6 +21,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     core/graph/parameter.h
     core/graph/tensor.h
     core/run/backend.h
+    core/run/communicator.h
     core/report/bad_node.h
     core/run/cost.h
     core/run/log.h
