@@ -18,4 +18,5 @@
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/ops/ranks.h>
 #include <tilegrad/version.h>

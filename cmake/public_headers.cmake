@@ -101,6 +101,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/flash_attn.h
     ops/linear_cross_entropy.h
     ops/ops.h
+    ops/ranks.h
     ops/paged_attn.h
     tilegrad.h
     version.h

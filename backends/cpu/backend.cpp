@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <tilegrad/core/graph/graph.h>
+#include "core/graph/rank_attrs.h"
 #include <tilegrad/core/run/cost.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/host_kernel.h"
@@ -66,8 +67,8 @@ struct Copies final : Transfer {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::span<const Step> steps, int threads, bool rows_alone)
-      : threads_(threads), rows_alone_(rows_alone), steps_(steps) {
+  CpuExecutable(std::span<const Step> steps, int threads, const PrepareOptions& options)
+      : threads_(threads), rows_alone_(options.rows_alone), ranks_(options.ranks), steps_(steps) {
     tasks_.reserve(steps.size());
     for (const Step& s : steps) add(s);
     workspace_bytes_ = shared_;
@@ -152,6 +153,7 @@ class CpuExecutable final : public Executable {
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
       if (s.op == &reduced_chain_op) t.plan = plan_reduced_chain(s, kernel_set());
+      if (rank_attrs_of(*s.op, s.attrs)) t.plan = ranks_;
       if (!t.kernel && s.op->host) {
         t.plan = plan_host(s, thrown_);
         t.kernel = &host_kernel;
@@ -206,17 +208,19 @@ class CpuExecutable final : public Executable {
           t.kernel->run(together, t.call);
         else if (together.thread == 0)
           t.kernel->run(solo, t.call);
+      } catch (const RankLost&) {  // as it is: it is no fault of the step
+        e.keep_exception(static_cast<int>(i), std::current_exception());
       } catch (...) {  // attributes of another op
-        e.keep_exception(static_cast<int>(i));
+        e.keep_exception(static_cast<int>(i), exception_of(HostStep(e.steps_[i])));
       }
     }
     Team alone{1};
     Worker together, solo{alone, 0};
   };
 
-  void keep_exception(int step) {
+  void keep_exception(int step, std::exception_ptr exception) {
     const std::lock_guard lock(thrown_mutex_);
-    if (!thrown_) thrown_ = exception_of(HostStep(steps_[static_cast<std::size_t>(step)]));
+    if (!thrown_) thrown_ = std::move(exception);
     fault_.report(step, {});  // later steps do not run
   }
 
@@ -250,6 +254,7 @@ class CpuExecutable final : public Executable {
 
   const int threads_;
   const bool rows_alone_;
+  const std::shared_ptr<Communicator> ranks_;
   std::vector<Task> tasks_;
   std::size_t per_thread_ = 0, shared_ = 0, workspace_bytes_ = 0;
   std::byte* workspace_ = nullptr;
@@ -301,7 +306,7 @@ class CpuBackend final : public Backend {
       throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: expected 0 to " +
                         std::to_string(max_threads));
     return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads(),
-                                           options.rows_alone);
+                                           options);
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "core/base/alignment.h"
 #include "core/compile/addends.h"
+#include "core/compile/agreement.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
 #include "core/compile/budget.h"
@@ -113,7 +114,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->device = device_of(graph, options);
   state->backend = &backend(state->device);
   if (reuse) state->arena = options.arena;  // a program to compare with has memory of its own
-  state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone};
+  state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone, options.ranks};
 
   // Outputs → steps.
   const Outputs outputs = outputs_of(graph, fetch, options.assign);
@@ -147,6 +148,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
 
   // Kernels and memory.
   state->steps = steps_of(graph, steps, joined, state->outputs);
+  check_ranks(state->steps, options.ranks.get(), options.plan_only);
   if (options.plan_only) {
     state->planned = state->backend->prepare(state->steps, state->prepared);
     state->memory.workspace = state->planned->workspace_bytes();

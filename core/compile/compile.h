@@ -35,6 +35,9 @@ struct CompileOptions {
   // same. Throws OutOfMemory with the least that it can reach.
   std::size_t memory_budget = 0;
   std::shared_ptr<SharedArena> arena = {};  // memory that is shared with other programs; default: its own
+  // What the ranks that run this program together have in common; null: there is one rank. compile() compares
+  // the programs of all ranks and throws Error that names the first step that differs.
+  std::shared_ptr<Communicator> ranks = {};
   // Every run is done twice, once as planned and once with a buffer per tensor, with unused memory filled
   // with NaN patterns, and must give the same bits; throws Error naming the first tensor that differs. Ops
   // that may add in any order add in a fixed one. For finding planner and kernel bugs.

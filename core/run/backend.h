@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/device.h>
+#include <tilegrad/core/run/communicator.h>
 #include <tilegrad/core/run/step.h>
 
 namespace tg {
@@ -77,6 +78,7 @@ struct PrepareOptions {
   bool in_order =
       false;  // ops that may add in any order add in a fixed one, so that runs can be compared bit by bit
   bool rows_alone = false;  // a row of a product has the same bits however many rows there are
+  std::shared_ptr<Communicator> ranks = {};  // null: one rank
 };
 
 class Backend {

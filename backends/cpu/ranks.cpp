@@ -1,0 +1,174 @@
+#include "backends/cpu/ranks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "core/graph/rank_attrs.h"
+#include <tilegrad/core/run/communicator.h>
+
+namespace tg::cpu {
+
+namespace {
+
+// What the communicator of one rank would be.
+class Alone final : public Communicator {
+ public:
+  Alone() : Communicator(0, 1) {}
+  void share(std::span<const std::byte> own, const Reader& read) override {
+    const std::byte* p = own.data();
+    read({&p, 1});
+  }
+};
+
+Communicator& ranks_of(const Call& c) {
+  static Alone alone;
+  // The plan is the communicator of CompileOptions, which programs hold and use one at a time.
+  return c.plan ? *static_cast<Communicator*>(const_cast<void*>(c.plan)) : alone;
+}
+
+std::size_t bytes_in(const Arg& a) {
+  return static_cast<std::size_t>(a.layout.numel()) * size_of(a.dtype);
+}
+
+// The bytes of an operand in row-major order: where they lie, or in `copy`.
+const std::byte* row_major_bytes(const Arg& a, std::vector<std::byte>& copy) {
+  if (a.layout.is_contiguous()) return a.data;
+  const std::size_t size = size_of(a.dtype);
+  const Layout& l = a.layout;
+  copy.resize(bytes_in(a));
+  std::vector<std::int64_t> at(static_cast<std::size_t>(l.rank()), 0);
+  for (std::byte* to = copy.data(); to != copy.data() + copy.size(); to += size) {
+    std::int64_t offset = 0;
+    for (int axis = 0; axis < l.rank(); ++axis) offset += at[static_cast<std::size_t>(axis)] * l.strides[axis];
+    std::memcpy(to, a.data + offset * static_cast<std::int64_t>(size), size);
+    for (int axis = l.rank(); axis-- > 0 && ++at[static_cast<std::size_t>(axis)] == l.shape[axis];)
+      at[static_cast<std::size_t>(axis)] = 0;
+  }
+  return copy.data();
+}
+
+// For each tensor of the list: f(operand, bytes of the input in row-major order, result). Only one thread has
+// work to do.
+template <class F>
+void each_tensor(const Worker& w, const Call& c, F f) {
+  if (w.thread > 0) return;
+  std::vector<std::byte> copy;
+  for (std::size_t i = 0; i < c.in.size(); ++i)
+    f(c.in[i], std::span(row_major_bytes(c.in[i], copy), bytes_in(c.in[i])), c.out[i]);
+}
+
+// Shows `own` part by part: read(shown, offset, bytes). Parts are whole elements, for most_shared is a
+// multiple of all sizes.
+template <class F>
+void share_all(Communicator& ranks, std::span<const std::byte> own, F read) {
+  for (std::size_t at = 0; at < own.size(); at += Communicator::most_shared) {
+    const std::size_t bytes = std::min(Communicator::most_shared, own.size() - at);
+    ranks.share(own.subspan(at, bytes),
+                [&](std::span<const std::byte* const> shown) { read(shown, at, bytes); });
+  }
+}
+
+// out[i] = Σ of element i of what all show, in C: the left half of the tree is the largest power of two below
+// the number of ranks.
+constexpr std::size_t block = 256;
+template <class T, class C>
+void add_tree(std::span<const std::byte* const> shown, std::size_t first, std::size_t count, C* out) {
+  if (shown.size() == 1) {
+    const T* x = reinterpret_cast<const T*>(shown[0]) + first;
+    for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<C>(x[i]);
+    return;
+  }
+  const std::size_t left = std::bit_floor(shown.size() - 1);
+  C right[block];
+  add_tree<T>(shown.first(left), first, count, out);
+  add_tree<T>(shown.subspan(left), first, count, right);
+  for (std::size_t i = 0; i < count; ++i) out[i] += right[i];
+}
+
+template <class T, class Out>
+void add_as(std::span<const std::byte* const> shown, std::size_t count, std::byte* to) {
+  using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  C sum[block];
+  for (std::size_t first = 0; first < count; first += block) {
+    const std::size_t n = std::min(block, count - first);
+    add_tree<T>(shown, first, n, sum);
+    for (std::size_t i = 0; i < n; ++i) reinterpret_cast<Out*>(to)[first + i] = static_cast<Out>(sum[i]);
+  }
+}
+
+// `bytes` bytes of what all show, elements of type `in`, added to `to`, whose elements are of type `out`.
+void add(DType in, DType out, std::span<const std::byte* const> shown, std::size_t bytes, std::byte* to) {
+  const std::size_t count = bytes / size_of(in);
+  if (in == f64) return add_as<double, double>(shown, count, to);
+  if (in == f32) return add_as<float, float>(shown, count, to);
+  if (in == bf16) return out == bf16 ? add_as<bfloat16, bfloat16>(shown, count, to) : add_as<bfloat16, float>(shown, count, to);
+  return out == f16 ? add_as<float16, float16>(shown, count, to) : add_as<float16, float>(shown, count, to);
+}
+
+// Sums of the bytes of `own` on all ranks, as `out` has them from its first element on; on ranks that are not
+// to have them nothing is written.
+void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own, const Arg& out, bool is_own) {
+  share_all(ranks, own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+    if (is_own) add(x.dtype, out.dtype, shown, bytes, out.data + at / size_of(x.dtype) * size_of(out.dtype));
+  });
+}
+
+}  // namespace
+
+void sum_ranks(Worker& w, const Call& c) {
+  each_tensor(w, c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
+    add_shown(ranks_of(c), x, own, out, true);
+  });
+}
+
+void scatter_sum(Worker& w, const Call& c) {
+  Communicator& ranks = ranks_of(c);
+  each_tensor(w, c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
+    const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
+    for (int r = 0; r < ranks.size(); ++r)
+      add_shown(ranks, x, own.subspan(static_cast<std::size_t>(r) * piece, piece), out, r == ranks.rank());
+  });
+}
+
+void gather_ranks(Worker& w, const Call& c) {
+  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+    share_all(ranks_of(c), own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+      for (std::size_t s = 0; s < shown.size(); ++s) std::memcpy(out.data + s * own.size() + at, shown[s], bytes);
+    });
+  });
+}
+
+void exchange_ranks(Worker& w, const Call& c) {
+  Communicator& ranks = ranks_of(c);
+  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+    const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
+    for (int r = 0; r < ranks.size(); ++r)
+      share_all(ranks, own.subspan(static_cast<std::size_t>(r) * piece, piece),
+                [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+                  for (std::size_t s = 0; s < shown.size() && r == ranks.rank(); ++s)
+                    std::memcpy(out.data + s * piece + at, shown[s], bytes);
+                });
+  });
+}
+
+void shift_ranks(Worker& w, const Call& c) {
+  Communicator& ranks = ranks_of(c);
+  const int n = ranks.size(), from = ((ranks.rank() - c.attrs->as<RankAttrs>().shift) % n + n) % n;
+  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+    share_all(ranks, own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+      std::memcpy(out.data + at, shown[static_cast<std::size_t>(from)], bytes);
+    });
+  });
+}
+
+void own_piece(Worker& w, const Call& c) {
+  const auto rank = static_cast<std::size_t>(ranks_of(c).rank());
+  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+    const std::size_t piece = bytes_in(out);
+    if (piece > 0) std::memcpy(out.data, own.data() + rank * piece, piece);
+  });
+}
+
+}  // namespace tg::cpu

@@ -1,0 +1,237 @@
+// Ops in which ranks exchange data; see ranks.h for what each does. With x_r the value on rank r, of N ranks:
+//   sum_ranks       y = Σ_s x_s                            z_x = z_y
+//   spread_ranks    y = x                                  z_x = sum_ranks(z_y)
+//   gather_ranks    y = x_0 ‖ … ‖ x_(N−1)                  z_x = scatter_sum(z_y)
+//   scatter_sum     y_r = piece r of Σ_s x_s               z_x = gather_ranks(z_y)
+//   exchange_ranks  piece s of y_r = piece r of x_s        z_x = exchange_ranks(z_y)
+//   shift_ranks     y_r = x_(r − shift mod N)              z_x = shift_ranks(z_y, −shift)
+//   own_piece       y_r = piece r of x                     z_x = gather_ranks(z_y)
+// The ops divide axis 0, so that pieces are contiguous; the functions move another axis there.
+#include <tilegrad/ops/ranks.h>
+
+#include "core/graph/rank_attrs.h"
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+// What becomes of the size of axis 0.
+enum class Sizes { kept, times_ranks, divided };
+
+std::vector<OutSpec> infer_list(std::span<const Operand> in, const Attrs& attrs, Sizes sizes, bool divides,
+                                bool adds) {
+  const auto& a = attrs.as<RankAttrs>();
+  detail::require_operands(in, 1, SIZE_MAX);
+  if (a.ranks < 1) throw ShapeError("the number of ranks is " + std::to_string(a.ranks) + ", expected at least 1");
+  std::vector<OutSpec> out;
+  out.reserve(in.size());
+  for (const Operand& x : in) {
+    if (adds) detail::require_float(x.dtype);
+    Shape shape = x.shape();
+    if (divides || sizes != Sizes::kept) detail::check_rank_at_least(x, 1);
+    if (divides && shape[0] % a.ranks != 0)
+      throw ShapeError("the size of the axis, " + std::to_string(shape[0]) + ", is not a multiple of " +
+                       std::to_string(a.ranks) + " ranks");
+    if (sizes == Sizes::times_ranks) shape[0] *= a.ranks;
+    if (sizes == Sizes::divided) shape[0] /= a.ranks;
+    out.push_back({adds && a.wide ? compute_type(x.dtype) : x.dtype, row_major(shape)});
+  }
+  return out;
+}
+
+template <Sizes sizes, bool divides, bool adds>
+std::vector<OutSpec> infer_of(std::span<const Operand> in, const Attrs& attrs) {
+  return infer_list(in, attrs, sizes, divides, adds);
+}
+
+// The gradient of a list: f(z, attributes) of the gradients that arrive, in the inputs' dtypes.
+template <class F>
+Tensors each_that_arrives(const Backprop& g, F f) {
+  Tensors z, arrived;
+  for (std::size_t i = 0; i < g.in.size(); ++i)
+    if (g.z[i].defined()) arrived.push_back(cast(g.z[i], g.in[i].dtype()));
+  if (!arrived.empty()) arrived = f(arrived, g.attrs.as<RankAttrs>());
+  for (std::size_t i = 0, next = 0; i < g.in.size(); ++i)
+    z.push_back(g.z[i].defined() ? arrived[next++] : Tensor());
+  return z;
+}
+
+Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs,
+                 std::source_location where = std::source_location::current()) {
+  return xs[0].graph().record(op, xs, attrs, where);
+}
+
+// A call on a list with `axis` in front.
+Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis,
+              std::source_location where) {
+  if (xs.empty()) throw Error(in_context("[" + op.name + "] got no tensors, expected at least one", where));
+  Tensors front;
+  for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
+  Tensors ys = recorded(op, front, attrs, where);
+  if (axis != 0)
+    for (Tensor& y : ys) y = transpose({y, where}, 0, axis);
+  return ys;
+}
+
+// The samples call the ops in a group of one, as the functions of ranks.h do not.
+std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
+  const auto call = [&op, attrs](std::span<const Tensor> x) {
+    return recorded(op, {x.begin(), x.end()}, attrs);
+  };
+  return {{"one", {{{6, 4}}}, call},
+          {"list", {{{4, 3}}, {{2}}, {{0, 5}}, {{2, 3, 2}}}, call},
+          {"transposed", {{{3, 4}}}, [&op, attrs](std::span<const Tensor> x) {
+             return recorded(op, {transpose(x[0], 0, 1)}, attrs);
+           }}};
+}
+
+bool is_alone(const TensorList& xs, int ranks, const char* what, std::source_location where) {
+  if (ranks < 1)
+    throw ShapeError(in_context("[" + std::string(what) + "] the number of ranks is " + std::to_string(ranks) +
+                                    ", expected at least 1",
+                                where));
+  for (const Tensor& x : xs)
+    if (!x.defined()) throw Error(in_context("[" + std::string(what) + "] got an undefined tensor", where));
+  return ranks == 1;
+}
+
+TensorList widened(const TensorList& xs, bool wide) {
+  TensorList ys;
+  for (const Tensor& x : xs) ys.push_back(wide ? cast(x, compute_type(x.dtype())) : x);
+  return ys;
+}
+
+}  // namespace
+
+extern const Op sum_ranks_op{
+    .name = "sum_ranks",
+    .doc = "x₁, … → y₁, …: yᵢ = Σ of xᵢ over all ranks, by a fixed tree",
+    .infer = infer_of<Sizes::kept, false, true>,
+    .vjp = [](const Backprop& g) { return each_that_arrives(g, [](const Tensors& z, auto&) { return z; }); },
+    .samples = [] { return samples_of(sum_ranks_op, {.ranks = 1}); },
+    .inplace = {{0, 0}},
+    .each = {1, 1}};
+
+extern const Op spread_ranks_op{
+    .name = "spread_ranks",
+    .doc = "x → y: x, the same on all ranks, of which each makes its own use",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
+          if (a.as<RankAttrs>().ranks < 1) throw ShapeError("the number of ranks must be at least 1");
+          return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
+        },
+    .vjp =
+        [](const Backprop& g) {
+          return each_that_arrives(
+              g, [](const Tensors& z, const RankAttrs& a) { return recorded(sum_ranks_op, z, a); });
+        },
+    .samples = []() -> std::vector<Sample> {
+      return {{"2d", {{{3, 4}}}, [](auto x) { return recorded(spread_ranks_op, {x[0]}, {.ranks = 1}); }}};
+    },
+    .view = true};
+
+extern const Op gather_ranks_op{
+    .name = "gather_ranks",
+    .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
+    .infer = infer_of<Sizes::times_ranks, false, false>,
+    .vjp =
+        [](const Backprop& g) {
+          return each_that_arrives(
+              g, [](const Tensors& z, const RankAttrs& a) { return recorded(scatter_sum_op, z, a); });
+        },
+    .samples = [] { return samples_of(gather_ranks_op, {.ranks = 1}); },
+    .each = {1, 1}};
+
+extern const Op scatter_sum_op{
+    .name = "scatter_sum",
+    .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
+    .infer = infer_of<Sizes::divided, true, true>,
+    .vjp =
+        [](const Backprop& g) {
+          return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
+            return recorded(gather_ranks_op, z, {.ranks = a.ranks});
+          });
+        },
+    .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
+    .each = {1, 1}};
+
+extern const Op exchange_ranks_op{
+    .name = "exchange_ranks",
+    .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this rank's number",
+    .infer = infer_of<Sizes::kept, true, false>,
+    .vjp =
+        [](const Backprop& g) {
+          return each_that_arrives(
+              g, [](const Tensors& z, const RankAttrs& a) { return recorded(exchange_ranks_op, z, a); });
+        },
+    .samples = [] { return samples_of(exchange_ranks_op, {.ranks = 1}); },
+    .each = {1, 1}};
+
+extern const Op shift_ranks_op{
+    .name = "shift_ranks",
+    .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
+    .infer = infer_of<Sizes::kept, false, false>,
+    .vjp =
+        [](const Backprop& g) {
+          return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
+            a.shift = -a.shift;
+            return recorded(shift_ranks_op, z, a);
+          });
+        },
+    .samples = [] { return samples_of(shift_ranks_op, {.ranks = 1, .shift = 1}); },
+    .each = {1, 1}};
+
+extern const Op own_piece_op{
+    .name = "own_piece",
+    .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+    .infer = infer_of<Sizes::divided, true, false>,
+    .vjp =
+        [](const Backprop& g) {
+          return each_that_arrives(
+              g, [](const Tensors& z, const RankAttrs& a) { return recorded(gather_ranks_op, z, a); });
+        },
+    .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
+    .each = {1, 1}};
+
+TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& o, std::source_location where) {
+  if (is_alone(xs, ranks, "sum_ranks", where)) return widened(xs, o.wide);
+  return along(sum_ranks_op, xs, {.ranks = ranks, .wide = o.wide}, 0, where);
+}
+
+TensorList spread_ranks(const TensorList& xs, int ranks, std::source_location where) {
+  if (is_alone(xs, ranks, "spread_ranks", where)) return xs;
+  TensorList ys;
+  for (const Tensor& x : xs) ys.push_back(recorded(spread_ranks_op, {x}, {.ranks = ranks}, where)[0]);
+  return ys;
+}
+
+TensorList gather_ranks(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+  if (is_alone(xs, ranks, "gather_ranks", where)) return xs;
+  return along(gather_ranks_op, xs, {.ranks = ranks}, axis, where);
+}
+
+TensorList scatter_sum(const TensorList& xs, int ranks, std::int64_t axis, const RankSumOptions& o,
+                       std::source_location where) {
+  if (is_alone(xs, ranks, "scatter_sum", where)) return widened(xs, o.wide);
+  return along(scatter_sum_op, xs, {.ranks = ranks, .wide = o.wide}, axis, where);
+}
+
+TensorList exchange_ranks(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+  if (is_alone(xs, ranks, "exchange_ranks", where)) return xs;
+  return along(exchange_ranks_op, xs, {.ranks = ranks}, axis, where);
+}
+
+TensorList shift_ranks(const TensorList& xs, int ranks, int shift, std::source_location where) {
+  if (is_alone(xs, ranks, "shift_ranks", where)) return xs;
+  // The shift of each circle is one of 0 … ranks − 1, and a negation away from overflow.
+  return along(shift_ranks_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
+}
+
+TensorList own_piece(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+  if (is_alone(xs, ranks, "own_piece", where)) return xs;
+  return along(own_piece_op, xs, {.ranks = ranks}, axis, where);
+}
+
+}  // namespace tg
