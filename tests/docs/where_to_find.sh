@@ -25,7 +25,7 @@ named() {  # named PAGE...
         what = part[n]
         # A placeholder: NAME, …, <…>.
         if (what ~ /[ <>:]/ || what ~ /…/ || what ~ /NAME/ || what ~ /^~/) continue
-        known = what ~ /^(\.ci|\.github|autograd|backends|cmake|core|docs|examples|io|nn|ops|tests|tools)\/[^ ]*\.(h|cpp|cu|cuh|sh|py|awk|cmake|md|yml|svg)$/
+        known = what ~ /^(\.ci|\.github|autograd|backends|cmake|core|docs|examples|io|nn|ops|parallel|tests|tools)\/[^ ]*\.(h|cpp|cu|cuh|sh|py|awk|cmake|md|yml|svg)$/
         if (known || (row && what ~ /[\/.]/ && what !~ /\(/)) print FILENAME "\t" FNR "\tfile\t" what
       }
     }' "$@"

@@ -1,0 +1,63 @@
+// What the ranks of one host share: memory that each of them maps, with a barrier in it, and the Communicator
+// that works by it.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include <tilegrad/core/run/communicator.h>
+
+namespace tg::parallel {
+
+constexpr int most_ranks = 1024;
+
+// Memory of a host's ranks, without a name: ranks have it from the process that forked them, or open the
+// descriptor that another one sent. Its size cannot change (a mapping never ends in SIGBUS).
+class SharedMemory {
+ public:
+  // New memory for 1 to most_ranks ranks. What is never written takes no room.
+  static std::shared_ptr<SharedMemory> create(int ranks);
+  // The memory that create() made in another process; `descriptor` belongs to the result, also if it throws.
+  // Throws Error for anything else.
+  static std::shared_ptr<SharedMemory> open(int descriptor, int ranks);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+
+  int ranks() const { return ranks_; }
+  int descriptor() const { return descriptor_; }
+
+  // Ends every share() that waits or will be called, on all ranks, with a RankLost of one line,
+  // "[ranks] rank R WHY". The first call counts. A caller that is no rank itself gives by = ranks().
+  void mark_lost(int rank, std::string_view why, int by);
+  // Throws the RankLost if a rank is lost.
+  void check_lost() const;
+
+ private:
+  friend class HostCommunicator;
+  struct Header;
+  struct Slot;
+  SharedMemory(int descriptor, int ranks, void* memory);
+
+  Slot& slot(int i) const;  // of rank i; that of number ranks() is for other processes
+  std::byte* window(unsigned half, int rank) const;
+  void wait_for_all(unsigned generation);  // the barrier
+
+  const int descriptor_, ranks_;
+  std::byte* const memory_;
+};
+
+// A rank of the host's. Not for several threads at a time.
+class HostCommunicator : public Communicator {
+ public:
+  HostCommunicator(std::shared_ptr<SharedMemory> memory, int rank);
+
+  void share(std::span<const std::byte> own, const Reader& read) override;
+  // As SharedMemory's, by this rank. From any thread.
+  void mark_lost(int rank, std::string_view why) { memory_->mark_lost(rank, why, this->rank()); }
+
+ private:
+  std::shared_ptr<SharedMemory> memory_;
+  std::vector<const std::byte*> shown_[2];  // windows of all ranks, for each half
+};
+
+}  // namespace tg::parallel

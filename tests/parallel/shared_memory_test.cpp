@@ -1,0 +1,204 @@
+// What ranks share arrives at all of them, by rank and in order, and a rank that is gone ends the others.
+#include "parallel/shared_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "tests/support/ranks.h"
+
+namespace tg {
+namespace {
+
+using parallel::HostCommunicator;
+using parallel::SharedMemory;
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// The bytes that a rank shows in a round: n of them, which differ between ranks, rounds and places.
+std::vector<std::byte> shown_by(int rank, unsigned round, std::size_t n) {
+  std::vector<std::byte> bytes(n);
+  std::mt19937_64 random(static_cast<std::uint64_t>(rank) * 1'000'003 + round);
+  for (std::size_t i = 0; i < n; i += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(bytes.data() + i, &word, std::min<std::size_t>(8, n - i));
+  }
+  return bytes;
+}
+
+std::span<const std::byte> bytes_of(const auto& x) {
+  return std::as_bytes(std::span(&x, 1));
+}
+
+TEST(SharedMemory, OneRankSeesItself) {
+  HostCommunicator one(SharedMemory::create(1), 0);
+  EXPECT_EQ(one.rank(), 0);
+  EXPECT_EQ(one.size(), 1);
+  for (unsigned round = 0; round < 5; ++round) {
+    const std::vector<std::byte> own = shown_by(0, round, 100);
+    one.share(own, [&](std::span<const std::byte* const> shown) {
+      ASSERT_EQ(shown.size(), 1u);
+      EXPECT_EQ(std::memcmp(shown[0], own.data(), own.size()), 0);
+    });
+  }
+}
+
+TEST(SharedMemory, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
+  for (const int n : {2, 3, 5})
+    run_ranks(n, [](Communicator& ranks) {
+      unsigned round = 0;
+      for (const std::size_t bytes : {0, 1, 7, 8, 63, 64, 65, 4095, 4096, 4097, 100'000, 1 << 20}) {
+        ++round;
+        bool was_read = false;
+        ranks.share(shown_by(ranks.rank(), round, bytes), [&](std::span<const std::byte* const> shown) {
+          was_read = true;
+          ASSERT_EQ(shown.size(), static_cast<std::size_t>(ranks.size()));
+          for (int r = 0; r < ranks.size(); ++r)
+            EXPECT_EQ(
+                std::memcmp(shown[static_cast<std::size_t>(r)], shown_by(r, round, bytes).data(), bytes), 0)
+                << bytes << " bytes of rank " << r;
+        });
+        EXPECT_TRUE(was_read);
+      }
+    });
+}
+
+// Each rank reads after a delay of its own: one that is ahead must not write over what others still read.
+TEST(SharedMemory, KeepsWhatIsReadInTenThousandRounds) {
+  for (const int n : {2, 4})
+    run_ranks(n, [](Communicator& ranks) {
+      std::mt19937 random(static_cast<unsigned>(ranks.rank()));
+      for (std::uint64_t round = 0; round < 10'000; ++round) {
+        const std::array<std::uint64_t, 2> own{round, static_cast<std::uint64_t>(ranks.rank())};
+        bool is_right = true;
+        ranks.share(bytes_of(own), [&](std::span<const std::byte* const> shown) {
+          if (random() % 64 == 0) usleep(random() % 200);
+          for (std::uint64_t r = 0; r < shown.size(); ++r) {
+            const std::array<std::uint64_t, 2> expected{round, r};
+            is_right &= std::memcmp(shown[r], &expected, sizeof expected) == 0;
+          }
+        });
+        if (!is_right) throw Error("round " + std::to_string(round) + " has other bytes");
+        if (random() % 64 == 0) usleep(random() % 200);
+      }
+    });
+}
+
+TEST(SharedMemory, ARankThatExitsInTheMiddleEndsAllOthers) {
+  for (const int at : {0, 1, 500}) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<RankResult> results = ask_each_rank(4, [&](Communicator& ranks) -> std::string {
+      for (int round = 0;; ++round) {
+        if (ranks.rank() == 2 && round == at) _exit(7);
+        ranks.share(bytes_of(round), [](auto) {});
+      }
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(results[r].kind, r == 2 ? '?' : 'l');
+      EXPECT_EQ(results[r].text, r == 2 ? "ended with exit code 7 in the middle"
+                                        : "[ranks] rank 2 ended with exit code 7 in the middle");
+    }
+  }
+}
+
+TEST(SharedMemory, ALostRankIsLostForAllLaterCallsAndTheFirstReasonCounts) {
+  const auto memory = SharedMemory::create(2);
+  HostCommunicator rank(memory, 0);
+  rank.mark_lost(1, "is gone:\nnobody knows where");
+  rank.mark_lost(0, "is gone too");
+  memory->mark_lost(0, "is gone", 2);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(rank.share({}, [](auto) {}), RankLost);
+    EXPECT_EQ(error_of([&] { rank.share({}, [](auto) {}); }), "[ranks] rank 1 is gone: nobody knows where");
+  }
+  const auto other = SharedMemory::create(2);
+  other->mark_lost(1, std::string(10'000, 'x'), 2);
+  EXPECT_LT(error_of([&] { other->check_lost(); }).size(), 1000u);
+}
+
+TEST(SharedMemory, RanksThatShowDifferentSizesAllSayWhich) {
+  const std::vector<RankResult> results = ask_each_rank(3, [](Communicator& ranks) -> std::string {
+    ranks.share(bytes_of(1), [](auto) {});
+    const std::vector<std::byte> own(ranks.rank() == 1 ? 12 : 16);
+    const std::string first = error_of([&] { ranks.share(own, [](auto) {}); });
+    ranks.share(bytes_of(1), [](auto) {});  // they are still together
+    return first;
+  });
+  for (const RankResult& r : results) {
+    EXPECT_EQ(r.kind, '+');
+    EXPECT_EQ(r.text,
+              "[ranks] share: rank 0 shows 16 bytes and rank 1 12: expected the same number of all ranks");
+  }
+}
+
+TEST(SharedMemory, RefusesWhatCannotBe) {
+  EXPECT_EQ(error_of([] { SharedMemory::create(0); }), "[ranks] 0 ranks: expected 1 to 1024");
+  EXPECT_EQ(error_of([] { SharedMemory::create(1025); }), "[ranks] 1025 ranks: expected 1 to 1024");
+  const auto memory = SharedMemory::create(2);
+  EXPECT_EQ(error_of([&] { HostCommunicator(memory, 2); }), "[ranks] rank 2 of 2: expected 0 to 1");
+  EXPECT_EQ(error_of([&] { memory->mark_lost(2, "", 0); }), "[ranks] rank 2 cannot be lost: there are 2");
+  HostCommunicator rank(memory, 0);
+  const std::vector<std::byte> too_much(Communicator::most_shared + 1);
+  EXPECT_EQ(error_of([&] { rank.share(too_much, [](auto) {}); }),
+            "[ranks] share: 1048577 bytes: expected at most 1048576");
+
+  EXPECT_NO_THROW(SharedMemory::open(dup(memory->descriptor()), 2));
+  const std::string not_ours = "[ranks] what was sent is not the shared memory of 3 ranks";
+  EXPECT_EQ(error_of([&] { SharedMemory::open(dup(memory->descriptor()), 3); }), not_ours);
+  EXPECT_EQ(error_of([] { SharedMemory::open(-1, 3); }), not_ours);
+#if defined(__linux__)
+  // The right size, but another process could take it away.
+  struct stat about;
+  const auto three = SharedMemory::create(3);
+  ASSERT_EQ(fstat(three->descriptor(), &about), 0);
+  const int unsealed = memfd_create("test", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(unsealed, about.st_size), 0);
+  EXPECT_EQ(error_of([&] { SharedMemory::open(unsealed, 3); }), not_ours);
+  const int empty = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(empty, about.st_size), 0);
+  ASSERT_EQ(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_EQ(error_of([&] { SharedMemory::open(empty, 3); }), not_ours + ", version 1");
+#endif
+}
+
+TEST(RunRanks, FailsWithTheMessageOfTheRankThatFails) {
+  const auto thrown = [](Communicator& ranks) -> std::string {
+    if (ranks.rank() == 1) throw Error("rank 1's own");
+    ranks.share({}, [](auto) {});
+    return "fine";
+  };
+  std::vector<RankResult> results = ask_each_rank(2, thrown);
+  EXPECT_EQ(results[1].text, "rank 1's own");
+  EXPECT_EQ(results[0].text, "[ranks] rank 1 failed");
+  results = ask_each_rank(2, [](Communicator&) {
+    EXPECT_EQ(1, 2) << "planted";
+    return std::string();
+  });
+  EXPECT_EQ(results[0].kind, '-');
+  EXPECT_NE(results[0].text.find("planted"), std::string::npos) << results[0].text;
+  results = ask_each_rank(
+      2, [](Communicator& ranks) { return ranks.share({}, [](auto) { usleep(20'000'000); }), ""; }, 1);
+  EXPECT_EQ(results[0].text, "did not end in 1 seconds");
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // no process is left
+}
+
+TEST(RunRanks, GivesWhatRanksReturn) {
+  const std::vector<std::string> texts = ask_ranks(
+      3, [](Communicator& ranks) { return std::string(200'000, static_cast<char>('a' + ranks.rank())); });
+  for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(texts[r], std::string(200'000, static_cast<char>('a' + r)));
+}
+
+}  // namespace
+}  // namespace tg
