@@ -23,7 +23,8 @@ std::vector<OutSpec> infer_list(std::span<const Operand> in, const Attrs& attrs,
                                 bool adds) {
   const auto& a = attrs.as<RankAttrs>();
   detail::require_operands(in, 1, SIZE_MAX);
-  if (a.ranks < 1) throw ShapeError("the number of ranks is " + std::to_string(a.ranks) + ", expected at least 1");
+  if (a.ranks < 1)
+    throw ShapeError("the number of ranks is " + std::to_string(a.ranks) + ", expected at least 1");
   std::vector<OutSpec> out;
   out.reserve(in.size());
   for (const Operand& x : in) {
@@ -88,8 +89,8 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
 
 bool is_alone(const TensorList& xs, int ranks, const char* what, std::source_location where) {
   if (ranks < 1)
-    throw ShapeError(in_context("[" + std::string(what) + "] the number of ranks is " + std::to_string(ranks) +
-                                    ", expected at least 1",
+    throw ShapeError(in_context("[" + std::string(what) + "] the number of ranks is " +
+                                    std::to_string(ranks) + ", expected at least 1",
                                 where));
   for (const Tensor& x : xs)
     if (!x.defined()) throw Error(in_context("[" + std::string(what) + "] got an undefined tensor", where));
@@ -159,7 +160,8 @@ extern const Op scatter_sum_op{
 
 extern const Op exchange_ranks_op{
     .name = "exchange_ranks",
-    .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this rank's number",
+    .doc =
+        "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this rank's number",
     .infer = infer_of<Sizes::kept, true, false>,
     .vjp =
         [](const Backprop& g) {
@@ -183,17 +185,17 @@ extern const Op shift_ranks_op{
     .samples = [] { return samples_of(shift_ranks_op, {.ranks = 1, .shift = 1}); },
     .each = {1, 1}};
 
-extern const Op own_piece_op{
-    .name = "own_piece",
-    .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
-    .infer = infer_of<Sizes::divided, true, false>,
-    .vjp =
-        [](const Backprop& g) {
-          return each_that_arrives(
-              g, [](const Tensors& z, const RankAttrs& a) { return recorded(gather_ranks_op, z, a); });
-        },
-    .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
-    .each = {1, 1}};
+extern const Op own_piece_op{.name = "own_piece",
+                             .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+                             .infer = infer_of<Sizes::divided, true, false>,
+                             .vjp =
+                                 [](const Backprop& g) {
+                                   return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
+                                     return recorded(gather_ranks_op, z, a);
+                                   });
+                                 },
+                             .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
+                             .each = {1, 1}};
 
 TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& o, std::source_location where) {
   if (is_alone(xs, ranks, "sum_ranks", where)) return widened(xs, o.wide);

@@ -1,13 +1,13 @@
-// Ops in which the ranks of a group exchange data. Each of `ranks` processes runs the same program with data of
-// its own (CompileOptions::ranks); x_r is the value of x on rank r. Values are of these kinds:
+// Ops in which the ranks of a group exchange data. Each of `ranks` processes runs the same program with data
+// of its own (CompileOptions::ranks); x_r is the value of x on rank r. Values are of these kinds:
 //   replicated  the same on every rank            sharded  a piece of one tensor on each rank
 //   partial     the meaning is Σ_r x_r            varying  each rank's own
-// and each op says between which of them it goes. By these kinds the gradients below are right for a loss that is
-// replicated and counted once. All ranks must run the same programs in the same order; a group of one needs no
-// communicator, and these functions then record nothing but casts.
+// and each op says between which of them it goes. By these kinds the gradients below are right for a loss
+// that is replicated and counted once. All ranks must run the same programs in the same order; a group of one
+// needs no communicator, and these functions then record nothing but casts.
 //
-// Lists of tensors are one step. `axis` is divided into as many pieces as there are ranks; ShapeError if its size
-// is not a multiple. Results are row-major.
+// Lists of tensors are one step. `axis` is divided into as many pieces as there are ranks; ShapeError if its
+// size is not a multiple. Results are row-major.
 #pragma once
 
 #include <vector>
@@ -22,20 +22,21 @@ struct RankSumOptions {
   bool wide = false;  // the result of half types is f32
 };
 
-// partial → replicated: y = Σ_s x_s, of floating types, in f32 for half types, by a fixed tree: the left half of
-// the ranks is the largest power of two below their number. So the sum of 2^k ranks is that of the two sums of
-// 2^(k−1) ranks, bit for bit. Gradient: z_x = z_y.
+// partial → replicated: y = Σ_s x_s, of floating types, in f32 for half types, by a fixed tree: the left half
+// of the ranks is the largest power of two below their number. So the sum of 2^k ranks is that of the two
+// sums of 2^(k−1) ranks, bit for bit. Gradient: z_x = z_y.
 TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& options = {},
                      std::source_location where = std::source_location::current());
 // replicated → varying: y = x. Gradient: z_x = sum_ranks(z_y).
 TensorList spread_ranks(const TensorList& xs, int ranks,
                         std::source_location where = std::source_location::current());
-// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = scatter_sum(z_y), the sum over what each
-// rank does with its y. Where all ranks do the same with it, the loss would count that as often.
+// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = scatter_sum(z_y), the sum over what
+// each rank does with its y. Where all ranks do the same with it, the loss would count that as often.
 TensorList gather_ranks(const TensorList& xs, int ranks, std::int64_t axis = 0,
                         std::source_location where = std::source_location::current());
 // partial → sharded: piece r of sum_ranks(x), with its bits, on rank r. Gradient: z_x = gather_ranks(z_y).
-TensorList scatter_sum(const TensorList& xs, int ranks, std::int64_t axis = 0, const RankSumOptions& options = {},
+TensorList scatter_sum(const TensorList& xs, int ranks, std::int64_t axis = 0,
+                       const RankSumOptions& options = {},
                        std::source_location where = std::source_location::current());
 // varying → varying: piece s of y_r is piece r of x_s. It is its own gradient.
 TensorList exchange_ranks(const TensorList& xs, int ranks, std::int64_t axis = 0,

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include <tilegrad/core/graph/graph.h>
-#include "core/graph/rank_attrs.h"
 #include <tilegrad/core/run/cost.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/host_kernel.h"
@@ -21,6 +20,7 @@
 #include "backends/cpu/pool.h"
 #include "core/base/alignment.h"
 #include "core/compile/reduced_chains.h"
+#include "core/graph/rank_attrs.h"
 #include "core/run/host_views.h"
 #include "core/run/refusal.h"
 
@@ -305,8 +305,7 @@ class CpuBackend final : public Backend {
     if (threads < 0 || threads > max_threads)
       throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: expected 0 to " +
                         std::to_string(max_threads));
-    return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads(),
-                                           options);
+    return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads(), options);
   }
 };
 

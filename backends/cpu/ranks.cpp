@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/graph/rank_attrs.h"
 #include <tilegrad/core/run/communicator.h>
+#include "core/graph/rank_attrs.h"
 
 namespace tg::cpu {
 
@@ -41,7 +41,8 @@ const std::byte* row_major_bytes(const Arg& a, std::vector<std::byte>& copy) {
   std::vector<std::int64_t> at(static_cast<std::size_t>(l.rank()), 0);
   for (std::byte* to = copy.data(); to != copy.data() + copy.size(); to += size) {
     std::int64_t offset = 0;
-    for (int axis = 0; axis < l.rank(); ++axis) offset += at[static_cast<std::size_t>(axis)] * l.strides[axis];
+    for (int axis = 0; axis < l.rank(); ++axis)
+      offset += at[static_cast<std::size_t>(axis)] * l.strides[axis];
     std::memcpy(to, a.data + offset * static_cast<std::int64_t>(size), size);
     for (int axis = l.rank(); axis-- > 0 && ++at[static_cast<std::size_t>(axis)] == l.shape[axis];)
       at[static_cast<std::size_t>(axis)] = 0;
@@ -103,13 +104,16 @@ void add(DType in, DType out, std::span<const std::byte* const> shown, std::size
   const std::size_t count = bytes / size_of(in);
   if (in == f64) return add_as<double, double>(shown, count, to);
   if (in == f32) return add_as<float, float>(shown, count, to);
-  if (in == bf16) return out == bf16 ? add_as<bfloat16, bfloat16>(shown, count, to) : add_as<bfloat16, float>(shown, count, to);
+  if (in == bf16)
+    return out == bf16 ? add_as<bfloat16, bfloat16>(shown, count, to)
+                       : add_as<bfloat16, float>(shown, count, to);
   return out == f16 ? add_as<float16, float16>(shown, count, to) : add_as<float16, float>(shown, count, to);
 }
 
 // Sums of the bytes of `own` on all ranks, as `out` has them from its first element on; on ranks that are not
 // to have them nothing is written.
-void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own, const Arg& out, bool is_own) {
+void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own, const Arg& out,
+               bool is_own) {
   share_all(ranks, own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
     if (is_own) add(x.dtype, out.dtype, shown, bytes, out.data + at / size_of(x.dtype) * size_of(out.dtype));
   });
@@ -134,9 +138,11 @@ void scatter_sum(Worker& w, const Call& c) {
 
 void gather_ranks(Worker& w, const Call& c) {
   each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
-    share_all(ranks_of(c), own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
-      for (std::size_t s = 0; s < shown.size(); ++s) std::memcpy(out.data + s * own.size() + at, shown[s], bytes);
-    });
+    share_all(ranks_of(c), own,
+              [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+                for (std::size_t s = 0; s < shown.size(); ++s)
+                  std::memcpy(out.data + s * own.size() + at, shown[s], bytes);
+              });
   });
 }
 

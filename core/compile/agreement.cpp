@@ -4,8 +4,8 @@
 #include <array>
 
 #include <tilegrad/core/graph/graph.h>
-#include "core/graph/rank_attrs.h"
 #include "core/base/hash.h"
+#include "core/graph/rank_attrs.h"
 
 namespace tg {
 

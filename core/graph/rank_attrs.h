@@ -1,4 +1,5 @@
-// What ops have in common in which ranks exchange data (ops/ranks.cpp): the compiler and the backends read it.
+// What ops have in common in which ranks exchange data (ops/ranks.cpp): the compiler and the backends read
+// it.
 #pragma once
 
 #include <tilegrad/core/graph/op.h>
@@ -14,12 +15,13 @@ struct RankAttrs {
   }
 };
 
-extern const Op sum_ranks_op, gather_ranks_op, scatter_sum_op, exchange_ranks_op, shift_ranks_op, own_piece_op;
+extern const Op sum_ranks_op, gather_ranks_op, scatter_sum_op, exchange_ranks_op, shift_ranks_op,
+    own_piece_op;
 
 // The attributes of an op that needs the ranks' Communicator; null for all others.
 inline const RankAttrs* rank_attrs_of(const Op& op, const Attrs& attrs) {
-  for (const Op* o : {&sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op,
-                      &own_piece_op})
+  for (const Op* o :
+       {&sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op, &own_piece_op})
     if (&op == o) return &attrs.as<RankAttrs>();
   return nullptr;
 }

@@ -1,0 +1,289 @@
+// Ops in which ranks exchange data, over 1 to 4 processes: values, gradients, bits, and refusals.
+#include "tests/support/ranks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include <tilegrad/tilegrad.h>
+
+namespace {
+
+using namespace tg;
+using Values = std::vector<double>;
+
+// Element i of x on a rank: numbers that no two elements of the group share.
+double element(int rank, std::int64_t i) {
+  return std::sin(1.0 + 17.0 * rank + 0.37 * static_cast<double>(i));
+}
+
+Array array_of(int rank, const Shape& shape, DType dtype = f64) {
+  Array a(shape, dtype);
+  const HostView view{dtype, shape, a.raw()};
+  for (std::int64_t i = 0; i < numel(shape); ++i) view.set(i, element(rank, i));
+  return a;
+}
+
+Values values_of(const Array& a) {
+  Values v;
+  for (std::int64_t i = 0; i < a.numel(); ++i) v.push_back(a.at(i));
+  return v;
+}
+
+CompileOptions of(Communicator& ranks) {
+  // The communicator outlives every program of a test.
+  return {.threads = 2, .ranks = {std::shared_ptr<void>(), &ranks}};
+}
+
+// f of the whole group's x, computed by each rank for itself.
+Values all_of(const Communicator& ranks, const Shape& shape) {
+  Values all;
+  for (int r = 0; r < ranks.size(); ++r)
+    for (std::int64_t i = 0; i < numel(shape); ++i) all.push_back(element(r, i));
+  return all;
+}
+
+TEST(Ranks, EachOpGivesWhatItSays) {
+  for (int n : {2, 3, 4})
+    run_ranks(n, [n](Communicator& ranks) {
+      const int r = ranks.rank();
+      const Shape shape{2 * n, 3};
+      const std::int64_t count = numel(shape), piece = count / n;
+      Graph g;
+      const Tensor x = g.input("x", shape, f64);
+      const Values all = all_of(ranks, shape);
+      const auto x_of = [&](int s, std::int64_t i) { return all[static_cast<std::size_t>(s * count + i)]; };
+      const auto sum = [&](std::int64_t i) {
+        const double two = x_of(0, i) + x_of(1, i);
+        return n == 2 ? two : n == 3 ? two + x_of(2, i) : two + (x_of(2, i) + x_of(3, i));
+      };
+      struct Case {
+        const char* name;
+        Tensor y;
+        std::function<double(std::int64_t)> expected;
+      };
+      const std::vector<Case> cases{
+          {"sum_ranks", sum_ranks({x}, n)[0], sum},
+          {"spread_ranks", spread_ranks({x}, n)[0], [&](std::int64_t i) { return x_of(r, i); }},
+          {"gather_ranks", gather_ranks({x}, n)[0],
+           [&](std::int64_t i) { return x_of(static_cast<int>(i / count), i % count); }},
+          {"scatter_sum", scatter_sum({x}, n)[0], [&](std::int64_t i) { return sum(r * piece + i); }},
+          {"exchange_ranks", exchange_ranks({x}, n)[0],
+           [&](std::int64_t i) { return x_of(static_cast<int>(i / piece), r * piece + i % piece); }},
+          {"shift_ranks", shift_ranks({x}, n, 1)[0],
+           [&](std::int64_t i) { return x_of((r + n - 1) % n, i); }},
+          {"shift_ranks back", shift_ranks({x}, n, -1)[0],
+           [&](std::int64_t i) { return x_of((r + 1) % n, i); }},
+          {"own_piece", own_piece({x}, n)[0], [&](std::int64_t i) { return x_of(r, r * piece + i); }}};
+      for (const Case& c : cases) {
+        const Values y = values_of(eval(c.y, {{x, array_of(r, shape)}}, of(ranks)));
+        for (std::size_t i = 0; i < y.size(); ++i)
+          EXPECT_DOUBLE_EQ(y[i], c.expected(static_cast<std::int64_t>(i))) << c.name << " element " << i;
+      }
+    });
+}
+
+// Another axis, operands that are views, lists of tensors of several dtypes and sizes.
+TEST(Ranks, ListsAxesAndViews) {
+  run_ranks(2, [](Communicator& ranks) {
+    const int r = ranks.rank();
+    Graph g;
+    const Tensor x = g.input("x", {3, 4}, f64), i = g.input("i", {4}, i64), empty = g.input("e", {0, 2}, f32);
+    const Tensor large = g.input("l", {300000}, f64);  // more than is shared at once
+    const std::vector<Feed> feeds{{x, array_of(r, {3, 4})},
+                                  {i, std::vector<std::int64_t>{10 * r, 10 * r + 1, 10 * r + 2, 10 * r + 3}},
+                                  {empty, Array({0, 2}, f32)},
+                                  {large, array_of(r, {300000})}};
+    const TensorList list = exchange_ranks({transpose(x, 0, 1), i, empty, large}, 2);
+    const Tensor columns = scatter_sum({x}, 2, 1)[0], joined = gather_ranks({x}, 2, -1)[0];
+    EXPECT_EQ(columns.shape(), (Shape{3, 2}));
+    EXPECT_EQ(joined.shape(), (Shape{3, 8}));
+    const std::vector<Array> y = eval({list[0], list[1], list[3], columns, joined}, feeds, of(ranks));
+    // [4, 3] in two pieces of two rows: rows of xᵀ are columns of x.
+    for (int row = 0; row < 4; ++row)
+      for (int k = 0; k < 3; ++k)
+        EXPECT_EQ(y[0].at(row * 3 + k), element(row / 2, k * 4 + 2 * r + row % 2)) << row << ", " << k;
+    for (int k = 0; k < 4; ++k) EXPECT_EQ(y[1].at(k), 10 * (k / 2) + 2 * r + k % 2) << k;
+    for (std::int64_t k : {0, 149999, 150000, 299999})
+      EXPECT_EQ(y[2].at(k), element(static_cast<int>(k / 150000), r * 150000 + k % 150000)) << k;
+    for (int row = 0; row < 3; ++row)
+      for (int k = 0; k < 2; ++k) {
+        const int at = row * 4 + 2 * r + k;
+        EXPECT_DOUBLE_EQ(y[3].at(row * 2 + k), element(0, at) + element(1, at));
+      }
+    for (int row = 0; row < 3; ++row)
+      for (int k = 0; k < 8; ++k) EXPECT_EQ(y[4].at(row * 8 + k), element(k / 4, row * 4 + k % 4));
+  });
+}
+
+// The sum of 4 ranks has the bits of (x₀ + x₁) + (x₂ + x₃), and of 3 those of (x₀ + x₁) + x₂, in f32; half
+// types are rounded once, or not at all.
+TEST(Ranks, SumsAreAFixedTree) {
+  for (int n : {3, 4})
+    run_ranks(n, [n](Communicator& ranks) {
+      const Shape shape{1000};
+      for (DType dtype : {f32, bf16, f16}) {
+        Graph g;
+        const Tensor x = g.input("x", shape, dtype);
+        const std::vector<Feed> feed{{x, array_of(ranks.rank(), shape, dtype)}};
+        const std::vector<Array> y =
+            eval({sum_ranks({x}, n)[0], sum_ranks({x}, n, {.wide = true})[0]}, feed, of(ranks));
+        EXPECT_EQ(y[0].dtype(), dtype);
+        EXPECT_EQ(y[1].dtype(), f32);
+        int in_line = 0;  // sums that another order would round otherwise
+        for (std::int64_t i = 0; i < 1000; ++i) {
+          float v[4] = {};
+          for (int r = 0; r < n; ++r) v[r] = static_cast<float>(array_of(r, shape, dtype).at(i));
+          const float tree = n == 3 ? (v[0] + v[1]) + v[2] : (v[0] + v[1]) + (v[2] + v[3]);
+          in_line += n == 4 && tree != ((v[0] + v[1]) + v[2]) + v[3];
+          EXPECT_EQ(std::bit_cast<std::uint32_t>(static_cast<float>(y[1].at(i))),
+                    std::bit_cast<std::uint32_t>(tree))
+              << i;
+          Array one(Shape{1}, dtype);
+          HostView{dtype, {1}, one.raw()}.set(0, tree);
+          EXPECT_EQ(y[0].at(i), one.at(0)) << i;
+        }
+        EXPECT_TRUE(n == 3 || dtype != f32 || in_line > 50) << in_line;
+        if (n == 3) continue;  // 1,000 elements are no multiple
+        const Array piece = eval(scatter_sum({x}, n)[0], feed, of(ranks));
+        for (std::int64_t i = 0; i < 250; ++i) EXPECT_EQ(piece.at(i), y[0].at(ranks.rank() * 250 + i)) << i;
+      }
+    });
+}
+
+// L = Σ over ranks of ⟨w_r, y_r⟩, or ⟨w, y⟩ where y is replicated. ∂L/∂x of one rank's element, or of a
+// replicated one, by differences, against gradients().
+struct Differentiated {
+  const char* name;
+  std::function<Tensor(const Tensor&, int)> call;
+  bool is_input_replicated = false, is_output_replicated = false;
+};
+const std::vector<Differentiated> differentiated{
+    {"sum_ranks", [](const Tensor& x, int n) { return sum_ranks({x}, n)[0]; }, false, true},
+    {"spread_ranks", [](const Tensor& x, int n) { return spread_ranks({x}, n)[0]; }, true},
+    {"gather_ranks", [](const Tensor& x, int n) { return gather_ranks({x}, n, 1)[0]; }},
+    {"scatter_sum", [](const Tensor& x, int n) { return scatter_sum({x}, n)[0]; }},
+    {"exchange_ranks", [](const Tensor& x, int n) { return exchange_ranks({x}, n)[0]; }},
+    {"shift_ranks", [](const Tensor& x, int n) { return shift_ranks({x}, n, 1)[0]; }},
+    {"own_piece", [](const Tensor& x, int n) { return own_piece({x}, n)[0]; }, true},
+    {"several, one after the other",
+     [](const Tensor& x, int n) {
+       const Tensor pieces = own_piece({tanh(x)}, n)[0];
+       return sum_ranks(
+           {gather_ranks({shift_ranks({pieces * pieces}, n, 1)[0]}, n)[0] * spread_ranks({x}, n)[0]}, n)[0];
+     },
+     true, true}};
+
+TEST(Ranks, GradientsAreThoseOfDifferences) {
+  for (int n : {2, 4})
+    run_ranks(n, [n](Communicator& ranks) {
+      const Shape shape{4, 3};
+      for (const Differentiated& d : differentiated) {
+        SCOPED_TRACE(d.name);
+        Graph g;
+        const Tensor x = g.input("x", shape, f64);
+        const Tensor y = d.call(x, n);
+        const Tensor w = g.input("w", y.shape(), f64);
+        const Array weights = array_of(d.is_output_replicated ? 100 : 100 + ranks.rank(), y.shape());
+        const Tensor own = sum(w * y), loss = d.is_output_replicated ? own : sum_ranks({own}, n)[0];
+        const Tensor z = gradients(loss, {x})[0];
+        Program program = compile(g, {loss, z}, of(ranks));
+        Array at = array_of(d.is_input_replicated ? 0 : ranks.rank(), shape);
+        program.run({{x, at}, {w, weights}});
+        const Array gradient = program.fetch(z);
+        const double h = 1e-5;
+        for (int mover = 0; mover < (d.is_input_replicated ? 1 : n); ++mover)
+          for (std::int64_t i = 0; i < numel(shape); ++i) {
+            const bool moves = d.is_input_replicated || mover == ranks.rank();
+            const auto loss_at = [&](double step) {
+              Array moved = array_of(d.is_input_replicated ? 0 : ranks.rank(), shape);
+              const HostView view{f64, shape, moved.raw()};
+              if (moves) view.set(i, at.at(i) + step);
+              program.run({{x, moved}, {w, weights}});
+              return program.fetch(loss).at(0);
+            };
+            const double difference = (loss_at(h) - loss_at(-h)) / (2 * h);
+            if (!moves) continue;
+            EXPECT_NEAR(gradient.at(i), difference, 1e-8) << "rank " << mover << ", element " << i;
+          }
+      }
+    });
+}
+
+TEST(Ranks, AGroupOfOneRecordsNothing) {
+  Graph g;
+  const Tensor x = g.input("x", {4, 3}, f64), half = g.input("h", {2}, bf16);
+  const std::size_t before = g.nodes().size();
+  for (const TensorList& y :
+       {sum_ranks({x}, 1), spread_ranks({x}, 1), gather_ranks({x}, 1), scatter_sum({x}, 1),
+        exchange_ranks({x}, 1), shift_ranks({x}, 1, 3), own_piece({x}, 1), sum_ranks({half}, 1)})
+    EXPECT_TRUE(y[0].id() == x.id() || y[0].id() == half.id());
+  EXPECT_EQ(g.nodes().size(), before);
+  EXPECT_EQ(sum_ranks({half}, 1, {.wide = true})[0].dtype(), f32);
+}
+
+template <class F>
+std::string refusal(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Ranks, CallsThatCannotBeAreRefused) {
+  Graph g;
+  const Tensor x = g.input("x", {4, 3}, f32), i = g.input("i", {4}, i64);
+  EXPECT_NE(refusal([&] { scatter_sum({x}, 3); }).find("4, is not a multiple of 3 ranks"), std::string::npos);
+  EXPECT_NE(refusal([&] { own_piece({x}, 2, 1); }).find("3, is not a multiple of 2 ranks"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { sum_ranks({i}, 2); }).find("i64"), std::string::npos);
+  EXPECT_NE(refusal([&] { sum_ranks({x}, 0); }).find("the number of ranks is 0"), std::string::npos);
+  EXPECT_NE(refusal([&] { sum_ranks({}, 2); }).find("got no tensors"), std::string::npos);
+  EXPECT_NE(refusal([&] { gather_ranks({sum(x)}, 2); }).find("rank"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              eval(sum_ranks({x}, 2)[0], {{x, Array({4, 3}, f32)}});
+            }).find("no communicator"),
+            std::string::npos);
+}
+
+TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
+  run_ranks(3, [](Communicator& ranks) {
+    Graph g;
+    const Tensor x = g.input("x", {4}, f32);
+    const Tensor common = sum(sum_ranks({x}, 3)[0] * 2);
+    const Tensor own = ranks.rank() == 2 ? softmax(x, 0) : log_softmax(x, 0);
+    const std::string differs = refusal([&] { compile(g, {common, own}, of(ranks)); });
+    EXPECT_NE(differs.find("the programs of ranks 0 and 2 differ in step"), std::string::npos) << differs;
+    EXPECT_NE(differs.find(ranks.rank() == 2 ? "softmax on rank 2" : "log_softmax on rank"),
+              std::string::npos)
+        << differs;
+    const std::string shorter = refusal([&] {
+      compile(g, ranks.rank() == 1 ? std::vector{common} : std::vector{common, max(x * 3)}, of(ranks));
+    });
+    EXPECT_TRUE(shorter.find("steps: all ranks") != std::string::npos ||
+                shorter.find("differ in step") != std::string::npos)
+        << shorter;
+    const std::string size = refusal([&] { compile(g, {sum_ranks({x}, 2)[0]}, of(ranks)); });
+    EXPECT_NE(size.find("is of 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
+  });
+}
+
+// The step that waits throws what the communicator throws.
+TEST(Ranks, ALostRankEndsTheRun) {
+  const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) -> std::string {
+    Graph g;
+    const Tensor x = g.input("x", {4}, f32);
+    Program program = compile(g, {sum_ranks({x}, 2)[0]}, of(ranks));
+    program.run({{x, Array({4}, f32)}});
+    if (ranks.rank() == 1) throw Error("had enough");
+    program.run();
+    return "went on";
+  });
+  EXPECT_EQ(results[0].kind, 'l') << results[0].text;
+  EXPECT_NE(results[0].text.find("rank 1"), std::string::npos) << results[0].text;
+  EXPECT_EQ(results[1].kind, '-');
+}
+
+}  // namespace
