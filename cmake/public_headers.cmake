@@ -102,6 +102,8 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/linear_cross_entropy.h
     ops/ops.h
     ops/paged_attn.h
+    parallel/group.h
+    parallel/world.h
     tilegrad.h
     version.h
 )
