@@ -1,5 +1,6 @@
 #include <tilegrad/parallel/group.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -57,7 +58,7 @@ Communicator& Group::communicator() {
 
 void Group::progress(std::int64_t step) {
   if (RankState* s = parts_->state()) {
-    s->steps.store(step + 1, std::memory_order_relaxed);
+    s->steps.store(std::clamp<std::int64_t>(step, 0, INT64_MAX - 1) + 1, std::memory_order_relaxed);
     s->moves.fetch_add(1, std::memory_order_relaxed);
   }
 }

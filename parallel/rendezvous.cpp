@@ -197,7 +197,7 @@ class Host {
   void accept_one() {
     FileDescriptor s(accept4(listener_.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (s.fd < 0) return;  // it has given up
-    if (user_of(s.fd) != getuid() || strangers_.size() > static_cast<std::size_t>(most_ranks)) return;
+    if (user_of(s.fd) != geteuid() || strangers_.size() > static_cast<std::size_t>(most_ranks)) return;
     strangers_.push_back({std::move(s), Clock::now() + patience_with_strangers});
   }
 
@@ -282,7 +282,7 @@ FileDescriptor connect_to_host(const World& world, Milliseconds timeout) {
   for (Milliseconds nap{5};; nap = std::min(nap * 2, Milliseconds(100))) {
     FileDescriptor s = new_socket();
     if (connect(s.fd, address.get(), address.length) == 0) {
-      if (user_of(s.fd) != getuid())
+      if (user_of(s.fd) != geteuid())
         refuse_world("the address of this job belongs to another user's process: expected rank 0");
       return s;
     }
@@ -334,7 +334,7 @@ Meeting meet_host(const World& world, const JoinOptions& options, const std::str
 
 std::string socket_name(const std::string& job) {
   const std::array<std::string_view, 1> pieces{job};
-  return std::string(1, '\0') + "tilegrad." + std::to_string(getuid()) + "." + xxh3_128(pieces);
+  return std::string(1, '\0') + "tilegrad." + std::to_string(geteuid()) + "." + xxh3_128(pieces);
 }
 
 std::string own_build() {
