@@ -1,6 +1,7 @@
 // tilegrad: everything for a program that builds, differentiates, trains and saves models. These have headers
 // of their own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h), plots
-// (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h, nn/models/deepseek.h).
+// (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h, nn/models/deepseek.h),
+// several processes (parallel/group.h).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>

@@ -103,6 +103,8 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/ops.h
     ops/ranks.h
     ops/paged_attn.h
+    parallel/group.h
+    parallel/world.h
     tilegrad.h
     version.h
 )

@@ -22,17 +22,20 @@
 #endif
 
 #include "core/base/file_write.h"
+#include "parallel/message.h"
 
 namespace tg::parallel {
 
 namespace {
 
-constexpr std::uint64_t magic = 0x736b6e6172206774;  // "tg ranks"
-constexpr std::uint32_t version = 1;
+constexpr std::uint64_t memory_magic = 0x736b6e6172206774;  // "tg ranks"
+constexpr std::uint32_t memory_version = 1;
 constexpr std::size_t page = 4096, longest_why = 496;
 
 using Word = std::atomic<std::uint32_t>;
-static_assert(Word::is_always_lock_free && sizeof(Word) == 4);  // they work between processes
+// They work between processes, and memory of zeros is zeros of theirs.
+static_assert(Word::is_always_lock_free && sizeof(Word) == 4 &&
+              std::atomic<std::int64_t>::is_always_lock_free);
 
 // Waits until the word is no longer `seen`, for at most 50 ms; may return early.
 void wait_while(Word& word, std::uint32_t seen) {
@@ -56,10 +59,6 @@ void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-[[noreturn]] void fail(const std::string& what) {
-  throw Error("[ranks] " + what);
 }
 
 // An open file of that size which no other process can find by a name, and which cannot get another size.
@@ -105,6 +104,7 @@ struct SharedMemory::Header {
 struct alignas(64) SharedMemory::Slot {
   std::uint64_t bytes[2];  // that the rank shows in its window of either half
   char why[longest_why];   // of the rank that it marks as lost, ended by a zero
+  RankState state;
 };
 
 namespace {
@@ -139,7 +139,9 @@ std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
   FileDescriptor file(unnamed_file(bytes));
   void* memory = map(file.fd, bytes);
   std::shared_ptr<SharedMemory> made(new SharedMemory(std::exchange(file.fd, -1), ranks, memory));
-  new (memory) Header{.magic = magic, .version = version, .ranks = static_cast<std::uint32_t>(ranks)};
+  // The slots are zeros, as a new file is.
+  new (memory)
+      Header{.magic = memory_magic, .version = memory_version, .ranks = static_cast<std::uint32_t>(ranks)};
   return made;
 }
 
@@ -153,14 +155,19 @@ std::shared_ptr<SharedMemory> SharedMemory::open(int descriptor, int ranks) {
   void* memory = map(descriptor, bytes);
   std::shared_ptr<SharedMemory> opened(new SharedMemory(std::exchange(file.fd, -1), ranks, memory));
   const auto& header = *static_cast<const Header*>(memory);
-  if (header.magic != magic || header.version != version || header.ranks != static_cast<unsigned>(ranks))
+  if (header.magic != memory_magic || header.version != memory_version ||
+      header.ranks != static_cast<unsigned>(ranks))
     fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks, version " +
-         std::to_string(version));
+         std::to_string(memory_version));
   return opened;
 }
 
 SharedMemory::Slot& SharedMemory::slot(int i) const {
   return reinterpret_cast<Slot*>(memory_ + sizeof(Header))[i];
+}
+
+RankState& SharedMemory::state(int rank) const {
+  return slot(rank).state;
 }
 
 std::byte* SharedMemory::window(unsigned half, int rank) const {
@@ -246,7 +253,11 @@ void HostCommunicator::share(std::span<const std::byte> own, const Reader& read)
   const unsigned half = generation % 2;
   if (!own.empty()) std::memcpy(memory_->window(half, rank()), own.data(), own.size());
   memory_->slot(rank()).bytes[half] = own.size();
+  RankState& state = memory_->state(rank());
+  state.is_waiting.store(1, std::memory_order_relaxed);
   memory_->wait_for_all(generation);
+  state.moves.fetch_add(1, std::memory_order_relaxed);
+  state.is_waiting.store(0, std::memory_order_relaxed);
   const std::uint64_t first = memory_->slot(0).bytes[half];
   for (int r = 1; r < size(); ++r) {
     const std::uint64_t bytes = memory_->slot(r).bytes[half];

@@ -2,14 +2,27 @@
 // that works by it.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include <tilegrad/core/run/communicator.h>
 
 namespace tg::parallel {
 
 constexpr int most_ranks = 1024;
+
+// What each rank says of itself, for the watchdogs of all. Only the rank writes it.
+struct alignas(64) RankState {
+  std::atomic<std::int64_t> steps;        // the last one that it finished, + 1
+  std::atomic<std::uint32_t> moves;       // how often it said that it goes on
+  std::atomic<std::uint32_t> is_waiting;  // for other ranks, in share()
+  std::atomic<std::uint32_t> pauses;      // that hold
+  std::atomic<std::uint32_t> beats;       // of its watchdog: its process runs
+  std::atomic<std::uint32_t> has_ended;   // by itself, without an error
+};
 
 // Memory of a host's ranks, without a name: ranks have it from the process that forked them, or open the
 // descriptor that another one sent. Its size cannot change (a mapping never ends in SIGBUS).
@@ -31,6 +44,7 @@ class SharedMemory {
   void mark_lost(int rank, std::string_view why, int by);
   // Throws the RankLost if a rank is lost.
   void check_lost() const;
+  RankState& state(int rank) const;
 
  private:
   friend class HostCommunicator;

@@ -337,8 +337,8 @@ std::vector<Call> core_calls() {
 }
 
 void run_program(World& w) {
-  static const std::vector<std::vector<Call>> rooms{core_calls(), op_calls(), op_calls(), model_calls(),
-                                                    file_calls()};
+  static const std::vector<std::vector<Call>> rooms{core_calls(),  op_calls(),   op_calls(),
+                                                    model_calls(), file_calls(), parallel_calls()};
   const auto attempt = [&](const auto& f) {
     try {
       f();

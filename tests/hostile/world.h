@@ -181,10 +181,11 @@ Call call(const std::string& name, R (C::*f)(A...)) {
 }
 
 // Calls of the public functions and methods, by header.
-std::vector<Call> core_calls();   // core/, autograd/
-std::vector<Call> op_calls();     // ops/
-std::vector<Call> model_calls();  // nn/
-std::vector<Call> file_calls();   // io/
+std::vector<Call> core_calls();      // core/, autograd/
+std::vector<Call> op_calls();        // ops/
+std::vector<Call> model_calls();     // nn/
+std::vector<Call> file_calls();      // io/
+std::vector<Call> parallel_calls();  // parallel/
 
 // A program: calls at random; then some tensors are differentiated, compiled and run.
 void run_program(World& w);

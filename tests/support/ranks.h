@@ -49,9 +49,9 @@ struct Child {
   bool is_open = true;
 };
 
-inline RankResult result_in_child(const std::function<std::string(Communicator&)>& f, Communicator& ranks) {
+inline RankResult result_in_child(const std::function<std::string(int)>& f, int rank) {
   try {
-    std::string text = f(ranks);
+    std::string text = f(rank);
     const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
     std::string failures;
     if (test)
@@ -84,10 +84,11 @@ inline std::string how_it_ended(int status) {
 
 }  // namespace ranks_detail
 
-// Calls f on each of n ranks, in processes of their own, and returns what came of it, by rank. `f` returns
-// bytes; failed expectations in it are failures of its rank. When a rank fails the others learn that it is
-// lost. After `seconds` all are killed.
-inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::string(Communicator&)>& f,
+// Calls f(0) to f(n − 1) in processes of their own and returns what came of it, by number. `f` returns bytes;
+// failed expectations in it are failures of its process. `on_end` hears of each as it ends. After `seconds`
+// all are killed.
+inline std::vector<RankResult> ask_processes(int n, const std::function<std::string(int)>& f,
+                                             const std::function<void(int, const RankResult&)>& on_end,
                                              int seconds = 30) {
   using namespace ranks_detail;
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
@@ -95,7 +96,6 @@ inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::str
   EXPECT_EQ(std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator()), 1)
       << "ranks are forked: a thread was started in this process before";
 #endif
-  const std::shared_ptr<parallel::SharedMemory> memory = parallel::SharedMemory::create(n);
   std::fflush(nullptr);  // or each child prints it once more
   std::vector<Child> children;
   for (int rank = 0; rank < n; ++rank) {
@@ -108,14 +108,7 @@ inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::str
 #endif
       for (const Child& c : children) ::close(c.pipe);
       ::close(ends[0]);
-      RankResult result;
-      try {
-        parallel::HostCommunicator ranks(memory, rank);
-        result = result_in_child(f, ranks);
-      } catch (const std::exception& e) {
-        result = {'-', e.what()};
-      }
-      write_result(ends[1], result);
+      write_result(ends[1], result_in_child(f, rank));
       std::fflush(nullptr);
       ::_exit(0);  // without the destructors of the test program
     }
@@ -157,11 +150,26 @@ inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::str
       } else {
         results[i] = {c.read[0], c.read.substr(1)};
       }
-      if (results[i].kind != '+')
-        memory->mark_lost(static_cast<int>(i), results[i].kind == '-' ? "failed" : results[i].text, n);
+      if (on_end) on_end(static_cast<int>(i), results[i]);
     }
   }
   return results;
+}
+
+// Calls f on each of n ranks that share memory, as above. When a rank fails the others learn that it is lost.
+inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::string(Communicator&)>& f,
+                                             int seconds = 30) {
+  const std::shared_ptr<parallel::SharedMemory> memory = parallel::SharedMemory::create(n);
+  return ask_processes(
+      n,
+      [&](int rank) {
+        parallel::HostCommunicator ranks(memory, rank);
+        return f(ranks);
+      },
+      [&](int rank, const RankResult& r) {
+        if (r.kind != '+') memory->mark_lost(rank, r.kind == '-' ? "failed" : r.text, n);
+      },
+      seconds);
 }
 
 // The bytes that f returns on each of n ranks, by rank; what fails there fails here.

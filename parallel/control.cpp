@@ -1,0 +1,176 @@
+#include "parallel/control.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "parallel/message.h"
+
+namespace tg::parallel {
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr Milliseconds look_each{100};
+// A detector that has not looked for so long was stopped itself, with all others perhaps.
+constexpr Milliseconds longest_absence{2'000};
+// So long after a rank has ended, one that waits does not wait for what the other did before.
+constexpr Milliseconds after_its_end{1'000};
+
+}  // namespace
+
+HangDetector::HangDetector(int ranks, Milliseconds step_timeout)
+    : step_timeout_(step_timeout), ranks_(static_cast<std::size_t>(ranks)) {}
+
+Milliseconds HangDetector::timeout_of(const Rank& r) const {
+  const std::int64_t steps = r.seen.steps - r.first_steps;
+  if (steps <= 0) return step_timeout_;
+  return std::max(step_timeout_, std::chrono::duration_cast<Milliseconds>(20 * (r.last - r.first) / steps));
+}
+
+std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks) {
+  const bool begins = looked_ == Time{} || now - looked_ > longest_absence;
+  looked_ = now;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& r = ranks_[i];
+    const Seen &was = r.seen, &is = ranks[i];
+    if (is.steps != was.steps) {
+      if (was.steps == 0) r.first_steps = is.steps, r.first = now;
+      r.last = now;
+    }
+    if (begins || is.steps != was.steps || is.moves != was.moves || is.pauses != was.pauses ||
+        is.is_waiting != was.is_waiting || is.has_ended != was.has_ended)
+      r.moved = now;
+    if (begins || is.beats != was.beats) r.beaten = now;
+    r.seen = is;
+  }
+  // The rank that has waited longest, and what it waits for: a rank that has ended, or stands still, or does
+  // something else.
+  const auto waiting = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
+    return std::pair(!a.seen.is_waiting, a.moved) < std::pair(!b.seen.is_waiting, b.moved);
+  });
+  if (!waiting->seen.is_waiting) return std::nullopt;
+  const auto waited = now - waiting->moved;
+  const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
+  for (const Rank& r : ranks_) {
+    const int rank = static_cast<int>(&r - ranks_.data());
+    if (r.seen.has_ended && waited >= after_its_end) return LostRank{rank, "has ended " + of_whom};
+  }
+  if (step_timeout_ == Milliseconds(0)) return std::nullopt;
+  for (const Rank& r : ranks_) {  // also in a pause, and where it waits: such a process says nothing at all
+    const int rank = static_cast<int>(&r - ranks_.data());
+    const auto silent = now - r.beaten;
+    if (&r != &*waiting && silent >= timeout_of(r) && waited >= timeout_of(r))
+      return LostRank{rank,
+                      "is stopped, without a sign of life for " + seconds_text(silent) + ", " + of_whom};
+  }
+  for (const Rank& r : ranks_) {
+    const int rank = static_cast<int>(&r - ranks_.data());
+    const auto still = now - r.moved;
+    if (!r.seen.is_waiting && !r.seen.has_ended && r.seen.pauses == 0 && r.seen.steps > 0 &&
+        still >= timeout_of(r) && waited >= timeout_of(r))
+      return LostRank{rank, "hangs after step " + std::to_string(r.seen.steps - 1) + ", for " +
+                                seconds_text(still) + ", " + of_whom};
+  }
+  return std::nullopt;
+}
+
+Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
+                   const JoinOptions& options)
+    : memory_(std::move(memory)),
+      connections_(std::move(connections)),
+      rank_(rank),
+      end_after_(options.end_after),
+      on_lost_(options.on_lost),
+      hangs_(memory_->ranks(), options.step_timeout),
+      stop_(-1),
+      stopped_(-1) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) fail(std::string("pipe failed: ") + std::strerror(errno));
+  stopped_.fd = ends[0], stop_.fd = ends[1];
+  for (const int fd : ends) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  // Signals are for the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Watchdog::~Watchdog() {
+  ::close(std::exchange(stop_.fd, -1));
+  thread_.join();
+}
+
+void Watchdog::run() {
+  for (;;) {
+    listen();
+    pollfd stopped{stopped_.fd, POLLIN, 0};
+    if (poll(&stopped, 1, 0) > 0) return;
+    look_for_hangs();
+    look_for_lost_ranks();
+  }
+}
+
+void Watchdog::listen() {
+  std::vector<pollfd> waited{{stopped_.fd, POLLIN, 0}};
+  for (const Connection& c : connections_) waited.push_back({c.socket.fd, POLLIN, 0});
+  if (poll(waited.data(), waited.size(), static_cast<int>(look_each.count())) <= 0) return;
+  std::vector<Connection> rest;
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    Connection& c = connections_[i];
+    if (waited[1 + i].revents == 0) {
+      rest.push_back(std::move(c));
+    } else if (memory_->state(c.rank).has_ended.load(std::memory_order_acquire) == 0) {
+      memory_->mark_lost(c.rank, "is gone: its process ended without a word, or was killed", rank_);
+    }
+  }
+  std::swap(connections_, rest);
+}
+
+void Watchdog::look_for_hangs() {
+  memory_->state(rank_).beats.fetch_add(1, std::memory_order_relaxed);
+  std::vector<HangDetector::Seen> seen;
+  for (int r = 0; r < memory_->ranks(); ++r) {
+    const RankState& s = memory_->state(r);
+    seen.push_back({s.steps, s.moves, s.pauses, s.beats, s.is_waiting != 0, s.has_ended != 0});
+  }
+  if (const std::optional<LostRank> lost = hangs_.look(Clock::now(), seen))
+    memory_->mark_lost(lost->rank, lost->why, rank_);
+}
+
+void Watchdog::look_for_lost_ranks() {
+  try {
+    memory_->check_lost();
+  } catch (const RankLost& e) {
+    if (lost_ == HangDetector::Time{}) {
+      lost_ = Clock::now();
+      try {
+        if (on_lost_) on_lost_(e);
+      } catch (...) {  // the rank ends in any case
+      }
+    }
+    if (end_after_ != Milliseconds(0) && Clock::now() - lost_ >= end_after_) {
+      std::fprintf(stderr, "%s\n", e.what());
+      std::fflush(stderr);
+      _exit(exit_rank_lost);
+    }
+  }
+}
+
+}  // namespace tg::parallel

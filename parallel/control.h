@@ -1,0 +1,78 @@
+// The watchdog: a thread in every rank that finds out when another rank is gone or hangs, and says so to all.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tilegrad/parallel/group.h>
+#include "parallel/rendezvous.h"
+#include "parallel/shared_memory.h"
+
+namespace tg::parallel {
+
+// A rank that others wait for in vain, and a line about it for mark_lost().
+struct LostRank {
+  int rank;
+  std::string why;
+};
+
+// Finds ranks that hang, from what all say of themselves. Time is an argument, and counts by the moments at
+// which it sees a change.
+class HangDetector {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  // A RankState's values.
+  struct Seen {
+    std::int64_t steps = 0;
+    std::uint32_t moves = 0, pauses = 0, beats = 0;
+    bool is_waiting = false, has_ended = false;
+  };
+
+  // `step_timeout` as in JoinOptions.
+  HangDetector(int ranks, std::chrono::milliseconds step_timeout);
+  std::optional<LostRank> look(Time now, std::span<const Seen> ranks);
+
+ private:
+  struct Rank {
+    Seen seen;
+    Time moved{}, beaten{};  // when that changed
+    std::int64_t first_steps = 0;
+    Time first{}, last{};  // when it finished those steps, and the last one
+  };
+  std::chrono::milliseconds timeout_of(const Rank& r) const;
+
+  const std::chrono::milliseconds step_timeout_;
+  std::vector<Rank> ranks_;
+  Time looked_{};
+};
+
+class Watchdog {
+ public:
+  Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
+           const JoinOptions& options);
+  ~Watchdog();
+
+ private:
+  void run();
+  void listen();  // waits for 100 ms, or until a connection ends
+  void look_for_hangs();
+  void look_for_lost_ranks();
+
+  const std::shared_ptr<SharedMemory> memory_;
+  std::vector<Connection> connections_;
+  const int rank_;
+  const std::chrono::milliseconds end_after_;
+  const std::function<void(const RankLost&)> on_lost_;
+  HangDetector hangs_;
+  HangDetector::Time lost_{};      // when it saw that a rank is lost
+  FileDescriptor stop_, stopped_;  // the pipe whose end ends the thread
+  std::thread thread_;
+};
+
+}  // namespace tg::parallel

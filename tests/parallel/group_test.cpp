@@ -1,0 +1,279 @@
+// Whatever goes wrong with a rank is told by all others, in a line.
+#include <tilegrad/parallel/group.h>
+
+#include <gtest/gtest.h>
+
+#include "parallel/control.h"
+#include "tests/support/joined_ranks.h"
+
+namespace tg {
+namespace {
+
+TEST(Group, LeavesNothingBehind) {
+  const auto results = ask(2, [&](int rank) {
+    const auto count = [](const char* folder) {
+      namespace fs = std::filesystem;
+      return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+    };
+    const auto files = count("/proc/self/fd"), threads = count("/proc/self/task");
+    for (int i = 0; i < 20; ++i) {
+      const auto group = parallel::join(world_of(rank, 2));
+      numbers(group->communicator(), 0);
+      EXPECT_EQ(count("/proc/self/task"), threads + 1);
+    }
+    EXPECT_EQ(count("/proc/self/fd"), files);
+    EXPECT_EQ(count("/proc/self/task"), threads);
+    const auto alone = parallel::join({});
+    EXPECT_EQ(count("/proc/self/fd"), files);
+    EXPECT_EQ(count("/proc/self/task"), threads);
+    return "";
+  });
+  for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
+}
+
+TEST(Group, OfOneRankNeedsNobody) {
+  const auto group = parallel::join({});
+  EXPECT_EQ(group->communicator().size(), 1);
+  EXPECT_EQ(numbers(group->communicator(), 7), "7 ");
+  EXPECT_THROW(group->communicator().share(std::vector<std::byte>((1 << 20) + 1), [](auto) {}), Error);
+  group->progress(3);
+  { const Group::Pause pause = group->pause(); }
+  group->fail("nobody hears it");
+  group->check();
+  EXPECT_EQ(error_of([] { parallel::join({.rank = 2, .size = 2}); }),
+            "wrong: [ranks] rank 2 of 2: expected 0 to size − 1, and a size of 1 to 1024");
+  EXPECT_THROW(parallel::join({}, {.join_timeout = milliseconds(-1)}), Error);
+}
+
+TEST(Group, ARankThatIsKilledIsNamedByAllOthersAtOnce) {
+  for (const int killed : {0, 1, 2}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto results = ask(3, [&](int rank) {
+      const auto group = parallel::join(world_of(rank, 3));
+      for (int i = 0; i < 200; ++i) {
+        if (rank == killed && i == 100) ::raise(SIGKILL);
+        numbers(group->communicator(), i);
+      }
+      return std::string("no loss");
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+    for (int rank = 0; rank < 3; ++rank) {
+      const RankResult& r = results[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(r.kind, rank == killed ? '?' : 'l');
+      EXPECT_EQ(r.text, rank == killed ? "ended by signal Killed"
+                                       : "[ranks] rank " + std::to_string(killed) +
+                                             " is gone: its process ended without a word, or was killed");
+    }
+  }
+}
+
+TEST(Group, AnErrorOfARankIsTheLineOfAllOthers) {
+  auto results = ask(3, [](int rank) {
+    const auto group = parallel::join(world_of(rank, 3));
+    numbers(group->communicator(), 0);
+    if (rank == 1) {
+      group->fail("[checkpoint] cannot write out:\nno space");
+      throw Error("rank 1's own");
+    }
+    return share_for_ever(*group);
+  });
+  EXPECT_EQ(results[1].text, "rank 1's own");
+  for (const std::size_t r : {0, 2})
+    EXPECT_EQ(results[r].text, "[ranks] rank 1 failed: [checkpoint] cannot write out: no space");
+
+  results = ask(2, [](int rank) {  // it says nothing, but its group ends by an exception
+    const auto group = parallel::join(world_of(rank, 2));
+    if (rank == 0) throw Error("rank 0's own");
+    return share_for_ever(*group);
+  });
+  EXPECT_EQ(results[0].text, "rank 0's own");
+  EXPECT_EQ(results[1].text, "[ranks] rank 0 failed: ended with an error");
+}
+
+TEST(Group, ARankThatHangsIsNamedUnlessItPauses) {
+  for (const int hanging : {0, 2})
+    for (const bool pauses : {false, true}) {
+      const auto results = ask(3, [&](int rank) {
+        const auto group = parallel::join(world_of(rank, 3), {.step_timeout = milliseconds(250)});
+        for (int i = 0; i < 5; ++i) {
+          numbers(group->communicator(), i);
+          group->progress(i);
+        }
+        if (rank == hanging) {
+          std::optional<Group::Pause> pause;
+          if (pauses) pause.emplace(group->pause());
+          nap(milliseconds(700));
+        }
+        numbers(group->communicator(), 0);
+        return std::string("all together");
+      });
+      for (const RankResult& r : results) {
+        EXPECT_EQ(r.kind, pauses ? '+' : 'l');
+        EXPECT_EQ(
+            r.text.find(pauses ? "all together"
+                               : "[ranks] rank " + std::to_string(hanging) + " hangs after step 4, for 0."),
+            0u)
+            << r.text;
+      }
+    }
+}
+
+TEST(Group, AStoppedProcessIsNamedAndEnded) {
+  for (const int stopped : {0, 1}) {
+    const auto results = ask(3, [&](int rank) {
+      const auto group = parallel::join(world_of(rank, 3), {.step_timeout = milliseconds(500)});
+      int process = getpid();
+      group->communicator().share(bytes_of(process), [&](std::span<const std::byte* const> shown) {
+        std::memcpy(&process, shown[static_cast<std::size_t>(stopped)], sizeof process);
+      });
+      if (rank == stopped) ::raise(SIGSTOP);
+      const std::string line = error_of([&] { share_for_ever(*group); });
+      ::kill(process, SIGKILL);
+      return line;
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == stopped) continue;
+      EXPECT_EQ(
+          results[static_cast<std::size_t>(rank)].text.find("lost: [ranks] rank " + std::to_string(stopped) +
+                                                            " is stopped, without a sign of life for "),
+          0u)
+          << results[static_cast<std::size_t>(rank)].text;
+    }
+  }
+}
+
+TEST(Group, ARankThatHasEndedIsNotWaitedFor) {
+  for (const int ending : {0, 1}) {
+    const auto results = ask(3, [&](int rank) {
+      const auto group = parallel::join(world_of(rank, 3));
+      numbers(group->communicator(), 0);
+      if (rank == ending) return std::string("done");
+      return error_of([&] { share_for_ever(*group); });
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == ending) continue;
+      EXPECT_EQ(results[static_cast<std::size_t>(rank)].text.find(
+                    "lost: [ranks] rank " + std::to_string(ending) + " has ended while rank "),
+                0u)
+          << results[static_cast<std::size_t>(rank)].text;
+    }
+  }
+}
+
+// Ranks that end at different times, as after a last step, are no loss.
+TEST(Group, EndsQuietlyInAnyOrder) {
+  const auto results = ask(3, [](int rank) {
+    int losses = 0;
+    {
+      const auto group = parallel::join(world_of(rank, 3), {.on_lost = [&](const RankLost&) { ++losses; }});
+      numbers(group->communicator(), 0);
+      nap(milliseconds(rank == 0 ? 0 : 300 * rank));
+      group->check();
+    }
+    return std::to_string(losses);
+  });
+  for (const RankResult& r : results) EXPECT_EQ(r.text, "0");
+}
+
+TEST(Group, EndsAProcessThatHangsItselfAndTellsItsCallback) {
+  const auto results = ask(2, [](int rank) {
+    JoinOptions options{.end_after = milliseconds(300)};
+    options.on_lost = [&](const RankLost& e) {
+      if (rank == 1 && std::string(e.what()) != "[ranks] rank 0 failed: enough") _exit(9);
+    };
+    const auto group = parallel::join(world_of(rank, 2), options);
+    numbers(group->communicator(), 0);
+    if (rank == 0) return group->fail("enough"), std::string("failed");
+    nap(milliseconds(20'000));
+    return std::string("still here");
+  });
+  EXPECT_EQ(results[0].text, "failed");
+  EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
+}
+
+TEST(Group, ExitCodesAreThoseOfTheExceptions) {
+  EXPECT_EQ(parallel::exit_code_of(RankLost("")), 75);
+  EXPECT_EQ(parallel::exit_code_of(WorldError("")), 2);
+  EXPECT_EQ(parallel::exit_code_of(Error("")), 1);
+  EXPECT_EQ(parallel::exit_code_of(std::bad_alloc()), 1);
+}
+
+// The detector by itself, on a clock of the test's.
+struct Watched {
+  explicit Watched(int n, int timeout = 1000)
+      : detector(n, milliseconds(timeout)), ranks(static_cast<std::size_t>(n)) {}
+  // What it says by then, looking each 100 ms; every rank but those in `silent` beats.
+  std::string after(int ms, const std::vector<std::size_t>& silent = {}) {
+    for (int t = 0; t < ms; t += 100) {
+      now += milliseconds(100);
+      for (std::size_t r = 0; r < ranks.size(); ++r)
+        if (std::find(silent.begin(), silent.end(), r) == silent.end()) ++ranks[r].beats;
+      if (const auto lost = detector.look(now, ranks)) return std::to_string(lost->rank) + " " + lost->why;
+    }
+    return "";
+  }
+  parallel::HangDetector detector;
+  parallel::HangDetector::Time now{std::chrono::hours(1)};
+  std::vector<parallel::HangDetector::Seen> ranks;
+};
+
+TEST(HangDetector, NamesTheRankThatOthersWaitFor) {
+  Watched w(3);
+  EXPECT_EQ(w.after(5000), "");  // before the first step
+  for (auto& r : w.ranks) r.steps = 8;
+  EXPECT_EQ(w.after(5000), "");  // all compute
+  w.ranks[0].is_waiting = w.ranks[2].is_waiting = true;
+  EXPECT_EQ(w.after(1000), "");
+  EXPECT_EQ(w.after(200), "1 hangs after step 7, for 6.0 s, while rank 0 waits for it");
+}
+
+TEST(HangDetector, LetsARankPauseAndCountsAnewAfterIt) {
+  Watched w(2);
+  for (auto& r : w.ranks) r.steps = 1;
+  w.ranks[1].is_waiting = true, w.ranks[0].pauses = 1;
+  EXPECT_EQ(w.after(60'000), "");
+  w.ranks[0].pauses = 0;
+  EXPECT_EQ(w.after(1000), "");
+  EXPECT_EQ(w.after(100), "0 hangs after step 0, for 1.0 s, while rank 1 waits for it");
+}
+
+TEST(HangDetector, WaitsForTwentyMeanSteps) {
+  Watched w(2);
+  for (int step = 1; step <= 11; ++step) {
+    for (auto& r : w.ranks) r.steps = step;
+    EXPECT_EQ(w.after(500), "");
+  }
+  w.ranks[1].is_waiting = true;
+  EXPECT_EQ(w.after(9'900), "");
+  EXPECT_NE(w.after(500), "");
+}
+
+TEST(HangDetector, WasStoppedItselfAndBeginsAnew) {
+  Watched w(2);
+  for (auto& r : w.ranks) r.steps = 1;
+  w.ranks[1].is_waiting = true;
+  EXPECT_EQ(w.after(900), "");
+  w.now += std::chrono::hours(1);
+  EXPECT_EQ(w.after(1000), "");
+  EXPECT_NE(w.after(100), "");
+}
+
+TEST(HangDetector, NamesAProcessWithoutASignOfLifeWhateverItSaidLast) {
+  Watched w(3);
+  for (auto& r : w.ranks) r.is_waiting = true;
+  w.ranks[2].pauses = 1;
+  EXPECT_EQ(w.after(900, {2}), "");
+  EXPECT_EQ(w.after(300, {2}), "2 is stopped, without a sign of life for 1.0 s, while rank 0 waits for it");
+}
+
+TEST(HangDetector, WithoutATimeoutOnlyFindsRanksThatHaveEnded) {
+  Watched w(2, 0);
+  for (auto& r : w.ranks) r.steps = 1;
+  w.ranks[0].is_waiting = true;
+  EXPECT_EQ(w.after(600'000), "");
+  w.ranks[1].has_ended = true;
+  EXPECT_EQ(w.after(1000), "1 has ended while rank 0 waits for it");
+}
+
+}  // namespace
+}  // namespace tg

@@ -1,0 +1,161 @@
+// Who this process is among the ranks, from the variables of each launcher; and each wrong environment is one
+// line.
+#include <tilegrad/parallel/world.h>
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace tg {
+namespace {
+
+using parallel::World;
+using Variables = std::map<std::string, std::string>;
+
+World world_of(const Variables& variables) {
+  return parallel::world_of(
+      [&](const std::string& name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt : std::optional<std::string>(found->second);
+      },
+      77);
+}
+
+std::string text_of(const World& w) {
+  return std::to_string(w.rank) + "/" + std::to_string(w.size) + " " + std::to_string(w.local_rank) + "/" +
+         std::to_string(w.local_size) + " " + w.launcher + ": " + w.job;
+}
+
+Variables with(Variables first, const Variables& others) {
+  for (const auto& [name, value] : others) first[name] = value;
+  return first;
+}
+
+const Variables torchrun{{"RANK", "1"},
+                         {"WORLD_SIZE", "4"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "4"},
+                         {"MASTER_PORT", "29500"},
+                         {"MASTER_ADDR", "a"}};
+const Variables elastic{{"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
+const Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "2"},
+                         {"OMPI_COMM_WORLD_SIZE", "3"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}};
+const Variables batch_script{
+    {"SLURM_JOB_ID", "12"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}};
+const Variables srun{{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "3"}, {"SLURM_PROCID", "5"},
+                     {"SLURM_NTASKS", "8"},  {"SLURM_LOCALID", "5"}, {"SLURM_STEP_TASKS_PER_NODE", "8"},
+                     {"SLURM_NODEID", "0"}};
+const Variables mpich{
+    {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
+
+TEST(World, IsWhatTheLauncherSays) {
+  const struct {
+    Variables variables;
+    const char* expected;
+  } cases[] = {
+      {{}, "0/1 0/1 : "},
+      {{{"MASTER_ADDR", "a"}, {"OMP_NUM_THREADS", "1"}}, "0/1 0/1 : "},
+      {torchrun, "1/4 1/4 torchrun: torchrun parent 77"},
+      {with(torchrun, elastic), "1/4 1/4 torchrun: torchrun none.2.29500"},
+      {with(torchrun, {{"TG_JOB", "a job"}}), "1/4 1/4 launch: a job"},
+      {with(with(torchrun, elastic), {{"TG_JOB", "a job"}}), "1/4 1/4 torchrun: a job"},
+      {with(torchrun, {{"TG_JOB", ""}}), "1/4 1/4 torchrun: torchrun parent 77"},
+      {open_mpi, "2/3 2/3 Open MPI: Open MPI parent 77"},
+      {with(open_mpi, {{"OMPI_MCA_ess_base_jobid", "9"}}), "2/3 2/3 Open MPI: Open MPI 9"},
+      {with(open_mpi, {{"PMIX_NAMESPACE", "prte@1"}, {"OMPI_MCA_ess_base_jobid", "9"}}),
+       "2/3 2/3 Open MPI: Open MPI prte@1"},
+      {batch_script, "0/1 0/1 : "},
+      {srun, "5/8 5/8 srun: srun 12.3"},
+      {with(srun, open_mpi), "2/3 2/3 Open MPI: Open MPI parent 77"},
+      {with(srun, mpich), "5/8 5/8 srun: srun 12.3"},
+      {with(srun, torchrun), "1/4 1/4 torchrun: torchrun parent 77"},
+      {with(batch_script, mpich), "0/2 0/2 MPICH: MPICH parent 77"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
+       "0/1 0/1 torchrun: torchrun parent 77"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(text_of(world_of(c.variables)), c.expected);
+}
+
+TEST(World, EachWrongEnvironmentIsOneLine) {
+  const auto without = [](Variables v, const char* name) {
+    v.erase(name);
+    return v;
+  };
+  const std::string several = ": ranks on several hosts are not supported yet, expected all on one host";
+  const struct {
+    Variables variables;
+    std::string expected;
+  } cases[] = {
+      {with(torchrun, {{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+       "RANK is 2 but WORLD_SIZE is 2: expected 0 to 1"},
+      {with(torchrun, {{"RANK", "-1"}}), "RANK is -1 but WORLD_SIZE is 4: expected 0 to 3"},
+      {with(torchrun, {{"RANK", "x"}}), "RANK is 'x' but WORLD_SIZE is 4: expected 0 to 3"},
+      {with(torchrun, {{"RANK", ""}}), "RANK is '' but WORLD_SIZE is 4: expected 0 to 3"},
+      {with(torchrun, {{"RANK", "1 "}}), "RANK is '1 ' but WORLD_SIZE is 4: expected 0 to 3"},
+      {with(torchrun, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE is 0: expected 1 to 1024"},
+      {with(torchrun, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE is 99999999999: expected 1 to 1024"},
+      {with(torchrun, {{"WORLD_SIZE", "4.0"}}), "WORLD_SIZE is '4.0': expected 1 to 1024"},
+      {with(torchrun, {{"RANK", "0"}, {"LOCAL_RANK", "1"}}),
+       "LOCAL_RANK is 1 but RANK is 0: expected the same number, for all ranks are on one host"},
+      {with(torchrun, {{"LOCAL_RANK", "4"}}), "LOCAL_RANK is 4 but LOCAL_WORLD_SIZE is 4: expected 0 to 3"},
+      {with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}}),
+       "LOCAL_WORLD_SIZE is 5 but WORLD_SIZE is 4: expected 1 to 4"},
+      {with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}}), "WORLD_SIZE is 4 but LOCAL_WORLD_SIZE is 2" + several},
+      {without(torchrun, "RANK"),
+       "WORLD_SIZE is 4 but RANK is not set: expected both (torchrun and tools/launch set them)"},
+      {without(torchrun, "WORLD_SIZE"),
+       "RANK is 1 but WORLD_SIZE is not set: expected both (torchrun and tools/launch set them)"},
+      {without(torchrun, "LOCAL_RANK"),
+       "WORLD_SIZE is 4 but LOCAL_RANK is not set: expected both (torchrun and tools/launch set them)"},
+      {{{"LOCAL_RANK", "0"}},
+       "LOCAL_RANK is 0 but WORLD_SIZE is not set: expected both (torchrun and tools/launch set them)"},
+      {with(mpich, {{"RANK", "0"}}),
+       "RANK is 0 but WORLD_SIZE is not set: expected both (torchrun and tools/launch set them)"},
+      {without(open_mpi, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+       "OMPI_COMM_WORLD_SIZE is 3 but OMPI_COMM_WORLD_LOCAL_SIZE is not set: expected both (Open MPI's "
+       "mpirun sets "
+       "them)"},
+      {with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "3"}}),
+       "OMPI_COMM_WORLD_RANK is 3 but OMPI_COMM_WORLD_SIZE is 3: expected 0 to 2"},
+      {with(batch_script, {{"SLURM_STEP_ID", "0"}}),
+       "SLURM_NTASKS is 8 but SLURM_STEP_TASKS_PER_NODE is not set: expected both (srun sets them)"},
+      {{{"SLURM_STEP_ID", "0"}},
+       "SLURM_NTASKS is not set: expected SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and "
+       "SLURM_STEP_TASKS_PER_NODE "
+       "(srun sets them)"},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}, {"SLURM_LOCALID", "1"}}),
+       "SLURM_NTASKS is 8 but SLURM_STEP_TASKS_PER_NODE is 4" + several},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "3(x2),2"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"}}),
+       "SLURM_NTASKS is 8 but SLURM_STEP_TASKS_PER_NODE is 2" + several},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "3(x2),2"}, {"SLURM_NODEID", "3"}}),
+       "SLURM_STEP_TASKS_PER_NODE is 3(x2),2 but SLURM_NODEID is 3: expected 0 to 2"},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "many"}}),
+       "SLURM_STEP_TASKS_PER_NODE is 'many' but SLURM_NTASKS is 8: expected 1 to 8"},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "4(x0)"}}),
+       "SLURM_STEP_TASKS_PER_NODE's count is 0: expected 1 to 1048576"},
+      {without(mpich, "PMI_SIZE"),
+       "PMI_RANK is 0 but PMI_SIZE is not set: expected both (mpiexec of MPICH and Intel MPI sets them)"},
+      {with(mpich, {{"MPI_LOCALNRANKS", "1"}}), "PMI_SIZE is 2 but MPI_LOCALNRANKS is 1" + several},
+  };
+  for (const auto& c : cases) {
+    try {
+      ADD_FAILURE() << text_of(world_of(c.variables)) << ", expected: " << c.expected;
+    } catch (const parallel::WorldError& e) {
+      EXPECT_EQ(e.what(), "[ranks] " + c.expected);
+    }
+  }
+}
+
+TEST(World, OfThisProcessIsReadFromItsEnvironment) {
+  for (const auto& [name, value] : torchrun) setenv(name.c_str(), value.c_str(), 1);
+  setenv("TG_JOB", "test", 1);
+  EXPECT_EQ(text_of(parallel::world()), "1/4 1/4 launch: test");
+  for (const auto& [name, value] : torchrun) unsetenv(name.c_str());
+  EXPECT_EQ(text_of(parallel::world()), "0/1 0/1 : ");
+  unsetenv("TG_JOB");
+}
+
+}  // namespace
+}  // namespace tg

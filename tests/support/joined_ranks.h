@@ -1,0 +1,64 @@
+// Ranks for tests that join as those of a launcher do (parallel/group.h).
+#pragma once
+
+#include <thread>
+
+#include <tilegrad/parallel/group.h>
+#include "tests/support/ranks.h"
+
+namespace tg {
+
+using parallel::Group;
+using parallel::JoinOptions;
+using parallel::World;
+using parallel::WorldError;
+using std::chrono::milliseconds;
+
+// In a process of ask(): its parent, the test, is the job.
+inline World world_of(int rank, int size) {
+  return {rank, size, rank, size, "launch", "test " + std::to_string(getppid())};
+}
+
+// What f throws, after which of the two it is.
+inline std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const RankLost& e) {
+    return std::string("lost: ") + e.what();
+  } catch (const WorldError& e) {
+    return std::string("wrong: ") + e.what();
+  }
+  return "no error";
+}
+
+// f in n processes.
+inline std::vector<RankResult> ask(int n, const std::function<std::string(int)>& f) {
+  return ask_processes(n, f, {});
+}
+
+inline void nap(milliseconds t) {
+  std::this_thread::sleep_for(t);
+}
+
+inline std::span<const std::byte> bytes_of(const auto& x) {
+  return std::as_bytes(std::span(&x, 1));
+}
+
+// The numbers of all ranks, which each shows.
+inline std::string numbers(Communicator& ranks, int own) {
+  std::string all;
+  ranks.share(bytes_of(own), [&](std::span<const std::byte* const> shown) {
+    for (const std::byte* s : shown) {
+      int n = 0;
+      std::memcpy(&n, s, sizeof n);
+      all += std::to_string(n) + " ";
+    }
+  });
+  return all;
+}
+
+inline std::string share_for_ever(Group& group) {
+  for (;;) numbers(group.communicator(), 0);
+}
+
+}  // namespace tg
