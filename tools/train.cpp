@@ -17,7 +17,7 @@
 #include "io/training/prefetch.h"
 #include "tools/batch_room.h"
 #include "tools/memory_size.h"
-#include "tools/run_tool.h"
+#include "tools/run_as_rank.h"
 #include "tools/train/example_data.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
@@ -52,17 +52,22 @@ class Run {
  public:
   // `args` are the options that a checkpoint saves. With a store, its run is resumed.
   // `base`: of --from; a resumed run finds it in its checkpoint.
-  Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store,
-      std::optional<BaseModel> base)
-      : o_(std::move(options)), args_(args), store_(std::move(store)), base_(std::move(base)) {
+  // Of several ranks the first has the store and writes what there is to write.
+  Run(TrainOptions options, const Args& args, std::shared_ptr<parallel::Group> group,
+      std::unique_ptr<io::CheckpointStore> store, std::optional<BaseModel> base)
+      : o_(std::move(options)),
+        args_(args),
+        group_(std::move(group)),
+        store_(std::move(store)),
+        base_(std::move(base)) {
     o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
-    if (store_) {
+    if (o_.resume) {
       find_place();
     } else {
       take_base();
       data_ = open_data(o_.data, std::nullopt);
-      store_ = std::make_unique<io::CheckpointStore>(o_.out);
-      if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
+      if (is_first()) store_ = std::make_unique<io::CheckpointStore>(o_.out);
+      if (store_ && store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
     if (!base_) o_.model.vocabulary = data_->tokenizer().size();
@@ -86,6 +91,7 @@ class Run {
                                          .precision = precision(),
                                          .predictions = data_->answers() > 0,
                                          .accumulate = o_.learning.accumulate,
+                                         .ranks = ranks(),
                                          .recompute = o_.recompute,
                                          .memory_budget = o_.budget};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
@@ -93,10 +99,18 @@ class Run {
     check_room(memory, model, optimizer, programs);
     if (base_ && base_->weights) base_->weights->load(params.all());
     std::optional<train::Progress> progress;
+    std::optional<parallel::Group::Pause> pause;  // while this rank may take its time
     const train::Trainer::Hooks hooks{
-        .stop = [] { return stop_asked != 0; },
+        .stop =
+            [&] {
+              pause.reset();
+              return stop_asked != 0;
+            },
         .step =
             [&](train::MetricsRow& row) {
+              group_->progress(row.step);
+              if (row.step % o_.eval_every == 0 || row.step % o_.save_every == 0 || row.step == o_.steps)
+                pause.emplace(group_->pause());
               progress->update(row.step, row.train_loss, row.lr);
               row.tokens_per_s = static_cast<float>(progress->tokens_per_s());
             },
@@ -126,6 +140,7 @@ class Run {
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
     trainer.run();
     progress.reset();
+    if (!is_first()) return stop_asked ? 130 : 0;
     if (trainer.state().step == 0) return stop_asked ? 130 : 0;
     save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()),
                     trainer.rows());
@@ -136,6 +151,11 @@ class Run {
   }
 
  private:
+  bool is_first() const { return group_->communicator().rank() == 0; }
+  std::shared_ptr<Communicator> ranks() const {  // null for one
+    return group_->communicator().size() > 1 ? std::shared_ptr<Communicator>(group_, &group_->communicator())
+                                             : nullptr;
+  }
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   nn::Precision precision() const { return nn::precision_named(o_.dtype); }
   bool has_lora() const { return o_.lora.rank > 0; }
@@ -241,6 +261,11 @@ class Run {
                   std::to_string(o_.batch) + " × " + std::to_string(o_.data.context) + " tokens, " +
                   description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                   (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
+    if (const int n = group_->communicator().size(); n > 1)
+      print_row("ranks", std::to_string(n) + " on this host, each " +
+                             std::to_string(o_.learning.accumulate / n) + " of " +
+                             std::to_string(o_.learning.accumulate) +
+                             " batches of a step; gradients are added by a fixed tree");
     if (resumed_)
       print_row("resumed",
                 resumed_->directory() + ", after step " + grouped(state_.step) +
@@ -342,6 +367,7 @@ class Run {
 
   TrainOptions o_;
   const Args& args_;
+  std::shared_ptr<parallel::Group> group_;
   std::unique_ptr<io::CheckpointStore> store_;
   std::optional<io::Checkpoint> resumed_;
   std::optional<BaseModel> base_;
@@ -357,9 +383,13 @@ int main(int argc, char** argv) {
   Args args("train",
             "Trains a language model on a text or on a generated task, and prints a sample of its output.");
   declare_options(args, o);
-  return run_tool("train", [&]() -> int {
+  return run_as_rank("train", [&](const auto& join) -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = not_saveable(args); !mistake.empty()) return args.fail(mistake);
+    const std::shared_ptr<parallel::Group> group = join();
+    const int ranks = group->communicator().size();
+    const bool is_first = group->communicator().rank() == 0;
+    if (!args.given("accumulate")) o.learning.accumulate = ranks;  // a resumed run has its own
     std::unique_ptr<io::CheckpointStore> store;
     std::optional<BaseModel> base;
     if (args.given("from")) {
@@ -369,7 +399,8 @@ int main(int argc, char** argv) {
       if (o.overwrite)
         return args.fail("--resume continues a run, --overwrite replaces it: give only one of them");
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
-      store = std::make_unique<io::CheckpointStore>(o.out);
+      if (is_first) store = std::make_unique<io::CheckpointStore>(o.out);
+      wait_for_all(group->communicator());  // the store may have repaired what others read
       take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);
     } else {
       if (const std::string mistake = settle_optimizer(args, o.learning, !o.from.empty()); !mistake.empty())
@@ -404,9 +435,13 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
+    if (ranks > 1 && o.device.kind != Device::cpu_kind)
+      return args.fail("--backend " + o.backend + ": several ranks train on the CPU only");
+    if (ranks > 1 && (o.profile > 0 || o.trap_nan))
+      return args.fail("--profile and --trap-nan are for one rank, not " + std::to_string(ranks));
     if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
       return args.fail(mistake);
     catch_signals();
-    return Run(o, args, std::move(store), std::move(base)).go();
+    return Run(o, args, group, std::move(store), std::move(base)).go();
   });
 }

@@ -20,6 +20,19 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// The elements of all ranks, by rank.
+template <class T>
+std::vector<T> gather(Communicator& ranks, const std::vector<T>& own) {
+  std::vector<T> all;
+  const std::size_t most = Communicator::most_shared / sizeof(T);
+  if (own.size() > most) throw Error("[trainer] too many validation batches for ranks");
+  ranks.share(std::as_bytes(std::span(own)), [&](std::span<const std::byte* const> shown) {
+    for (const std::byte* p : shown)
+      all.insert(all.end(), reinterpret_cast<const T*>(p), reinterpret_cast<const T*>(p) + own.size());
+  });
+  return all;
+}
+
 Trainer::Options checked(Trainer::Options o, const std::source_location& where) {
   const auto at_least = [&](std::int64_t least, const char* option, std::int64_t got) {
     if (got < least)
@@ -31,6 +44,9 @@ Trainer::Options checked(Trainer::Options o, const std::source_location& where) 
   at_least(1, "validate_every", o.validate_every);
   at_least(1, "validation_batches", o.validation_batches);
   at_least(1, "save_every", o.save_every);
+  if (o.trap_nan && o.program.ranks)
+    throw Error(in_context(
+        "[trainer] trap_nan is for one rank, not " + std::to_string(o.program.ranks->size()), where));
   if (o.program.plan_only)
     throw Error(
         in_context("[trainer] a program with plan_only cannot run; plan_memory() gives its memory", where));
@@ -113,7 +129,7 @@ const Trainer::State& Trainer::run() {
       [&](std::int64_t n, Batches::Tokens x, Batches::Tokens y) { batches_.training(o_.seed, n, x, y); });
   std::optional<Running> running;
   const auto finish_one = [&] { finish(*std::exchange(running, std::nullopt)); };
-  for (std::int64_t step = first + 1; step <= o_.steps && !(hooks_.stop && hooks_.stop()); ++step) {
+  for (std::int64_t step = first + 1; step <= o_.steps && !stops(); ++step) {
     const double begin = seconds_now();
     const TokenBatch& batch = prepared.next();
     const double rate = o_.schedule(step - 1);
@@ -168,29 +184,51 @@ void Trainer::validate_start() {
   if (metrics_) metrics_->write(row);
 }
 
-// The mean over the targets of fixed batches spread over what is held out.
+bool Trainer::stops() const {
+  std::uint64_t stop = hooks_.stop && hooks_.stop();
+  if (o_.program.ranks)
+    for (std::uint64_t other : gather(*o_.program.ranks, std::vector{stop})) stop |= other;
+  return stop != 0;
+}
+
+// The mean over the targets of fixed batches spread over what is held out. Of N ranks each takes every Nth
+// batch, and all add up the results of all in the order of the batches.
 void Trainer::validate(bool whole, MetricsRow& row) {
   const std::int64_t count = validation_batches(whole), answers = batches_.answers();
   if (count < 1)
     throw Error("[trainer] the batches have a validation_count of " + std::to_string(count) +
                 ", expected at least 1");
-  double total = 0;
-  std::int64_t right = 0, targets = 0;
+  const Communicator* ranks = o_.program.ranks.get();
+  const std::int64_t size = ranks ? ranks->size() : 1, first = ranks ? ranks->rank() : 0;
+  struct Evaluated {
+    double mean;
+    std::int64_t targets, right;
+  };
+  // As many on each rank: those beyond the last batch have no targets.
+  std::vector<Evaluated> own(static_cast<std::size_t>((count - 1) / size + 1), Evaluated{});
   Pending before;  // the batch that runs while the next one is prepared
   std::vector<std::int32_t> y_before;
-  const auto finish_batch = [&] {
-    const std::int64_t n = count_targets(y_before);  // the result is the mean over these
-    total += static_cast<double>(evaluation_.result(before)) * static_cast<double>(n);
-    targets += n;
-    if (answers > 0) right += batches_.right_answers(y_before, evaluation_.predictions(before));
+  const auto finish_batch = [&](Evaluated& to) {
+    to = {evaluation_.result(before), count_targets(y_before),  // the result is the mean over these
+          answers > 0 ? batches_.right_answers(y_before, evaluation_.predictions(before)) : 0};
   };
-  for (std::int64_t k = 0; k < count; ++k) {
+  std::size_t started = 0;
+  for (std::int64_t k = first; k < count; k += size) {
     batches_.validation(k, count, x_, y_);
-    const Pending started = evaluation_.start(x_, y_);
-    if (k > 0) finish_batch();
-    before = started, y_before = y_;
+    const Pending next = evaluation_.start(x_, y_);
+    if (started > 0) finish_batch(own[started - 1]);
+    before = next, y_before = y_, ++started;
   }
-  finish_batch();
+  if (started > 0) finish_batch(own[started - 1]);
+  const std::vector<Evaluated> all = ranks ? gather(*o_.program.ranks, own) : own;
+  double total = 0;
+  std::int64_t right = 0, targets = 0;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const Evaluated& e =
+        all[static_cast<std::size_t>(k % size) * own.size() + static_cast<std::size_t>(k / size)];
+    total += e.mean * static_cast<double>(e.targets);
+    targets += e.targets, right += e.right;
+  }
   row.val_loss = static_cast<float>(total / static_cast<double>(std::max<std::int64_t>(1, targets)));
   if (answers > 0)
     row.val_accuracy = static_cast<float>(static_cast<double>(right) /

@@ -6,6 +6,7 @@
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/core/run/cost.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/ops/ranks.h>
 #include "core/base/alignment.h"
 #include "core/compile/budget.h"
 #include "core/run/arena_use.h"
@@ -84,7 +85,7 @@ double bytes_moved(std::span<const Step> steps) {
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
                  const ProgramOptions& o) {
   CompileOptions options = compile_options(o);
-  options.assign = assign, options.memory_budget = o.memory_budget;
+  options.assign = assign, options.memory_budget = o.memory_budget, options.ranks = o.ranks;
   return compile(graph, results, options);
 }
 
@@ -170,16 +171,18 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
                        copies_ ? &*copies_ : nullptr)),
       seed_(seed),
       threads_(options.threads),
-      accumulate_(options.accumulate) {
+      accumulate_(options.accumulate),
+      ranks_(options.ranks) {
   if (accumulate_ < 1)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected at least 1");
-  if (accumulate_ == 1) {
-    update_ = optimizer.minimize(loss_, copies_of(optimizer));
-    results_ = results_of(loss_, update_);
-    program_.emplace(compiled(graph_, results_, update_.assign, options));
-  } else {
-    add_up(optimizer, options);
+  if (accumulate_ % ranks_count() != 0)
+    throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected a multiple of the " +
+                std::to_string(ranks_count()) + " ranks, which share the batches of a step");
+  if (accumulate_ > 1) {
+    share_ = graph_.input("share", {}, compute_type(loss_.dtype()));
+    loss_ = reshape(loss_, {}) * share_;
   }
+  own_batches() == 1 ? compile_whole(optimizer, options) : compile_parts(optimizer, options);
   program_->seed(seed);
 }
 
@@ -187,36 +190,31 @@ std::vector<Parameter> TrainingProgram::copies_of(const optim::Optimizer& optimi
   return copies_ ? copies_->of(optimizer.parameters()) : std::vector<Parameter>();
 }
 
-// sum' = (0 for the first batch of a step, else sum) + z·share: whatever a step that failed left behind is
-// gone.
-void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions options) {
-  parts_ = std::make_unique<Parts>();
-  if (!options.arena) options.arena = std::make_shared<SharedArena>();
-  const std::vector<Tensor> z = optimizer.differentiate(loss_);
-  parts_->first = graph_.input("first", {}, i32);
-  const Tensor first = not_equal(parts_->first, 0);
-  parts_->share = graph_.input("share", {}, compute_type(loss_.dtype()));
-  std::vector<Assign> assign;
-  const auto add = [&](const Parameter& sum, const Tensor& x) {
-    const Tensor before = graph_.param(sum);
-    assign.push_back(
-        {sum, where(first, 0, before) + cast(x, before.dtype()) * cast(parts_->share, before.dtype())});
-  };
-  std::vector<Tensor> means;
-  for (std::size_t i = 0; i < z.size(); ++i) {
-    const Parameter& p = optimizer.parameters()[i];
-    parts_->sums.emplace_back("gradient." + p.name(), Array(p.shape(), compute_type(p.dtype())), p.device());
-    add(parts_->sums.back(), z[i]);
-    means.push_back(parts_->graph.param(parts_->sums.back()));
-  }
-  parts_->loss_sum = Parameter("loss", Array(Shape{}, compute_type(loss_.dtype())), parts_->sums[0].device());
-  add(parts_->loss_sum, reshape(loss_, {}));
-  parts_->sum_bytes = bytes_of_all(parts_->sums) + bytes_of_all({parts_->loss_sum});
-  parts_->state_bytes = bytes_of_all(optimizer.state());
+void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums) {
+  if (ranks_) sums = sum_ranks(sums, ranks_count(), {.wide = true});
+  loss_ = sums.back();
+  sums.pop_back();
+  update_ = optimizer.update(loss_, sums, copies_of(optimizer));
+  results_ = results_of(loss_, update_);
+}
 
-  Tensor loss = copy(parts_->graph.param(parts_->loss_sum));
-  update_ = optimizer.update(loss, means, copies_of(optimizer));
-  results_ = results_of(loss, update_);
+void TrainingProgram::compile_whole(const optim::Optimizer& optimizer, const ProgramOptions& options) {
+  std::vector<Tensor> z = optimizer.differentiate(loss_);
+  z.push_back(loss_);
+  update_by(optimizer, std::move(z));
+  program_.emplace(compiled(graph_, results_, update_.assign, options));
+}
+
+void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOptions options) {
+  if (!options.arena) options.arena = std::make_shared<SharedArena>();
+  std::vector<Tensor> z = optimizer.differentiate(loss_);
+  z.push_back(loss_);
+  std::vector<std::string> names;
+  for (const Parameter& p : optimizer.parameters()) names.push_back(p.name());
+  names.push_back("loss");
+  parts_ = std::make_unique<Parts>(GradientTree(z, names, own_batches(), optimizer.parameters()[0].device()));
+  parts_->state_bytes = bytes_of_all(optimizer.state());
+  update_by(optimizer, parts_->sums.sums(parts_->graph));
   // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
   const std::size_t budget = std::exchange(options.memory_budget, 0);
   ProgramOptions batch = options;
@@ -228,12 +226,23 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, ProgramOptions o
     const std::size_t others = parts_->state_bytes + own_bytes(update);
     batch.memory_budget = budget > others ? budget - others : 1;
   }
-  program_.emplace(compiled(graph_, {}, assign, batch));
-  loss_ = loss;
+  program_.emplace(compiled(graph_, {}, parts_->sums.leaves(), batch));
+  parts_->sums.compile(compile_options(options));
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
   if (budget > 0 && memory().peak() > budget)
     throw OutOfMemory("[training] the update of the parameters needs " + bytes_text(memory().peak()) +
                       "; memory_budget is " + bytes_text(budget));
+}
+
+// Of a batch of a step, with its share in the step's targets: by it gradients and loss are the means over all
+// of them.
+std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vector<std::int32_t>& tokens,
+                                            const std::vector<std::int32_t>& targets) const {
+  const std::size_t size = batch_size(tokens, targets), from = static_cast<std::size_t>(batch) * size;
+  std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},
+                          {targets_, std::span(targets).subspan(from, size)}};
+  if (share_.defined()) feeds.emplace_back(share_, share_of(from, size, targets));
+  return feeds;
 }
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
@@ -243,13 +252,16 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
   }
-  const std::size_t size = batch_size(tokens, targets);
-  for (std::size_t i = 0; i < tokens.size(); i += size) {
-    program_->run({{tokens_, std::span(tokens).subspan(i, size)},
-                   {targets_, std::span(targets).subspan(i, size)},
-                   {parts_->first, i == 0},
-                   {parts_->share, share_of(i, size, targets)}});
+  const std::int64_t step = step_++, own = own_batches();
+  for (std::int64_t i = 0; i < own; ++i) {
+    const std::int64_t batch = first_own() + i;
+    std::vector<Feed> feeds = feeds_of(batch, tokens, targets);
+    if (!parts_) feeds.push_back(rate);
+    program_->set_step(step * accumulate_ + batch);
+    program_->run(feeds);
+    if (i + 1 < own) parts_->sums.add(i);
   }
+  if (!parts_) return program_->fetch_later(results_);
   parts_->program->run({rate});
   return parts_->program->fetch_later(results_);
 }
@@ -267,17 +279,11 @@ std::size_t TrainingProgram::batch_size(const std::vector<std::int32_t>& tokens,
 
 std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tokens,
                                             const std::vector<std::int32_t>& targets, std::int64_t step) {
-  if (parts_) {  // the sums may not be finite either, and are not looked at
-    for (Parameter& sum : parts_->sums) sum.write(Array(sum.shape(), sum.dtype()));
-    parts_->loss_sum.write(Array(Shape{}, parts_->loss_sum.dtype()));
-  }
-  const std::size_t size = batch_size(tokens, targets);
+  if (ranks_) throw Error("[training] the first bad node is looked for on one rank only");
+  if (parts_) parts_->sums.clear();  // the sums may not be finite either, and are not looked at
   for (std::int64_t part = 0; part < accumulate_; ++part) {
-    const std::size_t from = static_cast<std::size_t>(part) * size;
-    std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},
-                            {targets_, std::span(targets).subspan(from, size)}};
-    feeds.emplace_back(parts_ ? parts_->first : update_.learning_rate, 1);
-    if (parts_) feeds.emplace_back(parts_->share, share_of(from, size, targets));
+    std::vector<Feed> feeds = feeds_of(part, tokens, targets);
+    if (!parts_) feeds.emplace_back(update_.learning_rate, 1);
     std::string bad = tg::first_bad_node(graph_, feeds, seed_, step * accumulate_ + part, threads_);
     if (!bad.empty()) return bad;
   }
@@ -288,6 +294,7 @@ void TrainingProgram::set_step(std::int64_t step) {
   std::int64_t runs = 0;
   if (step < 0 || __builtin_mul_overflow(step, accumulate_, &runs))
     throw Error("[training] step " + std::to_string(step) + " is not the number of steps run before");
+  step_ = step;
   program_->set_step(runs);
 }
 
@@ -302,8 +309,8 @@ MemoryReport TrainingProgram::memory() const {
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
   both.workspace = std::max(both.workspace, more.workspace);
   both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
-  both.constants += parts_->sum_bytes;  // among the parameters of the first: they are its own
-  both.parameters += parts_->state_bytes - parts_->sum_bytes;
+  both.constants += parts_->sums.bytes();  // among the parameters of the first: they are its own
+  both.parameters += parts_->state_bytes - parts_->sums.bytes();
   return both;
 }
 

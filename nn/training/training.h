@@ -6,6 +6,7 @@
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
+#include <tilegrad/nn/training/gradient_tree.h>
 
 namespace tg::train {
 
@@ -17,6 +18,9 @@ struct ProgramOptions {
   nn::Precision precision = nn::Precision::full;
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
   std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged over all their targets
+  // The ranks that train together, each an equal share of the batches of a step, all with these options;
+  // null: one rank. `accumulate` is the number of batches on all ranks.
+  std::shared_ptr<Communicator> ranks = {};
   // Parts of a batch's rows in which head and loss are computed one after the other, so that the logits of
   // one need exist at a time (see LinearCrossEntropyOptions); 0: as many as memory_budget asks for.
   std::int64_t loss_chunks = 0;
@@ -34,10 +38,15 @@ struct ProgramOptions {
 };
 
 // Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`
-// there are two: one for the forward and backward of a batch, run that many times per step, and one for
-// clipping and update. So the graph, its plan and its memory stay those of one batch, plus 4 bytes per
-// parameter. A batch counts as much as it has targets that are not ignored, so the step equals that of an
-// `accumulate`-times larger batch, up to rounding and dropout.
+// the gradients of a step's batches are summed by a fixed tree (gradient_tree.h). Where a rank has several of
+// them there are more programs: one for the forward and backward of a batch, run once for each; small ones
+// that add; and one for clipping and update. So the graph, its plan and its memory stay those of one batch,
+// plus its gradients once for each level of the tree. A batch counts as much as it has targets that are not
+// ignored, so the step equals that of an `accumulate`-times larger batch, up to rounding and dropout.
+//
+// With ranks the gradients and the loss of all are added by sum_ranks, in f32 for half types, and each rank
+// makes the same update. So parameters, results and what is skipped are the same on all ranks. If
+// `accumulate` is a power of two, they have the same bits on any number of ranks that divides it.
 class TrainingProgram {
  public:
   // Errors of the model's runs name the line of this call.
@@ -51,7 +60,7 @@ class TrainingProgram {
     std::int64_t overflowed = 0;  // steps so far that a smaller loss scale would have saved
     float loss_scale = 1;         // for the next step
   };
-  // tokens and targets i32 [accumulate·batch, context], row-major.
+  // tokens and targets i32 [accumulate·batch, context], row-major: of all ranks, of which each takes its own.
   Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
              double learning_rate) {
     return result(start(tokens, targets, learning_rate));
@@ -85,19 +94,24 @@ class TrainingProgram {
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                   const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
                   const std::source_location& where);
-  // With accumulation: sums of gradients, and the program that updates by them.
+  // Where a rank has several batches of a step: their sums, and the program that updates by them.
   struct Parts {
-    std::vector<Parameter> sums;
-    Parameter loss_sum;
-    Tensor first;                 // [] i32, an input: not 0 for the first batch of a step
-    Tensor share;                 // [], an input: of the step's targets, those that the batch has
-    std::size_t sum_bytes = 0;    // of all of these
+    explicit Parts(GradientTree tree) : sums(std::move(tree)) {}
+    GradientTree sums;
     std::size_t state_bytes = 0;  // of the optimizer's state
     Graph graph;
     std::optional<Program> program;
   };
   std::vector<Parameter> copies_of(const optim::Optimizer& optimizer) const;
-  void add_up(const optim::Optimizer& optimizer, ProgramOptions options);
+  void compile_whole(const optim::Optimizer& optimizer, const ProgramOptions& options);
+  void compile_parts(const optim::Optimizer& optimizer, ProgramOptions options);
+  // Sums over the ranks of what each has, the loss last, which become loss_ and update_.
+  void update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums);
+  std::int64_t own_batches() const { return accumulate_ / ranks_count(); }
+  int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
+  std::int64_t first_own() const { return ranks_ ? ranks_->rank() * own_batches() : 0; }
+  std::vector<Feed> feeds_of(std::int64_t batch, const std::vector<std::int32_t>& tokens,
+                             const std::vector<std::int32_t>& targets) const;
   // Tokens of one batch; throws ShapeError unless these are those of a step.
   std::size_t batch_size(const std::vector<std::int32_t>& tokens,
                          const std::vector<std::int32_t>& targets) const;
@@ -106,9 +120,11 @@ class TrainingProgram {
   std::optional<nn::HalfCopies> copies_;
   Graph graph_;
   Tensor tokens_, targets_, loss_;
+  Tensor share_;  // [], an input where a step has several batches: of its targets, those that the batch has
   std::uint64_t seed_;
   int threads_;
-  std::int64_t accumulate_;
+  std::int64_t accumulate_, step_ = 0;
+  std::shared_ptr<Communicator> ranks_;
   optim::Optimizer::Update update_;
   std::unique_ptr<Parts> parts_;
   std::vector<Tensor> results_;
