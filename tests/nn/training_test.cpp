@@ -323,7 +323,7 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
           if (precision == nn::Precision::full || less == most) {  // with half copies less may fit as it is
             EXPECT_GT(limited.memory.training.recomputed.saved, 0u);
           }
-          if (less == most) {
+          if (less == most && !(accumulate > 1 && recompute)) {  // then the update needs as much
             EXPECT_GT(limited.memory.training.recomputed.products, 0);
           }
           EXPECT_EQ(limited.losses, free.losses);
