@@ -42,7 +42,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::uint64_t join_magic = 0x6e696f6a206774;  // "tg join"
 constexpr std::uint32_t join_version = 1;
-constexpr Milliseconds first_report{5'000}, later_reports{10'000}, patience_with_strangers{5'000};
+constexpr Milliseconds first_report{5'000}, later_reports{10'000}, patience_with_strangers{5'000},
+    patience_with_latecomers{1'000};
 
 // What a rank sends to rank 0, once. Both messages are one packet of SOCK_SEQPACKET.
 struct Join {
@@ -140,19 +141,8 @@ class Host {
   }
 
   Meeting meet() {
-    const Clock::time_point start = Clock::now(), end = start + options_.join_timeout;
-    Clock::time_point report = start + first_report;
     try {
-      while (joined_.size() + 1 < static_cast<std::size_t>(world_.size)) {
-        if (Clock::now() >= end)
-          throw RankLost("[ranks] " + absent() + " did not come in " + seconds_text(options_.join_timeout) +
-                         here());
-        if (Clock::now() >= report) {
-          report += later_reports;
-          if (options_.report) options_.report("[ranks] waiting for " + absent() + here());
-        }
-        wait(std::min(report, end));
-      }
+      await_all();
       return welcome();
     } catch (const WorldError& e) {
       tell_all(Reply::wrong, e.what());
@@ -169,6 +159,23 @@ class Host {
     Clock::time_point leave;
   };
 
+  void await_all() {
+    const Clock::time_point start = Clock::now(), end = start + options_.join_timeout;
+    Clock::time_point report = start + first_report;
+    while (joined_.size() + 1 < static_cast<std::size_t>(world_.size)) {
+      if (Clock::now() >= end) {
+        is_late_ = true;
+        throw RankLost("[ranks] " + absent() + " did not come in " + seconds_text(options_.join_timeout) +
+                       here());
+      }
+      if (Clock::now() >= report) {
+        report += later_reports;
+        if (options_.report) options_.report("[ranks] waiting for " + absent() + here());
+      }
+      wait(std::min(report, end));
+    }
+  }
+
   void wait(Clock::time_point end) {
     std::vector<pollfd> waited{{listener_.fd, POLLIN, 0}};
     for (const Stranger& s : strangers_) {
@@ -181,17 +188,20 @@ class Host {
       for (const pollfd& w : waited)
         if (w.fd == c.socket.fd && w.revents != 0)
           throw RankLost("[ranks] rank " + std::to_string(c.rank) + " ended before all ranks had come");
-    std::vector<Stranger> speaking, silent;  // the sockets of those that stay silent for too long are closed
+    // One that speaks is heard, the next in the next call. The sockets of those that stay silent are closed.
+    std::optional<Stranger> speaking;
+    std::vector<Stranger> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
       Stranger& s = strangers_[i];
-      if (waited[1 + i].revents != 0)
-        speaking.push_back(std::move(s));
-      else if (Clock::now() < s.leave)
-        silent.push_back(std::move(s));
+      const bool speaks = waited[1 + i].revents != 0;
+      if (speaks && !speaking)
+        speaking.emplace(std::move(s));
+      else if (speaks || Clock::now() < s.leave)
+        rest.push_back(std::move(s));
     }
-    std::swap(strangers_, silent);
+    std::swap(strangers_, rest);
     if (waited[0].revents != 0) accept_one();
-    for (Stranger& s : speaking) hear(s);
+    if (speaking) hear(*speaking);
   }
 
   void accept_one() {
@@ -205,9 +215,13 @@ class Host {
     Join join;
     const ssize_t n = recv(s.socket.fd, &join, sizeof join, MSG_TRUNC);
     if (n != static_cast<ssize_t>(sizeof join) || join.magic != join_magic) return;  // not one of ours
+    if (verdict_) {
+      send_reply(s.socket.fd, verdict_->first, verdict_->second), ++told_;
+      return;
+    }
     const std::string rank = "rank " + std::to_string(join.rank);
     const auto refuse = [&](const std::string& why) {
-      send_reply(s.socket.fd, Reply::wrong, "[ranks] " + why);
+      send_reply(s.socket.fd, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
     if (join.version != join_version)
@@ -242,9 +256,13 @@ class Host {
     return meeting;
   }
 
+  // Tells all ranks why they do not begin, also those that come a little later: they would wait for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
-    for (const Connection& c : joined_) send_reply(c.socket.fd, kind, line);
-    for (const Stranger& s : strangers_) send_reply(s.socket.fd, kind, line);
+    for (const Connection& c : joined_) send_reply(c.socket.fd, kind, line), ++told_;
+    joined_.clear();
+    verdict_ = {kind, line};
+    const Clock::time_point end = Clock::now() + (is_late_ ? Milliseconds(0) : patience_with_latecomers);
+    while (told_ + 1 < world_.size && Clock::now() < end) wait(end);
   }
 
   // "rank 3", "ranks 1, 3 and 5 others"
@@ -273,6 +291,9 @@ class Host {
   FileDescriptor listener_;
   std::vector<Stranger> strangers_;
   std::vector<Connection> joined_;
+  bool is_late_ = false;                                         // the time to join is over
+  std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for those that come now
+  int told_ = 0;                                                 // ranks that know it
 };
 
 // A socket that is connected to rank 0.
