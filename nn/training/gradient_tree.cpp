@@ -69,9 +69,14 @@ std::vector<Tensor> GradientTree::sums(Graph& graph) const {
   return all;
 }
 
-std::size_t GradientTree::bytes() const {
+std::size_t GradientTree::leaf_bytes() const {
   std::size_t bytes = 0;
   for (const Assign& a : leaves_) bytes += aligned_bytes(a.target.bytes());
+  return bytes;
+}
+
+std::size_t GradientTree::bytes() const {
+  std::size_t bytes = leaf_bytes();
   for (const std::vector<Parameter>& level : held_)
     for (const Parameter& p : level) bytes += aligned_bytes(p.bytes());
   return bytes;

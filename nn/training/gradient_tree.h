@@ -28,7 +28,8 @@ class GradientTree {
   void add(std::int64_t i);
   // After the last run: the sums as nodes of another graph.
   std::vector<Tensor> sums(Graph& graph) const;
-  std::size_t bytes() const;
+  std::size_t leaf_bytes() const;
+  std::size_t bytes() const;  // with what is held
   void clear();  // zeros
 
  private:

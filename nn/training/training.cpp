@@ -309,8 +309,9 @@ MemoryReport TrainingProgram::memory() const {
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
   both.workspace = std::max(both.workspace, more.workspace);
   both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
-  both.constants += parts_->sums.bytes();  // among the parameters of the first: they are its own
-  both.parameters += parts_->state_bytes - parts_->sums.bytes();
+  both.constants += parts_->sums.bytes();
+  // The leaves are among the parameters of the first.
+  both.parameters += parts_->state_bytes - parts_->sums.leaf_bytes();
   return both;
 }
 

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Training on several ranks, as a user starts it: files of the same bytes on 1, 2 and 4 ranks, a rank that is killed, a
+# run that is stopped, both resumed on another number of ranks, and what cannot be.
+#   ranks_tool.sh LAUNCH TRAIN
+set -euo pipefail
+launch=$1 train=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "ranks_tool: $*" >&2; exit 1; }
+for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and $((i * 7 % 31))"; done >"$dir/text"
+
+options="--text $dir/text --layers 2 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 200 --eval-every 20 --eval-batches 5
+  --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
+run() {  # run N DIR OPTIONS…
+  local n=$1 out=$2
+  shift 2
+  "$launch" -n "$n" "$train" $options --out "$dir/$out" "$@"
+}
+same() {  # same DIR DIR: the files of two runs, but for times in the metrics
+  for file in last/model.safetensors last/optimizer.safetensors best/model.safetensors; do
+    cmp "$dir/$1/$file" "$dir/$2/$file" || fail "$file differs between $1 and $2"
+  done
+  cmp <(sed 's/,"tokens_per_s.*//' "$dir/$1/metrics.jsonl") <(sed 's/,"tokens_per_s.*//' "$dir/$2/metrics.jsonl") ||
+    fail "metrics.jsonl differs between $1 and $2"
+}
+
+"$train" $options --out "$dir/alone" >/dev/null
+for n in 1 2 4; do
+  run $n on$n >"$dir/on$n.txt" || fail "$n ranks ended with $?"
+  same alone on$n
+done
+grep -q '^ranks  *4 on this host, each 1 of 4 batches' "$dir/on4.txt" || fail "the table does not say 4 ranks"
+
+# Without --accumulate each rank has a batch of a step.
+"$launch" -n 2 "$train" --text "$dir/text" --layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 2 --sample 0 --out "$dir/two" >"$dir/two.txt"
+grep -q '2 steps of 2 × 2 × 8 tokens' "$dir/two.txt" || fail "--accumulate is not the number of ranks"
+
+# A rank that is killed: all end, one line names it, and the run goes on from its checkpoint on another number of ranks.
+"$launch" -n 4 "$train" $options --out "$dir/killed" >/dev/null 2>"$dir/killed.txt" &
+pid=$!
+while [ ! -e "$dir/killed/last" ]; do sleep 0.01; done
+for process in $(pgrep -P $pid); do
+  grep -qz '^RANK=2$' /proc/$process/environ && kill -9 $process
+done
+code=0
+wait $pid || code=$?
+[ $code = 75 ] || [ $code = 137 ] || fail "after a killed rank launch ended with $code: $(cat "$dir/killed.txt")"
+grep -q 'rank 2' "$dir/killed.txt" || fail "no line names rank 2: $(cat "$dir/killed.txt")"
+[ -z "$(pgrep -P $pid || true)" ] || fail "processes are left"
+"$launch" -n 2 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null
+same alone killed
+
+# A run that is stopped, and resumed by one process.
+"$launch" -n 2 "$train" $options --out "$dir/stopped" >"$dir/stopped.txt" 2>&1 &
+pid=$!
+while [ ! -e "$dir/stopped/last" ]; do sleep 0.01; done
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ $code = 130 ] || fail "after an interrupt launch ended with $code: $(cat "$dir/stopped.txt")"
+"$train" --resume --out "$dir/stopped" --threads 1 >/dev/null
+same alone stopped
+
+refused() {  # refused CODE WORDS COMMAND…: ends with that code and a line with these words
+  local wanted=$1 words=$2 code=0
+  shift 2
+  "$@" >/dev/null 2>"$dir/refused" || code=$?
+  [ $code = "$wanted" ] || fail "'$*' ended with $code, not $wanted: $(cat "$dir/refused")"
+  grep -q -- "$words" "$dir/refused" || fail "'$*' does not say '$words': $(cat "$dir/refused")"
+}
+refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "$train" $options --out "$dir/three"
+refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
+refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
+refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"
+echo "ranks_tool: passed"
