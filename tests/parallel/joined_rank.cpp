@@ -25,7 +25,7 @@ volatile std::sig_atomic_t is_asked_to_stop = 0;
 int run(int argc, char** argv, std::shared_ptr<parallel::Group>& group) {
   const parallel::World world = parallel::world();
   group = parallel::join(world, {.join_timeout = std::chrono::seconds(5),
-                                 .step_timeout = std::chrono::milliseconds(500),
+                                 .step_timeout = std::chrono::milliseconds(1500),
                                  .end_after = std::chrono::milliseconds(300)});
   Communicator& ranks = group->communicator();
   const int steps = std::atoi(argv[1]);

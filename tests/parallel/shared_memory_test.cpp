@@ -64,10 +64,11 @@ TEST(SharedMemory, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
         ranks.share(shown_by(ranks.rank(), round, bytes), [&](std::span<const std::byte* const> shown) {
           was_read = true;
           ASSERT_EQ(shown.size(), static_cast<std::size_t>(ranks.size()));
-          for (int r = 0; r < ranks.size(); ++r)
-            EXPECT_EQ(
-                std::memcmp(shown[static_cast<std::size_t>(r)], shown_by(r, round, bytes).data(), bytes), 0)
+          for (int r = 0; r < ranks.size(); ++r) {
+            const std::vector<std::byte> expected = shown_by(r, round, bytes);
+            EXPECT_TRUE(std::equal(expected.begin(), expected.end(), shown[static_cast<std::size_t>(r)]))
                 << bytes << " bytes of rank " << r;
+          }
         });
         EXPECT_TRUE(was_read);
       }
