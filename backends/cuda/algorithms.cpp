@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
+#include <span>
 #include <sstream>
 #include <string>
 
@@ -30,6 +33,8 @@ std::string hex(std::uint64_t x) {
 // algorithm (eight words), in hexadecimal.
 class AlgorithmCache {
  public:
+  std::set<Key> shared;  // those that all ranks have from rank 0
+
   explicit AlgorithmCache(const Gpu& gpu) {
     const std::filesystem::path folder = cache_folder();
     if (folder.empty()) return;
@@ -50,8 +55,9 @@ class AlgorithmCache {
     const auto at = chosen_.find(key);
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
-  void add(const Key& key, const AlgorithmBits& bits) {
-    if (!chosen_.insert_or_assign(key, bits).second || path_.empty()) return;
+  // On ranks other than 0 not in the file, which is the same for all of them.
+  void add(const Key& key, const AlgorithmBits& bits, bool is_saved) {
+    if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
     std::string line;
     for (std::uint64_t w : key) line += hex(w) + " ";
     for (std::uint64_t w : bits) line += hex(w) + " ";
@@ -69,6 +75,7 @@ class AlgorithmCache {
 };
 
 std::mutex mutex;
+thread_local Communicator* ranks = nullptr;
 
 AlgorithmCache& cache_of(const Gpu& gpu) {
   static std::map<int, AlgorithmCache> caches;  // by ordinal
@@ -77,31 +84,66 @@ AlgorithmCache& cache_of(const Gpu& gpu) {
 
 }  // namespace
 
-std::optional<cublasLtMatmulAlgo_t> known_algorithm(const Key& key, const Gpu& gpu) {
-  const std::lock_guard lock(mutex);
-  const std::optional<AlgorithmBits> bits = cache_of(gpu).find(key);
-  if (!bits) return std::nullopt;
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, bits->data(), sizeof algorithm);
-  return algorithm;
+namespace {
+
+// Rank 0's.
+std::optional<AlgorithmBits> of_first_rank(const std::optional<AlgorithmBits>& own) {
+  struct Shown {
+    std::uint64_t is_there;
+    AlgorithmBits bits;
+  } shown{own.has_value(), own.value_or(AlgorithmBits{})};
+  ranks->share(std::as_bytes(std::span(&shown, 1)),
+               [&](std::span<const std::byte* const> all) { std::memcpy(&shown, all[0], sizeof shown); });
+  return shown.is_there ? std::optional(shown.bits) : std::nullopt;
 }
 
-void save_algorithm(const Key& key, const Gpu& gpu, const cublasLtMatmulAlgo_t& algorithm) {
-  AlgorithmBits bits;
-  std::memcpy(bits.data(), &algorithm, sizeof algorithm);
+std::optional<AlgorithmBits> find(const Key& key, const Gpu& gpu) {
   const std::lock_guard lock(mutex);
-  cache_of(gpu).add(key, bits);
+  AlgorithmCache& cache = cache_of(gpu);
+  std::optional<AlgorithmBits> bits = cache.find(key);
+  if (!ranks || cache.shared.contains(key)) return bits;
+  bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
+  return bits;
+}
+
+std::optional<AlgorithmBits> save(const Key& key, const Gpu& gpu, std::optional<AlgorithmBits> bits) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  if (ranks) bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, !ranks || ranks->rank() == 0);
+  if (bits && ranks) cache.shared.insert(key);
+  return bits;
+}
+
+}  // namespace
+
+SharedChoices::SharedChoices(Communicator* of) {
+  ranks = of;
+}
+SharedChoices::~SharedChoices() {
+  ranks = nullptr;
+}
+
+std::optional<cublasLtMatmulAlgo_t> known_algorithm(const Key& key, const Gpu& gpu) {
+  const std::optional<AlgorithmBits> bits = find(key, gpu);
+  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+}
+
+std::optional<cublasLtMatmulAlgo_t> save_algorithm(const Key& key, const Gpu& gpu,
+                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
+  const std::optional<AlgorithmBits> bits =
+      save(key, gpu, algorithm ? std::optional(std::bit_cast<AlgorithmBits>(*algorithm)) : std::nullopt);
+  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
 }
 
 std::optional<bool> known_choice(const Key& key, const Gpu& gpu) {
-  const std::lock_guard lock(mutex);
-  const std::optional<AlgorithmBits> bits = cache_of(gpu).find(key);
+  const std::optional<AlgorithmBits> bits = find(key, gpu);
   return bits ? std::optional((*bits)[0] != 0) : std::nullopt;
 }
 
-void save_choice(const Key& key, const Gpu& gpu, bool choice) {
-  const std::lock_guard lock(mutex);
-  cache_of(gpu).add(key, {choice});
+bool save_choice(const Key& key, const Gpu& gpu, bool choice) {
+  return (*save(key, gpu, AlgorithmBits{choice}))[0] != 0;
 }
 
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b) {

@@ -10,17 +10,29 @@
 #include <cstdint>
 #include <optional>
 
+#include <tilegrad/core/run/communicator.h>
 #include "backends/cuda/kernel.h"
 
 namespace tg::cuda {
 
 std::optional<cublasLtMatmulAlgo_t> known_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
-void save_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu,
-                    const cublasLtMatmulAlgo_t& algorithm);
+// Returns what is to be used. None: there was no memory to time any.
+std::optional<cublasLtMatmulAlgo_t> save_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu,
+                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm);
 
 // The same of a choice between two kernels.
 std::optional<bool> known_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
-void save_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu, bool choice);
+bool save_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu, bool choice);
+
+// While one exists, this thread's choices are those of rank 0, which all ranks must make in the same order:
+// two GPUs of a kind may find different algorithms the fastest, and then ranks would have different bits.
+// Null: there is one rank.
+class SharedChoices {
+ public:
+  explicit SharedChoices(Communicator* ranks);
+  ~SharedChoices();
+  SharedChoices(const SharedChoices&) = delete;
+};
 
 // Whether both are the same algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in some
 // of them.

@@ -7,15 +7,18 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/graph/graph.h>
+#include "backends/cuda/algorithms.h"
 #include "backends/cuda/cast_list.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
+#include "backends/cuda/ranks.h"
 #include "backends/cuda/small_products.h"
 #include "backends/cuda/small_steps.h"
 #include "backends/cuda/sum_of_few.h"
 #include "backends/cuda/turned_product.h"
 #include "core/compile/reduced_chains.h"
+#include "core/graph/rank_attrs.h"
 #include "core/run/refusal.h"
 
 namespace tg::cuda {
@@ -25,6 +28,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     : gpu_(gpu), stream_(stream), staging_(staging), written_(steps), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   steps_ = steps;
+  const SharedChoices choices(options.ranks.get());
   while (tasks_.size() < steps.size()) add_tasks(options), ends_.push_back(tasks_.size());
   plan_sums_left();
 }
@@ -138,7 +142,10 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
     }
     Task& t = tasks_[at];
     if (plan && kernel) t.kernel = kernel;
-    if (!t.kernel && steps_[at].op->host) {
+    if (rank_attrs_of(*steps_[at].op, steps_[at].attrs)) {
+      t.kernel = &ranks_kernel;
+      plan = plan_ranks(steps_[at], options.ranks ? NcclGroup::of(options.ranks, gpu_.ordinal) : nullptr);
+    } else if (!t.kernel && steps_[at].op->host) {
       t.kernel = &host_kernel;
       plan = plan_host(steps_[at], thrown_);
     } else if (!plan && is_of_rows(at, options)) {

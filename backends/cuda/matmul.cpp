@@ -205,13 +205,15 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     return true;
   }
   if (found.size() == 1 && !p.gelu) return true;
-  if (const auto known = known_algorithm(key, call.gpu)) {
+  const auto take_if_found = [&](const std::optional<cublasLtMatmulAlgo_t>& wanted) {
     for (const auto& r : found)
-      if (is_same_algorithm(r.algo, *known)) {
+      if (wanted && is_same_algorithm(r.algo, *wanted)) {
         take(r);
         return true;
       }
-  }
+    return false;
+  };
+  if (take_if_found(known_algorithm(key, call.gpu))) return true;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
   const bool adds = p.product.has_d && !p.bias;
@@ -233,8 +235,8 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
       if (ms < best) best = ms, ran = true, take(r);
     }
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
-    if (ran) save_algorithm(key, call.gpu, p.algo);
   }
+  take_if_found(save_algorithm(key, call.gpu, ran ? std::optional(p.algo) : std::nullopt));
   cudaGetLastError();
   return ran;
 }

@@ -183,7 +183,7 @@ std::shared_ptr<const void> plan_turned_product(const Call& call) {
     turned->need_at_least(matmul().workspace(other));
     return turned;
   }
-  if (!is_chosen) save_choice(key, call.gpu, *(is_chosen = is_faster(*turned, call)));
+  if (!is_chosen) is_chosen = save_choice(key, call.gpu, is_faster(*turned, call));
   return *is_chosen ? turned : nullptr;
 }
 

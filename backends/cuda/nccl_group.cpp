@@ -1,0 +1,90 @@
+#include "backends/cuda/nccl.h"
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include <tilegrad/core/base/error.h>
+#include "backends/cuda/check.h"
+#include "backends/cuda/table.h"
+
+namespace tg::cuda {
+
+namespace {
+
+void check_nccl(NcclResult result, const char* what) {
+  if (result != NcclResult::success)
+    throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
+}
+
+// Where a GPU sits, which tells two of them apart whatever numbers processes have for them.
+using Place = std::array<char, 32>;
+
+void check_places(Communicator& ranks, int gpu) {
+  Place own{};
+  check(cudaDeviceGetPCIBusId(own.data(), static_cast<int>(own.size()), gpu), "the place of a GPU");
+  std::vector<Place> all;
+  ranks.share(std::as_bytes(std::span(own)), [&](std::span<const std::byte* const> shown) {
+    for (const std::byte* p : shown) std::memcpy(all.emplace_back().data(), p, sizeof(Place));
+  });
+  for (std::size_t a = 0; a < all.size(); ++a)
+    for (std::size_t b = a + 1; b < all.size(); ++b)
+      if (all[a] == all[b])
+        throw DeviceError("[ranks] ranks " + std::to_string(a) + " and " + std::to_string(b) +
+                          " have the same GPU, " + all[a].data() + ": each needs one of its own");
+}
+
+}  // namespace
+
+std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ranks, int gpu) {
+  static auto& groups = *new std::map<std::pair<const Communicator*, int>, std::weak_ptr<NcclGroup>>;
+  std::weak_ptr<NcclGroup>& known = groups[{ranks.get(), gpu}];
+  if (std::shared_ptr<NcclGroup> group = known.lock()) return group;
+  const Nccl& library = nccl();
+  check_places(*ranks, gpu);
+  NcclId id{};
+  if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number");
+  ranks->share(std::as_bytes(std::span(&id, 1)),
+               [&](std::span<const std::byte* const> shown) { std::memcpy(&id, shown[0], sizeof id); });
+  NcclComm comm = nullptr;
+  check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks");
+  const std::shared_ptr<NcclGroup> group(new NcclGroup(ranks, comm));
+  group->connect();
+  known = group;
+  return group;
+}
+
+// NCCL connects two ranks when one first sends to the other, which it cannot while a program is recorded.
+void NcclGroup::connect() const {
+  const auto bytes = static_cast<std::size_t>(2 * size());
+  const std::shared_ptr<void> memory = zeros_on_device(bytes);
+  auto* const at = static_cast<std::byte*>(memory.get());
+  begin();
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    send(at + r, 1, r, nullptr);
+    recv(at + size() + r, 1, r, nullptr);
+  }
+  end();
+  check(cudaStreamSynchronize(nullptr), "meeting the other ranks");
+}
+
+NcclGroup::~NcclGroup() {
+  nccl().comm_destroy(comm_);
+}
+
+void NcclGroup::begin() const {
+  check_nccl(nccl().group_start(), "starting an exchange");
+}
+void NcclGroup::send(const void* from, std::size_t bytes, int to, cudaStream_t stream) const {
+  if (bytes > 0) check_nccl(nccl().send(from, bytes, NcclType::bytes, to, comm_, stream), "sending");
+}
+void NcclGroup::recv(void* to, std::size_t bytes, int from, cudaStream_t stream) const {
+  if (bytes > 0) check_nccl(nccl().recv(to, bytes, NcclType::bytes, from, comm_, stream), "receiving");
+}
+void NcclGroup::end() const {
+  check_nccl(nccl().group_end(), "an exchange");
+}
+
+}  // namespace tg::cuda

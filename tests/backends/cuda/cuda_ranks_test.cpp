@@ -1,0 +1,144 @@
+// Ranks on GPUs, each on one of its own, and on emulated ones: the bits of ranks on the CPU where only data
+// travel or are added, and training with the bits of one GPU. Nothing here may touch a GPU before it forks.
+#include "tests/support/ranks_training.h"
+
+#include <cmath>
+
+#include "backends/cuda/cuda.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+// How many ranks can have a GPU each.
+int most_ranks() {
+#ifdef TG_RACE_RUNS  // emulated: in each process
+  return 4;
+#else
+  static const int count =
+      std::stoi(ask_ranks(1, [](Communicator&) { return std::to_string(cuda::device_count()); })[0]);
+  return count;
+#endif
+}
+
+Device own_gpu([[maybe_unused]] const Communicator& ranks) {
+#ifdef TG_RACE_RUNS
+  return Device::cuda(0);
+#else
+  return Device::cuda(ranks.rank());
+#endif
+}
+
+#define NEEDS_GPUS(n) \
+  if (most_ranks() < (n)) GTEST_SKIP() << "needs " << (n) << " GPUs"
+
+std::string bytes_of(const std::vector<Array>& arrays) {
+  std::string s;
+  for (const Array& a : arrays) append(s, a.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype()));
+  return s;
+}
+
+// The results of every op on lists of small and of large tensors.
+std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
+  const int n = ranks.size();
+  Graph g;
+  const Tensor small = g.input("small", {4 * n, 3}, dtype), large = g.input("large", {n, 20011}, dtype),
+               column = g.input("column", {5, 2 * n}, dtype);
+  std::vector<Tensor> results;
+  const auto add = [&](const TensorList& ys) { results.insert(results.end(), ys.begin(), ys.end()); };
+  const TensorList xs{small, large};
+  add(sum_ranks(xs, n));
+  add(sum_ranks(xs, n, {.wide = true}));
+  add(scatter_sum(xs, n));
+  add(scatter_sum({column}, n, 1, {.wide = true}));
+  add(gather_ranks(xs, n));
+  add(exchange_ranks(xs, n));
+  add(shift_ranks(xs, n, 1));
+  add(shift_ranks(xs, n, -1));
+  add(own_piece(xs, n));
+  add(sum_ranks({small * 2}, n));  // in place
+  std::vector<Feed> feeds;
+  for (const Tensor& x : {small, large, column}) {
+    Array a(x.shape(), dtype);
+    const HostView view{dtype, x.shape(), a.raw()};
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+      view.set(i, std::sin(1.0 + 17.0 * ranks.rank() + 0.37 * static_cast<double>(i)));
+    feeds.emplace_back(x, a);
+  }
+  return bytes_of(eval(results, feeds,
+                       {.device = on_gpu ? own_gpu(ranks) : Device::cpu(),
+                        .threads = 1,
+                        .ranks = {std::shared_ptr<void>(), &ranks}}));
+}
+
+TEST(CudaRanks, OpsHaveTheBitsOfTheCpu) {
+  for (int n : {2, 3, 4}) {
+    if (n > most_ranks()) continue;
+    for (DType dtype : {f32, bf16, f16, f64}) {
+      const auto cpu = ask_ranks(n, [&](Communicator& ranks) { return exchanged(ranks, dtype, false); });
+      const auto gpu = ask_ranks(
+          n, [&](Communicator& ranks) { return exchanged(ranks, dtype, true); }, 120);
+      for (int r = 0; r < n; ++r) {
+        EXPECT_GT(cpu[static_cast<std::size_t>(r)].size(), 1000u);
+        EXPECT_TRUE(gpu[static_cast<std::size_t>(r)] == cpu[static_cast<std::size_t>(r)])
+            << name_of(dtype) << ", rank " << r << " of " << n;
+      }
+    }
+  }
+  NEEDS_GPUS(2);
+}
+
+// Of one rank the ops copy, or convert.
+TEST(CudaRanks, AGroupOfOne) {
+  NEEDS_GPUS(1);
+  ask_ranks(1, [](Communicator& ranks) {
+    Graph g;
+    const Tensor x = g.input("x", {6, 4}, f32);
+    std::vector<Tensor> results;
+    for (const char* name :
+         {"sum_ranks", "gather_ranks", "scatter_sum", "exchange_ranks", "shift_ranks", "own_piece"}) {
+      const Op* op = find_op(name);
+      results.push_back(op->samples()[0].call(std::vector<Tensor>{x})[0]);
+    }
+    Array a({6, 4}, f32);
+    for (int i = 0; i < 24; ++i) HostView{f32, {6, 4}, a.raw()}.set(i, i);
+    for (const Array& y : eval(results, {{x, a}}, {.device = own_gpu(ranks)})) EXPECT_TRUE(y.same_bits(a));
+    return std::string();
+  });
+}
+
+void expect_bits_of_one(const How& how) {
+  NEEDS_GPUS(2);
+  const auto run = [&](Communicator& ranks) { return trained(ranks, how, own_gpu(ranks)); };
+  const std::string one = ask_ranks(1, run, 300)[0];
+  ASSERT_GT(one.size(), 1000u);
+  for (int n : {2, 4}) {
+    if (n > most_ranks()) continue;
+    const std::vector<std::string> all = ask_ranks(n, run, 300);
+    for (std::size_t r = 0; r < all.size(); ++r) EXPECT_TRUE(all[r] == one) << "rank " << r << " of " << n;
+  }
+}
+
+TEST(CudaRanks, TrainingHasTheBitsOfOneGpu) {
+  expect_bits_of_one({"f32", nn::Precision::full, "adamw", 0.1, 0, micro_batches, 4});
+}
+TEST(CudaRanks, TrainingInBf16HasTheBitsOfOneGpu) {
+  expect_bits_of_one({"bf16", nn::Precision::bf16, "adamw", 0, 0, micro_batches, 4});
+}
+
+#ifndef TG_RACE_RUNS  // each emulated GPU is another one
+TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
+  NEEDS_GPUS(1);
+  const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {
+    Graph g;
+    const Tensor x = g.input("x", {4}, f32);
+    eval(sum_ranks({x}, 2)[0], {{x, Array({4}, f32)}},
+         {.device = Device::cuda(0), .ranks = {std::shared_ptr<void>(), &ranks}});
+    return std::string();
+  });
+  EXPECT_NE(results[0].text.find("ranks 0 and 1 have the same GPU"), std::string::npos) << results[0].text;
+}
+#endif
+
+}  // namespace
