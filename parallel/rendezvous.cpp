@@ -42,8 +42,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::uint64_t join_magic = 0x6e696f6a206774;  // "tg join"
 constexpr std::uint32_t join_version = 1;
-constexpr Milliseconds first_report{5'000}, later_reports{10'000}, patience_with_strangers{5'000},
-    patience_with_latecomers{1'000};
+constexpr Milliseconds patience_with_strangers{5'000}, patience_with_latecomers{1'000};
 
 // What a rank sends to rank 0, once. Both messages are one packet of SOCK_SEQPACKET.
 struct Join {
@@ -161,7 +160,7 @@ class Host {
 
   void await_all() {
     const Clock::time_point start = Clock::now(), end = start + options_.join_timeout;
-    Clock::time_point report = start + first_report;
+    Clock::time_point report = start + options_.join_timeout / 24;
     while (joined_.size() + 1 < static_cast<std::size_t>(world_.size)) {
       if (Clock::now() >= end) {
         is_late_ = true;
@@ -169,7 +168,7 @@ class Host {
                        here());
       }
       if (Clock::now() >= report) {
-        report += later_reports;
+        report += options_.join_timeout / 12;
         if (options_.report) options_.report("[ranks] waiting for " + absent() + here());
       }
       wait(std::min(report, end));

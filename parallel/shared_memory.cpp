@@ -64,7 +64,11 @@ void relax() {
 // An open file of that size which no other process can find by a name, and which cannot get another size.
 int unnamed_file([[maybe_unused]] std::size_t bytes) {
 #if defined(__linux__)
-  FileDescriptor file(memfd_create("tilegrad ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // MFD_NOEXEC_SEAL, which some systems insist on; Linux knows it from 6.3 on.
+  constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING, not_executable = 8;
+  int memory = memfd_create("tilegrad ranks", flags | not_executable);
+  if (memory < 0 && errno == EINVAL) memory = memfd_create("tilegrad ranks", flags);
+  FileDescriptor file(memory);
   if (file.fd < 0 || ftruncate(file.fd, static_cast<off_t>(bytes)) != 0 ||
       fcntl(file.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     fail(std::string("cannot make shared memory: ") + std::strerror(errno));

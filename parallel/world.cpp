@@ -37,7 +37,8 @@ class Variables {
   bool has(const std::string& name) const { return get_(name).has_value(); }
   bool has_any() const {
     // srun's are also set in a batch script, which is one process, and in what it starts without srun.
-    if (of_.name == "srun") return has("SLURM_STEP_ID");
+    // MPICH's mpiexec starts one process of its own on each host by srun.
+    if (of_.name == "srun") return has("SLURM_STEP_ID") && !has("MPI_LOCALRANKID");
     return has(of_.rank) || has(of_.size) || has(of_.local_rank) || has(of_.local_size);
   }
 

@@ -25,7 +25,8 @@ struct World {
 // The launcher is the first of these of whose variables one is set; then all must be:
 //   tools/launch, torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   Open MPI                OMPI_COMM_WORLD_RANK, …_SIZE, …_LOCAL_RANK, …_LOCAL_SIZE
-//   srun                    if SLURM_STEP_ID is set: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and
+//   srun                    if SLURM_STEP_ID is set and MPI_LOCALRANKID is not: SLURM_PROCID, SLURM_NTASKS,
+//   SLURM_LOCALID and
 //                           SLURM_STEP_TASKS_PER_NODE (the others are also set in a batch script)
 //   MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 // Without any, the world is one rank. TG_JOB is the job where it is set. Throws WorldError; also if the ranks

@@ -46,6 +46,19 @@ TEST(Rendezvous, SaysWhichRanksDoNotCome) {
   EXPECT_EQ(joined({1, 2}, 3), "lost: [ranks] rank 0 did not come in 0.6 s");
 }
 
+TEST(Rendezvous, ReportsWhomRankZeroWaitsFor) {
+  const auto results = ask(2, [](int rank) {
+    std::string lines;
+    if (rank == 1) nap(milliseconds(400));
+    parallel::join(world_of(rank, 2), {.join_timeout = milliseconds(4800),
+                                       .report = [&](const std::string& line) { lines += line + "\n"; }});
+    return lines;
+  });
+  EXPECT_EQ(results[0].text,
+            "[ranks] waiting for rank 1 (1 of 2 are here)\n");  // after 200 ms, then after 600
+  EXPECT_EQ(results[1].text, "");
+}
+
 TEST(Rendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
   for (const int other : {1, 2}) {  // before the third rank comes, and after it
     const auto results = ask(3, [&](int rank) {
