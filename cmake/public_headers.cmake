@@ -96,7 +96,6 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/sgd.h
     nn/training/largest_batch.h
     nn/training/perplexity.h
-    nn/training/gradient_tree.h
     nn/training/training.h
     ops/ceilings.h
     ops/flash_attn.h

@@ -34,6 +34,8 @@ std::vector<OutSpec> infer_list(std::span<const Operand> in, const Attrs& attrs,
     if (divides && shape[0] % a.ranks != 0)
       throw ShapeError("the size of the axis, " + std::to_string(shape[0]) + ", is not a multiple of " +
                        std::to_string(a.ranks) + " ranks");
+    if (sizes == Sizes::times_ranks && shape[0] > max_elements / a.ranks)
+      throw ShapeError("more than 2^53 elements on " + std::to_string(a.ranks) + " ranks");
     if (sizes == Sizes::times_ranks) shape[0] *= a.ranks;
     if (sizes == Sizes::divided) shape[0] /= a.ranks;
     out.push_back({adds && a.wide ? compute_type(x.dtype) : x.dtype, row_major(shape)});
@@ -68,7 +70,7 @@ Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::i
               std::source_location where) {
   if (xs.empty()) throw Error(in_context("[" + op.name + "] got no tensors, expected at least one", where));
   Tensors front;
-  for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
+  for (const Tensor& x : xs) front.push_back(contiguous(axis == 0 ? x : transpose({x, where}, 0, axis)));
   Tensors ys = recorded(op, front, attrs, where);
   if (axis != 0)
     for (Tensor& y : ys) y = transpose({y, where}, 0, axis);

@@ -1,7 +1,11 @@
 // For tools that several ranks can run together: joining them, and how they end.
 #pragma once
 
+#include <cstdlib>
+#include <cstring>
+
 #include <tilegrad/parallel/group.h>
+#include <tilegrad/parallel/world.h>
 #include "tools/run_tool.h"
 
 namespace tg {
@@ -9,6 +13,18 @@ namespace tg {
 inline void wait_for_all(Communicator& ranks) {
   const std::byte nothing{};
   ranks.share({&nothing, 1}, [](auto) {});
+}
+
+// The device of a rank for --backend: of several ranks on GPUs, each has the one of its number on its host.
+inline std::string own_gpu(const std::string& backend, int ranks) {
+  if (ranks == 1 || !backend.starts_with("cuda")) return backend;
+  if (backend != "cuda")
+    throw parallel::WorldError("[ranks] --backend " + backend + " names one GPU, but there are " +
+                               std::to_string(ranks) + " ranks: expected cuda, of which each takes its own");
+  // A launcher may show each rank its own GPU only.
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool is_alone = visible && *visible && !std::strchr(visible, ',');
+  return "cuda:" + std::to_string(is_alone ? 0 : parallel::world().local_rank);
 }
 
 // run_tool of f(join). join() meets the other ranks, once the command line is read; what the first rank alone
@@ -20,7 +36,7 @@ int run_as_rank(const char* tool, F&& f) {
   return run_tool(tool, [&]() -> int {
     try {
       return f([&] {
-        group = parallel::join(parallel::world(), {.end_after = std::chrono::seconds(8)});
+        group = parallel::join(parallel::world(), {.end_after = std::chrono::seconds(5)});
         if (group->communicator().rank() > 0 && !std::freopen("/dev/null", "w", stdout))
           throw Error("[ranks] /dev/null cannot be opened");
         return group;

@@ -433,10 +433,8 @@ int main(int argc, char** argv) {
     if (o.from.empty()) {
       if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     }
-    if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
+    if (const std::string mistake = take_device(own_gpu(o.backend, ranks), o.device); !mistake.empty())
       return args.fail(mistake);
-    if (ranks > 1 && o.device.kind != Device::cpu_kind)
-      return args.fail("--backend " + o.backend + ": several ranks train on the CPU only");
     if (ranks > 1 && (o.profile > 0 || o.trap_nan))
       return args.fail("--profile and --trap-nan are for one rank, not " + std::to_string(ranks));
     if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())

@@ -1,4 +1,4 @@
-#include <tilegrad/nn/training/gradient_tree.h>
+#include "nn/training/gradient_tree.h"
 
 #include <bit>
 

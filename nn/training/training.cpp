@@ -10,6 +10,7 @@
 #include "core/base/alignment.h"
 #include "core/compile/budget.h"
 #include "core/run/arena_use.h"
+#include "nn/training/gradient_tree.h"
 #include "nn/training/targets.h"
 
 namespace tg::train {
@@ -212,9 +213,10 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
   std::vector<std::string> names;
   for (const Parameter& p : optimizer.parameters()) names.push_back(p.name());
   names.push_back("loss");
-  parts_ = std::make_unique<Parts>(GradientTree(z, names, own_batches(), optimizer.parameters()[0].device()));
+  parts_ = std::make_unique<Parts>();
+  parts_->sums = std::make_shared<GradientTree>(z, names, own_batches(), optimizer.parameters()[0].device());
   parts_->state_bytes = bytes_of_all(optimizer.state());
-  update_by(optimizer, parts_->sums.sums(parts_->graph));
+  update_by(optimizer, parts_->sums->sums(parts_->graph));
   // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
   const std::size_t budget = std::exchange(options.memory_budget, 0);
   ProgramOptions batch = options;
@@ -223,11 +225,12 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
     planned.plan_only = true;
     const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
     ArenaUse(*options.arena).expect(update.arena, update.workspace);
-    const std::size_t others = parts_->state_bytes + own_bytes(update);
+    const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();  // leaves are its parameters
+    const std::size_t others = parts_->state_bytes + held + own_bytes(update);
     batch.memory_budget = budget > others ? budget - others : 1;
   }
-  program_.emplace(compiled(graph_, {}, parts_->sums.leaves(), batch));
-  parts_->sums.compile(compile_options(options));
+  program_.emplace(compiled(graph_, {}, parts_->sums->leaves(), batch));
+  parts_->sums->compile(compile_options(options));
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
   if (budget > 0 && memory().peak() > budget)
     throw OutOfMemory("[training] the update of the parameters needs " + bytes_text(memory().peak()) +
@@ -259,7 +262,7 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     if (!parts_) feeds.push_back(rate);
     program_->set_step(step * accumulate_ + batch);
     program_->run(feeds);
-    if (i + 1 < own) parts_->sums.add(i);
+    if (i + 1 < own) parts_->sums->add(i);
   }
   if (!parts_) return program_->fetch_later(results_);
   parts_->program->run({rate});
@@ -280,7 +283,7 @@ std::size_t TrainingProgram::batch_size(const std::vector<std::int32_t>& tokens,
 std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tokens,
                                             const std::vector<std::int32_t>& targets, std::int64_t step) {
   if (ranks_) throw Error("[training] the first bad node is looked for on one rank only");
-  if (parts_) parts_->sums.clear();  // the sums may not be finite either, and are not looked at
+  if (parts_) parts_->sums->clear();  // the sums may not be finite either, and are not looked at
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     std::vector<Feed> feeds = feeds_of(part, tokens, targets);
     if (!parts_) feeds.emplace_back(update_.learning_rate, 1);
@@ -309,9 +312,9 @@ MemoryReport TrainingProgram::memory() const {
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
   both.workspace = std::max(both.workspace, more.workspace);
   both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
-  both.constants += parts_->sums.bytes();
+  both.constants += parts_->sums->bytes();
   // The leaves are among the parameters of the first.
-  both.parameters += parts_->state_bytes - parts_->sums.leaf_bytes();
+  both.parameters += parts_->state_bytes - parts_->sums->leaf_bytes();
   return both;
 }
 

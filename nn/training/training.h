@@ -6,9 +6,10 @@
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
-#include <tilegrad/nn/training/gradient_tree.h>
 
 namespace tg::train {
+
+class GradientTree;
 
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
@@ -96,8 +97,7 @@ class TrainingProgram {
                   const std::source_location& where);
   // Where a rank has several batches of a step: their sums, and the program that updates by them.
   struct Parts {
-    explicit Parts(GradientTree tree) : sums(std::move(tree)) {}
-    GradientTree sums;
+    std::shared_ptr<GradientTree> sums;
     std::size_t state_bytes = 0;  // of the optimizer's state
     Graph graph;
     std::optional<Program> program;

@@ -1,4 +1,5 @@
-// Every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h and ops/paged_attn.h.
+// Every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h and
+// ops/ranks.h.
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -130,6 +131,13 @@ std::vector<Call> op_calls() {
            static_cast<std::vector<AdamWResults> (*)(const std::vector<AdamWTensors>&, T, T, T,
                                                      const AdamWOptions&)>(tg::adamw)),
       OP(squared_norm),
+      OP(sum_ranks),
+      OP(spread_ranks),
+      OP(gather_ranks),
+      OP(scatter_sum),
+      OP(exchange_ranks),
+      OP(shift_ranks),
+      OP(own_piece),
       OP(matmul),
       OP(matmul_wide),
       OP(linear),

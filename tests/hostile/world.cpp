@@ -160,6 +160,10 @@ LinearCrossEntropyOptions Draw<LinearCrossEntropyOptions>::of(World& w) {
   return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w), Draw<double>::of(w), Draw<double>::of(w),
           Draw<std::int64_t>::of(w)};
 }
+RankSumOptions Draw<RankSumOptions>::of(World& w) {
+  return {.wide = Draw<bool>::of(w)};
+}
+
 RopeOptions Draw<RopeOptions>::of(World& w) {
   RopeOptions o{.interleaved = w.chance(0.5)};
   if (w.chance(0.5)) o.theta = Draw<double>::of(w);
