@@ -19,14 +19,14 @@ void check_nccl(NcclResult result, const char* what) {
 }
 
 // Where a GPU sits, which tells two of them apart whatever numbers processes have for them.
-using Place = std::array<char, 32>;
+using BusId = std::array<char, 32>;
 
 void check_places(Communicator& ranks, int gpu) {
-  Place own{};
+  BusId own{};
   check(cudaDeviceGetPCIBusId(own.data(), static_cast<int>(own.size()), gpu), "the place of a GPU");
-  std::vector<Place> all;
+  std::vector<BusId> all;
   ranks.share(std::as_bytes(std::span(own)), [&](std::span<const std::byte* const> shown) {
-    for (const std::byte* p : shown) std::memcpy(all.emplace_back().data(), p, sizeof(Place));
+    for (const std::byte* p : shown) std::memcpy(all.emplace_back().data(), p, sizeof(BusId));
   });
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b)

@@ -8,16 +8,14 @@
 namespace tg::cuda {
 
 // Σ over ranks of `count` elements of type `from`, as elements of type `to`. Those of this rank are at `own`,
-// those of the others in the workspace, from `received` on, one rank behind the other, each of count
-// elements.
+// those of the first other rank in the workspace, at `received`, and those of each further one `stride`
+// behind. Both are multiples of 16.
 struct RankSum {
   const std::byte* own;
   std::byte* out;
-  std::size_t received;  // bytes; a multiple of 16
+  std::size_t received, stride;  // bytes
   std::int64_t count;
   DType from, to;
-  // Bytes of what one rank sends, rounded up so that each begins at a multiple of 16.
-  std::size_t stride() const { return (static_cast<std::size_t>(count) * size_of(from) + 15) / 16 * 16; }
 };
 
 constexpr int most_summed_ranks = 8;

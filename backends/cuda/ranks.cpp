@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/check.h"
+#include "backends/cuda/copy_list.h"
 #include "backends/cuda/ordered_sum.h"
 #include "core/graph/rank_attrs.h"
 
@@ -15,33 +15,35 @@ namespace {
 
 using Bytes = std::size_t;
 
-// What one rank sends to another, as offsets from a base that is known when the program is recorded.
 struct Message {
-  std::byte* at;  // null: in the workspace
-  Bytes offset, bytes;
+  Place at;
+  Bytes bytes;
   int peer;
-  std::byte* in(std::byte* workspace) const { return (at ? at : workspace) + offset; }
+  bool operator==(const Message& m) const {
+    return at.at == m.at.at && at.offset == m.at.offset && bytes == m.bytes;
+  }
 };
 
-// Messages that are on their way together.
+// Messages that are on their way together. NCCL takes microseconds for each, so those of a list of tensors to
+// the same rank are packed into one.
 struct Exchange {
   std::vector<Message> sent, received;
+  std::vector<PieceCopy> packed, unpacked;  // before and after it
+  std::shared_ptr<const void> pack, unpack;
 };
 
-struct LocalCopy {
-  std::byte *to, *from;
-  Bytes bytes;
-};
-
-// Exchanges, sums and copies, in this order; then what all are to have of the sums.
+// An exchange, copies and sums, and where a rank's sum is only a piece, another exchange.
 struct RanksPlan {
   std::shared_ptr<NcclGroup> group;
   Exchange first, second;
-  std::vector<LocalCopy> copies;
   std::vector<RankSum> summed;
   std::shared_ptr<const void> sums;
   Bytes workspace = 0;
 };
+
+Bytes aligned(Bytes n) {
+  return (n + 15) / 16 * 16;
+}
 
 class RanksPlanner {
  public:
@@ -55,6 +57,12 @@ class RanksPlanner {
     if (ranks_ > most_summed_ranks && !plan_.summed.empty())
       throw DeviceError("sums over " + std::to_string(ranks_) + " GPUs: at most " +
                         std::to_string(most_summed_ranks) + " are supported");
+    pack_sent(plan_.first);
+    plan_.summed.empty() ? pack_received(plan_.first) : receive_for_sums();
+    pack_sent(plan_.second);
+    pack_received(plan_.second);
+    for (Exchange* e : {&plan_.first, &plan_.second})
+      e->pack = plan_copy_list(e->packed), e->unpack = plan_copy_list(e->unpacked);
     plan_.sums = plan_ordered_sum(plan_.summed);
   }
 
@@ -69,75 +77,141 @@ class RanksPlanner {
     const Bytes bytes = bytes_of(x), piece = bytes / static_cast<Bytes>(ranks_);
     if (op == &sum_ranks_op) return add_sum(x, y);
     if (op == &scatter_sum_op) return add_scatter(x, y);
-    if (op == &own_piece_op) return copy(y.data, x.data + rank_ * piece, piece);
+    if (op == &own_piece_op) return copy({x.data, static_cast<Bytes>(rank_) * piece}, {y.data, 0}, piece);
     if (op == &shift_ranks_op) {
       const int n = ranks_, from = ((rank_ - attrs_.shift) % n + n) % n,
                 to = ((rank_ + attrs_.shift) % n + n) % n;
-      if (from == rank_) return copy(y.data, x.data, bytes);
-      plan_.first.sent.push_back({x.data, 0, bytes, to});
-      plan_.first.received.push_back({y.data, 0, bytes, from});
-      return;
+      if (from == rank_) return copy({x.data, 0}, {y.data, 0}, bytes);
+      send({x.data, 0}, bytes, to);
+      return receive({y.data, 0}, bytes, from);
     }
     const bool gathers = op == &gather_ranks_op;  // else exchange_ranks: the piece of each rank
     const Bytes each = gathers ? bytes : piece;
     for (int r = 0; r < ranks_; ++r) {
-      const Bytes from = gathers ? 0 : static_cast<Bytes>(r) * piece, to = static_cast<Bytes>(r) * each;
-      if (r == rank_) {
-        copy(y.data + to, x.data + from, each);
-      } else {
-        plan_.first.sent.push_back({x.data, from, each, r});
-        plan_.first.received.push_back({y.data, to, each, r});
-      }
+      const Place from{x.data, gathers ? 0 : static_cast<Bytes>(r) * piece},
+          to{y.data, static_cast<Bytes>(r) * each};
+      if (r == rank_)
+        copy(from, to, each);
+      else
+        send(from, each, r), receive(to, each, r);
     }
   }
 
-  void copy(std::byte* to, std::byte* from, Bytes bytes) {
-    if (bytes > 0 && to != from) plan_.copies.push_back({to, from, bytes});
+  void send(Place from, Bytes bytes, int to) {
+    if (bytes > 0) plan_.first.sent.push_back({from, bytes, to});
+  }
+  void receive(Place to, Bytes bytes, int from) {
+    if (bytes > 0) plan_.first.received.push_back({to, bytes, from});
+  }
+  void copy(Place from, Place to, Bytes bytes) {
+    if (bytes > 0) plan_.first.packed.push_back({from, to, bytes});
   }
 
-  // Room in the workspace for `count` elements of each other rank, which are asked for, and their sum.
-  void sum(const Arg& x, Bytes first, std::int64_t count, std::byte* out, DType to) {
-    const RankSum s{x.data + first * size_of(x.dtype), out, plan_.workspace, count, x.dtype, to};
-    int place = 0;
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank_)
-        plan_.first.received.push_back({nullptr, s.received + static_cast<Bytes>(place++) * s.stride(),
-                                        static_cast<Bytes>(count) * size_of(x.dtype), r});
-    plan_.workspace += static_cast<Bytes>(ranks_ - 1) * s.stride();
-    plan_.summed.push_back(s);
-  }
-
-  // Few elements go whole to all ranks, each of which adds all. Of many, a rank adds a piece, and the pieces
-  // then go to all.
+  // Few elements go whole to all ranks, each of which adds all; so do all between two ranks, for then the
+  // sums, which may be twice as wide, need not travel. Else a rank adds a piece, and the sums of pieces go to
+  // all.
   void add_sum(const Arg& x, const Arg& y) {
     constexpr std::int64_t few = 1 << 14, granule = 64;
     const std::int64_t n = x.layout.numel();
-    const Bytes size = size_of(x.dtype);
-    if (n <= few || ranks_ == 1) {
+    const Bytes size = size_of(x.dtype), result = size_of(y.dtype);
+    if (n <= few || ranks_ <= 2) {
       for (int r = 0; r < ranks_; ++r)
-        if (r != rank_) plan_.first.sent.push_back({x.data, 0, static_cast<Bytes>(n) * size, r});
+        if (r != rank_) send({x.data, 0}, static_cast<Bytes>(n) * size, r);
       return sum(x, 0, n, y.data, y.dtype);
     }
     const std::int64_t piece = ((n - 1) / ranks_ / granule + 1) * granule;
     const auto begin = [&](int r) { return std::min<std::int64_t>(n, r * piece); };
-    const auto count = [&](int r) { return begin(r + 1) - begin(r); };
-    const Bytes result = size_of(y.dtype), own = static_cast<Bytes>(begin(rank_));
+    const auto count = [&](int r) { return static_cast<Bytes>(begin(r + 1) - begin(r)); };
+    const Bytes own = static_cast<Bytes>(begin(rank_));
     for (int r = 0; r < ranks_; ++r) {
       if (r == rank_) continue;
       const Bytes of_peer = static_cast<Bytes>(begin(r));
-      plan_.first.sent.push_back({x.data, of_peer * size, static_cast<Bytes>(count(r)) * size, r});
-      plan_.second.sent.push_back({y.data, own * result, static_cast<Bytes>(count(rank_)) * result, r});
-      plan_.second.received.push_back({y.data, of_peer * result, static_cast<Bytes>(count(r)) * result, r});
+      send({x.data, of_peer * size}, count(r) * size, r);
+      if (count(rank_) > 0) plan_.second.sent.push_back({{y.data, own * result}, count(rank_) * result, r});
+      if (count(r) > 0) plan_.second.received.push_back({{y.data, of_peer * result}, count(r) * result, r});
     }
-    sum(x, own, count(rank_), y.data + own * result, y.dtype);
+    sum(x, own, begin(rank_ + 1) - begin(rank_), y.data + own * result, y.dtype);
   }
 
   void add_scatter(const Arg& x, const Arg& y) {
     const std::int64_t piece = y.layout.numel();
     const Bytes bytes = static_cast<Bytes>(piece) * size_of(x.dtype);
     for (int r = 0; r < ranks_; ++r)
-      if (r != rank_) plan_.first.sent.push_back({x.data, static_cast<Bytes>(r) * bytes, bytes, r});
+      if (r != rank_) send({x.data, static_cast<Bytes>(r) * bytes}, bytes, r);
     sum(x, static_cast<Bytes>(rank_ * piece), piece, y.data, y.dtype);
+  }
+
+  void sum(const Arg& x, Bytes first, std::int64_t count, std::byte* out, DType to) {
+    if (count > 0) plan_.summed.push_back({x.data + first * size_of(x.dtype), out, 0, 0, count, x.dtype, to});
+  }
+
+  // What the other ranks send lies as they packed it, one behind the other.
+  void receive_for_sums() {
+    Bytes all = 0, last = 0;
+    for (RankSum& s : plan_.summed) {
+      s.received = plan_.workspace + all;
+      last = static_cast<Bytes>(s.count) * size_of(s.from);
+      all += aligned(last);
+    }
+    for (RankSum& s : plan_.summed) s.stride = all;
+    // A single message is not packed, and ends where the tensor does.
+    const Bytes sent = plan_.summed.size() == 1 ? last : all;
+    for (int r = 0; r < ranks_; ++r)
+      if (r != rank_) {
+        receive({nullptr, plan_.workspace}, sent, r);
+        plan_.workspace += all;
+      }
+  }
+
+  std::vector<Message> taken(std::vector<Message>& from, int peer) {
+    std::vector<Message> own;
+    std::ranges::copy_if(from, std::back_inserter(own), [&](const Message& m) { return m.peer == peer; });
+    std::erase_if(from, [&](const Message& m) { return m.peer == peer; });
+    return own;
+  }
+  // Room in the workspace for these messages in one: each begins at a multiple of 16.
+  template <class F>
+  Message one_of(const std::vector<Message>& messages, F add) {
+    const Message whole{{nullptr, plan_.workspace}, 0, messages[0].peer};
+    Bytes bytes = 0;
+    for (const Message& m : messages) {
+      add(m, Place{nullptr, plan_.workspace + bytes});
+      bytes += aligned(m.bytes);
+    }
+    plan_.workspace += bytes;
+    return {whole.at, bytes, whole.peer};
+  }
+
+  void pack_sent(Exchange& e) {
+    std::vector<Message> before, sent;  // of the peer before, and in what it was packed
+    for (int r = 0; r < ranks_; ++r) {
+      const std::vector<Message> own = taken(e.sent, r);
+      if (own.size() < 2) {
+        sent.insert(sent.end(), own.begin(), own.end());
+      } else if (own == before) {  // the same to all
+        sent.push_back({sent.back().at, sent.back().bytes, r});
+      } else {
+        sent.push_back(one_of(own, [&](const Message& m, Place to) {
+          e.packed.push_back({m.at, to, m.bytes});
+        }));
+        before = own;
+      }
+    }
+    e.sent = sent;
+  }
+
+  void pack_received(Exchange& e) {
+    std::vector<Message> received;
+    for (int r = 0; r < ranks_; ++r) {
+      const std::vector<Message> own = taken(e.received, r);
+      if (own.size() < 2)
+        received.insert(received.end(), own.begin(), own.end());
+      else
+        received.push_back(one_of(own, [&](const Message& m, Place from) {
+          e.unpacked.push_back({from, m.at, m.bytes});
+        }));
+    }
+    e.received = received;
   }
 
   const Step& step_;
@@ -146,21 +220,22 @@ class RanksPlanner {
   RanksPlan plan_;
 };
 
-void run_exchange(const Exchange& e, const NcclGroup& group, const Stream& s) {
-  if (e.sent.empty() && e.received.empty()) return;
-  group.begin();
-  for (const Message& m : e.sent) group.send(m.in(s.workspace), m.bytes, m.peer, s.stream);
-  for (const Message& m : e.received) group.recv(m.in(s.workspace), m.bytes, m.peer, s.stream);
-  group.end();
+void run_exchange(const Exchange& e, const NcclGroup* group, const Stream& s) {
+  launch_copy_list(s, e.pack.get());
+  if (!e.sent.empty() || !e.received.empty()) {
+    group->begin();
+    for (const Message& m : e.sent) group->send(m.at.in(s.workspace), m.bytes, m.peer, s.stream);
+    for (const Message& m : e.received) group->recv(m.at.in(s.workspace), m.bytes, m.peer, s.stream);
+    group->end();
+  }
+  launch_copy_list(s, e.unpack.get());
 }
 
 void launch_ranks(const Stream& s, const Call& c) {
   const auto& p = *static_cast<const RanksPlan*>(c.plan);
-  if (p.group) run_exchange(p.first, *p.group, s);
-  for (const LocalCopy& k : p.copies)
-    check(cudaMemcpyAsync(k.to, k.from, k.bytes, cudaMemcpyDeviceToDevice, s.stream), "a copy on the GPU");
+  run_exchange(p.first, p.group.get(), s);
   launch_ordered_sum(s, p.sums.get(), p.group ? p.group->rank() : 0, p.group ? p.group->size() : 1);
-  if (p.group) run_exchange(p.second, *p.group, s);
+  run_exchange(p.second, p.group.get(), s);
 }
 
 std::size_t ranks_workspace(const Call& c) {

@@ -102,7 +102,7 @@ std::shared_ptr<const void> plan_ordered_sum(const std::vector<RankSum>& sums) {
   for (const RankSum& s : sums) {
     add_chunks(chunks, tensors.size(), s.count);
     tensors.push_back(
-        {s.own, s.out, static_cast<i64>(s.received), static_cast<i64>(s.stride()), s.count, s.from, s.to});
+        {s.own, s.out, static_cast<i64>(s.received), static_cast<i64>(s.stride), s.count, s.from, s.to});
   }
   return std::make_shared<OrderedSumPlan>(
       OrderedSumPlan{on_device(tensors), on_device(chunks), chunks.size()});
