@@ -15,6 +15,6 @@
   X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
   X(adamw) X(squared_norm) \
-  X(matmul) \
+  X(matmul) X(matmul_in_units) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask) X(paged_attn)
 // clang-format on

@@ -133,6 +133,52 @@ TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
   }
 }
 
+// In chunks of the loss, asked for or by a budget, in products of 64 rows.
+TEST_F(CudaTraining, EndsInTheSameBitsInAnyChunksOfTheLoss) {
+  const nn::ModelConfig config{.vocabulary = 1096, .context = 40, .layers = 1, .heads = 2, .width = 32};
+  constexpr std::int64_t batch = 5, rows = batch * 40;
+  std::vector<std::int32_t> x, y;
+  for (std::int32_t i = 0; i < rows; ++i) x.push_back(i * i % 1096), y.push_back((i * i + 3) % 1096);
+  for (const nn::Precision precision :
+       {nn::Precision::bf16, nn::Precision::f16, nn::Precision::full, nn::Precision::tf32}) {
+    struct Left {
+      std::vector<Array> parameters;
+      std::int64_t chunks;
+      MemoryReport memory;
+    };
+    const auto run = [&](std::int64_t chunks, std::size_t budget) {
+      nn::Params params(1, f32, Device::cuda());
+      const nn::Model model(params, config);
+      nn::LanguageModel in_units = model;
+      in_units.loss = [model](TensorArg features, TensorArg targets, nn::LossOptions options) {
+        options.unit_rows = 64;
+        return model.loss(features, targets, options);
+      };
+      const optim::AdamW optimizer(params.all());
+      train::TrainingProgram training(
+          in_units, optimizer,
+          {.batch = batch, .precision = precision, .loss_chunks = chunks, .memory_budget = budget});
+      for (int i = 0; i < 3; ++i) training.run(x, y, 1e-2);
+      Left left{{}, 0, training.memory()};
+      for (const Step& s : training.program().steps()) left.chunks += s.op->name == "linear_cross_entropy";
+      for (const Parameter& p : params.all()) left.parameters.push_back(p.read());
+      return left;
+    };
+    const Left whole = run(0, 0);
+    EXPECT_EQ(whole.chunks, 1);
+    const std::size_t logits = rows * 1096 * (precision == nn::Precision::bf16 ? 2 : 4);
+    for (const auto& [chunks, budget] : {std::pair{2, std::size_t{0}},
+                                         {3, std::size_t{0}},
+                                         {0, whole.memory.peak() - logits / 3}}) {
+      const Left left = run(chunks, budget);
+      EXPECT_GT(left.chunks, 1);
+      for (std::size_t i = 0; i < whole.parameters.size(); ++i)
+        EXPECT_TRUE(left.parameters[i].same_bits(whole.parameters[i]))
+            << "precision " << static_cast<int>(precision) << ", " << left.chunks << " chunks, parameter " << i;
+    }
+  }
+}
+
 TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
   SmallGpt gpu(on_gpu()), host;
   gpu.losses(3, learning_rate);
