@@ -93,7 +93,7 @@ Tensors head_gradient(const Backprop& g) {
   if (g.needed[0]) z[0] = cast(product_of_rows(G, transpose(w, 0, 1), unit) * f, x.dtype());
   if (g.needed[1]) {
     const Tensor scaled = cast(x * f, x.dtype());
-    z[1] = unit > 0 ? cast(weight_gradient(w, scaled, G, {}, unit), w.dtype())
+    z[1] = unit > 0             ? cast(weight_gradient(w, scaled, G, {}, unit), w.dtype())
            : is_column_major(w) ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
                                 : matmul(transpose(scaled, 0, 1), G);
   }
@@ -165,19 +165,20 @@ std::vector<Sample> head_samples() {
   const auto call = [](LinearCrossEntropyOptions o) {
     return [o](std::span<const Tensor> x) { return Tensors{linear_cross_entropy(x[0], x[1], x[2], o)}; };
   };
-  return {{"mean", {{{2, 3, 4}}, {{4, 7}}, {{2, 3}, seven_classes, i64}}, call({})},
-          {"ignore and smooth",
-           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i32}},
-           call({.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})},
-          {"z-loss",
-           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
-           call({.reduction = Reduction::sum, .z_loss = 0.05})},
-          {"in chunks",
-           {{{133, 4}}, {{4, 7}}, {{133}, seven_classes, i64}},
-           call({.ignore_index = 2, .label_smoothing = 0.1, .z_loss = 0.05, .chunk_rows = 2, .unit_rows = 1})},
-          {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
-             return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
-           }}};
+  return {
+      {"mean", {{{2, 3, 4}}, {{4, 7}}, {{2, 3}, seven_classes, i64}}, call({})},
+      {"ignore and smooth",
+       {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i32}},
+       call({.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})},
+      {"z-loss",
+       {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
+       call({.reduction = Reduction::sum, .z_loss = 0.05})},
+      {"in chunks",
+       {{{133, 4}}, {{4, 7}}, {{133}, seven_classes, i64}},
+       call({.ignore_index = 2, .label_smoothing = 0.1, .z_loss = 0.05, .chunk_rows = 2, .unit_rows = 1})},
+      {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
+         return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
+       }}};
 }
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
@@ -189,7 +190,8 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
 std::int64_t linear_cross_entropy_unit(std::int64_t classes) {
   if (classes < 1) throw Error("[linear_cross_entropy] " + std::to_string(classes) + " classes");
   constexpr std::uint64_t logits = 1 << 25, least = 4096;
-  return static_cast<std::int64_t>(std::bit_ceil(std::max(least, logits / static_cast<std::uint64_t>(classes))));
+  return static_cast<std::int64_t>(
+      std::bit_ceil(std::max(least, logits / static_cast<std::uint64_t>(classes))));
 }
 
 extern const Op linear_cross_entropy_op{
@@ -230,9 +232,9 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   std::int64_t chunk = 0;
   // What does not fit is recorded whole: that throws, and shows the caller's shapes.
   if (fits(rows.shape(), w.tensor().shape(), t.shape())) {
-    const std::int64_t asked = o.unit_rows > 0 ? std::min(o.unit_rows, n)
-                                               : linear_cross_entropy_unit(std::max<std::int64_t>(
-                                                     1, w.tensor().size(1))),
+    const std::int64_t asked = o.unit_rows > 0
+                                   ? std::min(o.unit_rows, n)
+                                   : linear_cross_entropy_unit(std::max<std::int64_t>(1, w.tensor().size(1))),
                        unit = rounded_up(asked, least_unit);
     if (n >= 2 * unit) attrs.unit = unit;
     if (n >= 2 * unit && o.chunk_rows > 0) chunk = std::max(o.chunk_rows / unit, std::int64_t{1}) * unit;

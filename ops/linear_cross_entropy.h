@@ -17,11 +17,12 @@ struct LinearCrossEntropyOptions {
   // than a unit more than the others at most. Losses and gradients have the same bits in any chunks and
   // without.
   std::int64_t chunk_rows = 0;
-  // What gives them these bits: where there are two units or more, products of rows are made of units, and the
-  // gradient of w is the sum of the units' products, one added after the other, in f32 for half types, and
-  // rounded once. (On Hopper in bf16 and f16 one kernel has the same additions however rows are cut.) Smaller
-  // units make smaller chunks possible; each costs a pass over the gradient of w elsewhere. It is rounded up
-  // to a multiple of 64; 0: linear_cross_entropy_unit() of the classes. Other units, other last bits.
+  // What gives them these bits: where there are two units or more, products of rows are made of units, and
+  // the gradient of w is the sum of the units' products, one added after the other, in f32 for half types,
+  // and rounded once. (On Hopper in bf16 and f16 one kernel has the same additions however rows are cut.)
+  // Smaller units make smaller chunks possible; each costs a pass over the gradient of w elsewhere. It is
+  // rounded up to a multiple of 64; 0: linear_cross_entropy_unit() of the classes. Other units, other last
+  // bits.
   std::int64_t unit_rows = 0;
 };
 

@@ -65,7 +65,8 @@ Tensors decompose_product(std::span<const Tensor> in, const Attrs& attrs) {
 extern const Op matmul_in_units_op{
     .name = "matmul_in_units",
     .doc =
-        "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in any "
+        "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "
+        "any "
         "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
     .infer = infer_product,
     .decompose = decompose_product,

@@ -1,6 +1,6 @@
 // Products that are cut into units, so that a product of some of the units has the bits that it has in the
-// product of all: rows of a·b in units of rows, sums over k in units of k. linear_cross_entropy has its chunks
-// from it. Not for users: a graph has these products where an op says so.
+// product of all: rows of a·b in units of rows, sums over k in units of k. linear_cross_entropy has its
+// chunks from it. Not for users: a graph has these products where an op says so.
 #pragma once
 
 #include <vector>

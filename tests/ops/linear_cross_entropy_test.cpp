@@ -70,8 +70,8 @@ std::int64_t count(const Graph& g, std::string_view op) {
   return std::ranges::count_if(g.nodes(), [&](const Node& n) { return n.op->name == op; });
 }
 
-// Losses, the gradients of x and w, in chunks of one unit, of two, of rows that are no unit, and whole: as many
-// chunks as that makes, and the same bits. 607 rows are eight units of 64 and one of 95.
+// Losses, the gradients of x and w, in chunks of one unit, of two, of rows that are no unit, and whole: as
+// many chunks as that makes, and the same bits. 607 rows are eight units of 64 and one of 95.
 TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
   const std::int64_t n = 607, c = 40, V = 300;
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{0, 1},   {1, 9},   {64, 9},  {128, 5},
@@ -102,9 +102,8 @@ TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
           const auto v =
               eval(results, {x.feed(), weight.feed(), {t, targets}}, {.threads = threads, .verify = true});
           for (std::size_t i = 3; i < v.size(); ++i)
-            EXPECT_TRUE(v[i].same_bits(v[i % 3]))
-                << name_of(dtype) << (is_tied ? " tied" : "") << " rows " << sizes[i / 3].first << " result "
-                << i % 3;
+            EXPECT_TRUE(v[i].same_bits(v[i % 3])) << name_of(dtype) << (is_tied ? " tied" : "") << " rows "
+                                                  << sizes[i / 3].first << " result " << i % 3;
         }
       }
 }
@@ -178,9 +177,9 @@ TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
   expect_error<GradientError>([&] { gradients(sum(z), {x.tensor}); }, {"first derivative only"});
   const Given many = given(g, {130, width});
   const Tensor of_many = g.input("targets", {130}, i32);
-  const Tensor chunks = gradients(linear_cross_entropy(many.tensor, w.tensor, of_many,
-                                                       {.chunk_rows = 4, .unit_rows = 64}),
-                                  {many.tensor})[0];
+  const Tensor chunks =
+      gradients(linear_cross_entropy(many.tensor, w.tensor, of_many, {.chunk_rows = 4, .unit_rows = 64}),
+                {many.tensor})[0];
   expect_error<GradientError>([&] { gradients(sum(chunks), {many.tensor}); }, {"first derivative only"});
 }
 
@@ -201,10 +200,9 @@ TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
                       {"[linear_cross_entropy] chunk_rows is -1"});
   expect_error<Error>(call(x.tensor, w.tensor, t, {.unit_rows = -1}), {"and unit_rows -1"});
   const std::int64_t n = 64 * 1025;
-  expect_error<Error>(
-      call(g.input("many", {n, 4}), cast(w.tensor, f32), g.input("of_many", {n}, i64),
-           {.chunk_rows = 1, .unit_rows = 1}),
-      {"at most 1024 chunks of 65600 rows"});
+  expect_error<Error>(call(g.input("many", {n, 4}), cast(w.tensor, f32), g.input("of_many", {n}, i64),
+                           {.chunk_rows = 1, .unit_rows = 1}),
+                      {"at most 1024 chunks of 65600 rows"});
   expect_error<DTypeError>(call(x.tensor, w.tensor, g.input("f", {3}, f32)), {});
   expect_error<DTypeError>(call(cast(x.tensor, f32), w.tensor, t), {"differ in dtype"});
   expect_error<Error>(call(x.tensor, w.tensor, t, {.label_smoothing = 2}),

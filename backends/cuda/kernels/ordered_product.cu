@@ -53,17 +53,17 @@ void launch(const Stream& s, const Call& call) {
   };
   const Arg* const d = call.in.size() == 3 ? &call.in[2] : nullptr;
   const ordered::Plan plan{map(a, Tiles::a_across, m, Tiles::a_box),
-                                   map(b, Tiles::b_across, n, Tiles::b_box),
-                                   static_cast<int>(m),
-                                   static_cast<int>(n),
-                                   static_cast<int>(tiles(k, ordered::depth)),
-                                   static_cast<int>(tiles(m, ordered::pair_rows)),
-                                   static_cast<int>(tiles(n, Tiles::columns)),
-                                   d ? reinterpret_cast<const float*>(d->data) : nullptr,
-                                   c.data,
-                                   d ? d->layout.strides[0] : 0,
-                                   c.layout.strides[0],
-                                   c.dtype == DType::f32};
+                           map(b, Tiles::b_across, n, Tiles::b_box),
+                           static_cast<int>(m),
+                           static_cast<int>(n),
+                           static_cast<int>(tiles(k, ordered::depth)),
+                           static_cast<int>(tiles(m, ordered::pair_rows)),
+                           static_cast<int>(tiles(n, Tiles::columns)),
+                           d ? reinterpret_cast<const float*>(d->data) : nullptr,
+                           c.data,
+                           d ? d->layout.strides[0] : 0,
+                           c.layout.strides[0],
+                           c.dtype == DType::f32};
   const int pairs = std::clamp(s.gpu.processors / 2, 1, plan.row_pairs * plan.column_tiles);
   LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(ordered::threads),
                     ordered::Shared<Tiles>::bytes);

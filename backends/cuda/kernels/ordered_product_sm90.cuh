@@ -1,14 +1,13 @@
 // C = A·B or C = A·B + D on Hopper, in 16 bits, added up along k in order, in f32, from D on: so k may be cut
-// anywhere between two steps of `depth`, and the sum so far stored and read again, with the same bits. Neither
-// do the bits of an element depend on m or n. Blocks stay on their multiprocessor and take one tile after the
-// other. One thread copies operands by TMA; two warpgroups multiply half of the tile's rows each. Blocks of a
-// pair have the same columns: each copies half of what they have of B for both.
+// anywhere between two steps of `depth`, and the sum so far stored and read again, with the same bits.
+// Neither do the bits of an element depend on m or n. Blocks stay on their multiprocessor and take one tile
+// after the other. One thread copies operands by TMA; two warpgroups multiply half of the tile's rows each.
+// Blocks of a pair have the same columns: each copies half of what they have of B for both.
 #pragma once
 
 #include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
-#include "backends/cuda/tile/prefetch.cuh"
 
 namespace tg::cuda::ordered {
 
@@ -38,7 +37,7 @@ struct Tiles {
   static constexpr bool a_across = a_across_, b_across = b_across_;
   using A = std::conditional_t<a_across, SwizzledTile<depth, rows>, SwizzledTile<rows, depth>>;
   using B = std::conditional_t<b_across, SwizzledTile<depth, columns>, SwizzledTile<columns, depth>>;
-  // What is copied at a time: numbers along memory, and how many times that.
+  // Rows in memory of what is copied at a time, 64 numbers each.
   static constexpr int a_box = a_across ? depth : rows, b_box = b_across ? depth / 2 : columns / 2;
 };
 
@@ -121,12 +120,9 @@ struct Consumer {
     while (tiles.find()) compute(tiles);
   }
 
-  __device__ __forceinline__ int row0(const Schedule& tile) const {
-    return tile.row_pair * pair_rows + static_cast<int>(rank) * rows;
-  }
-
   __device__ __forceinline__ void compute(const Schedule& tile) {
-    const int own_row = row0(tile) + warpgroup * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16 + lane_row(),
+    const int own_row = tile.row_pair * pair_rows + static_cast<int>(rank) * rows + warpgroup * 64 +
+                        static_cast<int>(threadIdx.x / 32 % 4) * 16 + lane_row(),
               own_column = tile.column_tile * columns + lane_column();
     Sum sum;
     if (plan.d)
@@ -135,7 +131,6 @@ struct Consumer {
       sum.fill(0);
     begin(sum);
     ++use;
-    if (plan.d) prefetch_next(tile);
 #pragma unroll 1
     for (int k = 1; k < plan.depths; ++k, ++use) {
       begin(sum);
@@ -152,18 +147,6 @@ struct Consumer {
     shared.ring().wait(use);
     begin_product<S, depth, Tiles::a_across, Tiles::b_across, true>(sum, shared.a(use), warpgroup * 64,
                                                                     shared.b(use), 0);
-  }
-
-  // D of the next tile to the second-level cache.
-  __device__ __forceinline__ void prefetch_next(Schedule tile) const {
-    if (!tile.find()) return;
-    constexpr int line = 32, lines = columns / line;  // floats
-    const int row = row0(tile), column = tile.column_tile * columns;
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) - 128; i < rows * lines; i += 256) {
-      const int r = row + i / lines, c = column + i % lines * line;
-      if (r < plan.m && c < plan.n) ptx::prefetch_to_second_level(plan.d + i64{r} * plan.d_row + c);
-    }
   }
 
   __device__ __forceinline__ void read(Sum& sum, int own_row, int own_column) const {
