@@ -167,8 +167,16 @@ TEST_F(CudaHeadLoss, MultipliesInUnits) {
   struct Case {
     std::int64_t m, n, k;
   };
-  for (const Case& c : {Case{130, 200, 64}, {300, 520, 200}, {8, 8, 8}, {72, 1544, 136}})
-    for (DType dtype : {bf16, f16})
+#ifdef TG_RACE_RUNS  // the emulator; on one multiprocessor the first has tiles of 256 columns
+  const std::vector<Case> cases{{130, 200, 64}, {280, 392, 136}};
+  const std::vector<DType> dtypes{bf16};
+#else
+  const std::vector<Case> cases{
+      {130, 200, 64}, {300, 520, 200}, {8, 8, 8}, {72, 1544, 136}, {16896, 256, 200}};
+  const std::vector<DType> dtypes{bf16, f16};
+#endif
+  for (const Case& c : cases)
+    for (DType dtype : dtypes)
       for (const bool a_across : {true, false})
         for (const bool b_across : {true, false}) {
           Graph g;
