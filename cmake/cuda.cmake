@@ -38,8 +38,8 @@ file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp backends/c
 file(GLOB attention CONFIGURE_DEPENDS backends/cuda/attention/*.cu)
 file(GLOB TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/kernels/*.cu)
 list(APPEND TILEGRAD_CUDA_KERNELS ${attention})
-# A register that ptxas spills in a kernel of attention, or of a head's loss, ends the build.
-set_source_files_properties(${attention} backends/cuda/kernels/head_loss.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
+# A register that ptxas spills in a kernel of attention, or of a head's, ends the build.
+set_source_files_properties(${attention} backends/cuda/kernels/head_loss.cu backends/cuda/kernels/ordered_product.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu backends/cuda/kernels/sample.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 include(cmake/cuda_unity.cmake)
@@ -56,7 +56,7 @@ target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-r
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
   set_source_files_properties(backends/cuda/backend.cpp PROPERTIES COMPILE_DEFINITIONS TILEGRAD_SM90A)
 endif()
-set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp backends/cuda/turned_product.cpp backends/cuda/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp backends/cuda/matmul_in_units.cpp backends/cuda/turned_product.cpp backends/cuda/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity}
                       RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/check_wgmma.sh")
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.

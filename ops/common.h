@@ -53,10 +53,6 @@ std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
 bool is_last_axis_contiguous(const Layout& l);
 Tensor last_axis_contiguous(const Tensor& x);
 
-// a·b + sum as matmul_wide, of matrices, in place where nothing else reads `sum`, which may be undefined. In
-// matmul.cpp.
-Tensor added_product(const Tensor& a, const Tensor& b, const Tensor& sum);
-
 // A sample's input: i64 indices in [0, size).
 SampleInput sample_indices(const Shape& shape, double size);
 

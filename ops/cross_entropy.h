@@ -19,8 +19,10 @@ inline constexpr double least_row_factor = 1e-6;
 struct LinearCrossEntropyAttrs {
   std::int64_t ignore_index;
   double smoothing, z_loss;
+  std::int64_t unit = 0;  // of the logits' rows (matmul_in_units.h); 0: they are one product
   void fields(auto&& field) const {
     field("ignore_index", ignore_index, -100), field("smoothing", smoothing, 0), field("z_loss", z_loss, 0);
+    field("unit", unit, 0);
   }
 };
 

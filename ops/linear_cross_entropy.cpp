@@ -12,14 +12,18 @@
 // In chunks of rows, each chunk is an op of its own, and a region around all of them has the gradient: each
 // chunk writes its part of z_x and adds its product to the z_w so far. So nothing reads a chunk's G once its
 // two products are done, and the next may have its memory, in the order that core/compile/order.h finds.
+// Chunks are of whole units (matmul_in_units.h), in which all three products are made, whether in chunks or
+// not: so their bits do not depend on the chunks.
 #include <tilegrad/ops/linear_cross_entropy.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "ops/common.h"
 #include "ops/cross_entropy.h"
 #include "ops/losses.h"
+#include "ops/matmul_in_units.h"
 
 namespace tg {
 
@@ -68,30 +72,45 @@ bool is_column_major(const Tensor& w) {
   return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
 }
 
+Tensor product_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
+  return unit > 0 ? product_in_units_of_rows(a, b, unit) : matmul(a, b);
+}
+
+// scaledᵀ·G + what of z_w is there so far, if that is defined, in units of rows.
+Tensor weight_gradient(const Tensor& w, const Tensor& scaled, const Tensor& G, const Tensor& before,
+                       std::int64_t unit) {
+  if (!is_column_major(w)) return product_in_units_of_k(transpose(scaled, 0, 1), G, before, unit);
+  const Tensor sum = before.defined() ? transpose(before, 0, 1) : Tensor();
+  return transpose(product_in_units_of_k(transpose(G, 0, 1), scaled, sum, unit), 0, 1);
+}
+
 Tensors head_gradient(const Backprop& g) {
   if (g.z[1].defined() || g.z[2].defined()) refuse_second_derivative();
   const Tensor &x = g.in[0], &w = g.in[1], &G = g.out[2];
+  const std::int64_t unit = g.attrs.as<LinearCrossEntropyAttrs>().unit;
   const Tensor f = unsqueeze(g.z[0] * g.out[1], 1);
   Tensors z(3);
-  if (g.needed[0]) z[0] = cast(matmul(G, transpose(w, 0, 1)) * f, x.dtype());
+  if (g.needed[0]) z[0] = cast(product_of_rows(G, transpose(w, 0, 1), unit) * f, x.dtype());
   if (g.needed[1]) {
     const Tensor scaled = cast(x * f, x.dtype());
-    z[1] = is_column_major(w) ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
-                              : matmul(transpose(scaled, 0, 1), G);
+    z[1] = unit > 0             ? cast(weight_gradient(w, scaled, G, {}, unit), w.dtype())
+           : is_column_major(w) ? transpose(matmul(transpose(G, 0, 1), scaled), 0, 1)
+                                : matmul(transpose(scaled, 0, 1), G);
   }
   return z;
 }
 
 // The sizes of the chunks of n rows.
-std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows) {
+std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows, std::int64_t unit) {
   std::vector<std::int64_t> sizes;
-  for (std::int64_t left = n; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, chunk_rows));
+  for (std::int64_t left = n; left > 0; left -= sizes.back())
+    sizes.push_back(left < chunk_rows + unit ? left : chunk_rows);
   return sizes;
 }
 
 // in: x, w, targets; out: the losses, and h and G of each chunk; z: of the losses, and zeros for the others.
 // The products G·wᵀ are written where they lie in z_x, which a pass over all of it then scales.
-Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors& z) {
+Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors& z, std::int64_t unit) {
   const Tensor &x = in[0], &w = in[1];
   std::vector<std::int64_t> sizes;
   for (std::size_t i = 1; i < out.size(); ++i) {
@@ -105,12 +124,10 @@ Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors&
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const Tensor &h = out[1 + 2 * i], &G = out[2 + 2 * i];
     hs.push_back(h);
-    products.push_back(matmul(G, transpose(w, 0, 1)));
+    products.push_back(product_of_rows(G, transpose(w, 0, 1), unit));
     const Tensor scaled = cast(xs[i] * unsqueeze(zs[i] * h, 1), x.dtype());
-    z_w = is_column_major(w) ? detail::added_product(transpose(G, 0, 1), scaled, z_w)
-                             : detail::added_product(transpose(scaled, 0, 1), G, z_w);
+    z_w = weight_gradient(w, scaled, G, z_w, unit);
   }
-  if (is_column_major(w)) z_w = transpose(z_w, 0, 1);
   return {cast(concat(products) * unsqueeze(z[0] * concat(hs), 1), x.dtype()), cast(z_w, w.dtype()),
           Tensor()};
 }
@@ -120,7 +137,8 @@ Tensor losses_in_chunks(const Tensor& x, const Tensor& w, const Tensor& t,
                         const LinearCrossEntropyAttrs& attrs, std::int64_t chunk_rows) {
   Graph& graph = x.graph();
   const auto first = static_cast<NodeId>(graph.nodes().size());
-  const std::vector<std::int64_t> sizes = chunks_of(x.size(0), chunk_rows);
+  const std::int64_t unit = attrs.unit;
+  const std::vector<std::int64_t> sizes = chunks_of(x.size(0), chunk_rows, unit);
   const Tensors xs = split(x, sizes), ts = split(t, sizes);
   Tensors losses, kept;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -133,7 +151,9 @@ Tensor losses_in_chunks(const Tensor& x, const Tensor& w, const Tensor& t,
                         static_cast<NodeId>(graph.nodes().size() - 1),
                         {x.id(), w.id(), t.id()},
                         {loss.id()},
-                        gradient_of_chunks};
+                        [unit](const Tensors& in, const Tensors& out, const Tensors& z) {
+                          return gradient_of_chunks(in, out, z, unit);
+                        }};
   for (const Tensor& k : kept) region.out.push_back(k.id());
   graph.add_custom_gradient(std::move(region));
   return loss;
@@ -145,22 +165,34 @@ std::vector<Sample> head_samples() {
   const auto call = [](LinearCrossEntropyOptions o) {
     return [o](std::span<const Tensor> x) { return Tensors{linear_cross_entropy(x[0], x[1], x[2], o)}; };
   };
-  return {{"mean", {{{2, 3, 4}}, {{4, 7}}, {{2, 3}, seven_classes, i64}}, call({})},
-          {"ignore and smooth",
-           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i32}},
-           call({.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})},
-          {"z-loss",
-           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
-           call({.reduction = Reduction::sum, .z_loss = 0.05})},
-          {"in chunks",
-           {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
-           call({.ignore_index = 2, .label_smoothing = 0.1, .z_loss = 0.05, .chunk_rows = 2})},
-          {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
-             return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
-           }}};
+  return {
+      {"mean", {{{2, 3, 4}}, {{4, 7}}, {{2, 3}, seven_classes, i64}}, call({})},
+      {"ignore and smooth",
+       {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i32}},
+       call({.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})},
+      {"z-loss",
+       {{{5, 4}}, {{4, 7}}, {{5}, seven_classes, i64}},
+       call({.reduction = Reduction::sum, .z_loss = 0.05})},
+      {"in chunks",
+       {{{133, 4}}, {{4, 7}}, {{133}, seven_classes, i64}},
+       call({.ignore_index = 2, .label_smoothing = 0.1, .z_loss = 0.05, .chunk_rows = 2, .unit_rows = 1})},
+      {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
+         return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
+       }}};
+}
+
+std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
+  return (n / unit + (n % unit != 0)) * unit;
 }
 
 }  // namespace
+
+std::int64_t linear_cross_entropy_unit(std::int64_t classes) {
+  if (classes < 1) throw Error("[linear_cross_entropy] " + std::to_string(classes) + " classes");
+  constexpr std::uint64_t logits = 1 << 25, least = 4096;
+  return static_cast<std::int64_t>(
+      std::bit_ceil(std::max(least, logits / static_cast<std::uint64_t>(classes))));
+}
 
 extern const Op linear_cross_entropy_op{
     .name = "linear_cross_entropy",
@@ -195,18 +227,27 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
         x.where()));
   const Tensor rows = x.tensor().rank() == 2 ? x.tensor() : reshape(x, {-1, x.tensor().size(-1)});
   const Tensor t = targets.tensor().rank() == 1 ? targets.tensor() : reshape(targets, {-1});
-  const LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
-  constexpr std::int64_t most_chunks = 1024;
-  if (o.chunk_rows < 0 || (o.chunk_rows > 0 && rows.size(0) / o.chunk_rows >= most_chunks))
-    throw Error(in_context("[linear_cross_entropy] chunk_rows is " + std::to_string(o.chunk_rows) +
-                               ", expected 0 or enough for " + std::to_string(most_chunks) + " chunks of " +
-                               std::to_string(rows.size(0)) + " rows",
-                           x.where()));
+  LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
+  const std::int64_t n = rows.size(0);
+  std::int64_t chunk = 0;
   // What does not fit is recorded whole: that throws, and shows the caller's shapes.
-  const bool in_chunks =
-      o.chunk_rows > 0 && o.chunk_rows < rows.size(0) && fits(rows.shape(), w.tensor().shape(), t.shape());
-  Tensor loss = in_chunks ? losses_in_chunks(rows, w.tensor(), t, attrs, o.chunk_rows)
-                          : record_all(linear_cross_entropy_op, {rows, w, t}, attrs)[0];
+  if (fits(rows.shape(), w.tensor().shape(), t.shape())) {
+    const std::int64_t asked = o.unit_rows > 0
+                                   ? std::min(o.unit_rows, n)
+                                   : linear_cross_entropy_unit(std::max<std::int64_t>(1, w.tensor().size(1))),
+                       unit = rounded_up(asked, least_unit);
+    if (n >= 2 * unit) attrs.unit = unit;
+    if (n >= 2 * unit && o.chunk_rows > 0) chunk = std::max(o.chunk_rows / unit, std::int64_t{1}) * unit;
+  }
+  constexpr std::int64_t most_chunks = 1024;
+  if (o.chunk_rows < 0 || o.unit_rows < 0 || (chunk > 0 && n / chunk > most_chunks))
+    throw Error(in_context("[linear_cross_entropy] chunk_rows is " + std::to_string(o.chunk_rows) +
+                               " and unit_rows " + std::to_string(o.unit_rows) +
+                               ", expected 0 or more, and at most " + std::to_string(most_chunks) +
+                               " chunks of " + std::to_string(n) + " rows",
+                           x.where()));
+  Tensor loss = chunk > 0 && chunk < n ? losses_in_chunks(rows, w.tensor(), t, attrs, chunk)
+                                       : record_all(linear_cross_entropy_op, {rows, w, t}, attrs)[0];
   if (o.label_smoothing != 0) {
     const Tensor mean_weight = mean(cast(w, loss.dtype()), {1});
     const Tensor mean_logit = sum(rows * mean_weight, {1});

@@ -164,8 +164,4 @@ Tensor linear(TensorArg x, TensorArg w, TensorArg bias) {
   return matmul_with(x, w, bias.optional());
 }
 
-Tensor detail::added_product(const Tensor& a, const Tensor& b, const Tensor& sum) {
-  return recorded(a, b, sum, {.wide = true});
-}
-
 }  // namespace tg

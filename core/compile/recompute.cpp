@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view cheap_ops[] = {"layer_norm", "rms_norm",   "rope", "embedding", "dropout",
                                           "concat",     "contiguous", "full", "arange"};
 // Ops whose time is that of their FLOPs.
-constexpr std::string_view costly_ops[] = {"matmul", "flash_attn"};
+constexpr std::string_view costly_ops[] = {"matmul", "matmul_in_units", "flash_attn"};
 
 bool is_among(std::span<const std::string_view> names, const Op& op) {
   return std::ranges::find(names, std::string_view(op.name)) != names.end();

@@ -12,8 +12,8 @@ namespace tg::nn {
 
 // Of a loss of many rows.
 struct LossOptions {
-  // See LinearCrossEntropyOptions. A loss that is not one may ignore it.
-  std::int64_t chunk_rows = 0;
+  // See LinearCrossEntropyOptions. A loss that is not one may ignore them.
+  std::int64_t chunk_rows = 0, unit_rows = 0;
 };
 
 struct LanguageModel {

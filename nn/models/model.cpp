@@ -53,12 +53,23 @@ Tensor Model::head(TensorArg x) const {
   return parts_.head(x);
 }
 
+namespace {
+
+bool has_units(const Product& p, const LossOptions& options) {
+  const std::int64_t unit =
+      options.unit_rows > 0 ? options.unit_rows : linear_cross_entropy_unit(p.w.size(-1));
+  return p.x.numel() / p.x.size(-1) / 2 >= unit;
+}
+
+}  // namespace
+
 Tensor Model::loss(TensorArg x, TensorArg targets, const LossOptions& options) const {
   {
     const Scope scope(parts_.name, x.where());
     const std::optional<Product> product = parts_.head.as_product(x);
-    if (product && (size_of(product->x.dtype()) == 2 || options.chunk_rows > 0))
-      return linear_cross_entropy(product->x, product->w, targets, {.chunk_rows = options.chunk_rows});
+    if (product && (size_of(product->x.dtype()) == 2 || has_units(*product, options)))
+      return linear_cross_entropy(product->x, product->w, targets,
+                                  {.chunk_rows = options.chunk_rows, .unit_rows = options.unit_rows});
   }
   return cross_entropy({head(x), x.where()}, targets);
 }

@@ -30,8 +30,9 @@ class Model {
   // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width].
   Tensor features(TensorArg tokens, const Call& call = {}) const;
   Tensor head(TensorArg x) const;
-  // cross_entropy of the logits of any rows [..., width] with targets [...], the mean. In bf16 and f16, and
-  // in chunks in any precision, it is linear_cross_entropy if the head is a product and nothing else.
+  // cross_entropy of the logits of any rows [..., width] with targets [...], the mean. If the head is a
+  // product and nothing else it is linear_cross_entropy in bf16 and f16, and in any precision where rows are
+  // enough for chunks (two of its units), so that a training step has the same bits with any memory budget.
   Tensor loss(TensorArg x, TensorArg targets, const LossOptions& options = {}) const;
 
   // In order of creation; those of an adapter come last.

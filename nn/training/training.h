@@ -23,7 +23,9 @@ struct ProgramOptions {
   // null: one rank. `accumulate` is the number of batches on all ranks.
   std::shared_ptr<Communicator> ranks = {};
   // Parts of a batch's rows in which head and loss are computed one after the other, so that the logits of
-  // one need exist at a time (see LinearCrossEntropyOptions); 0: as many as memory_budget asks for.
+  // one need exist at a time; 0: as many as memory_budget asks for. A step has the same bits with any number.
+  // They are of whole units of rows (LinearCrossEntropyOptions), and so not of one size and not always as
+  // many.
   std::int64_t loss_chunks = 0;
   bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
   // Bytes for a training step, parameters and the optimizer's state included; 0: no limit. See

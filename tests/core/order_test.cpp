@@ -92,7 +92,7 @@ TEST(Order, TakesChunksOfLogitsOneAfterTheOther) {
   Graph g;
   const Tensor x = g.input("x", {rows, width}), w = g.input("w", {width, classes}),
                t = g.input("t", {rows}, i32);
-  const Tensor loss = linear_cross_entropy(x, w, t, {.ignore_index = 5, .chunk_rows = 64});
+  const Tensor loss = linear_cross_entropy(x, w, t, {.ignore_index = 5, .chunk_rows = 64, .unit_rows = 64});
   const std::vector<Tensor> z = gradients(loss, {x, w});
   constexpr std::size_t numbers_of_rows = 4096;
   Both both(g, {loss, z[0], z[1]}, 3 * logits - numbers_of_rows);

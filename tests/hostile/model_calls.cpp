@@ -365,7 +365,7 @@ void model_parts(World& w) {
       w.chance(0.5) ? Draw<TensorArg>::of(w) : TensorArg(w.graph.input("tokens", {1, 2}, i32));
   const Tensor x = model.features(tokens);
   w.keep(x), w.keep(model.head(w.chance(0.5) ? TensorArg(x) : Draw<TensorArg>::of(w))), w.keep(model(tokens));
-  w.keep(model.loss(x, Draw<TensorArg>::of(w), {.chunk_rows = Draw<I>::of(w)}));
+  w.keep(model.loss(x, Draw<TensorArg>::of(w), {.chunk_rows = Draw<I>::of(w), .unit_rows = Draw<I>::of(w)}));
 }
 
 LoraOptions lora_options(World& w) {
@@ -446,7 +446,8 @@ void language_model(World& w) {
   w.keep(m.features_of(Draw<TensorArg>::of(w))), w.keep(m.head_of(Draw<TensorArg>::of(w)));
   w.keep(m.logits(Draw<TensorArg>::of(w)));
   if (w.chance(0.5)) m.loss = [=](TensorArg x, TensorArg, const LossOptions&) { return f(x); };
-  w.keep(m.loss_of(Draw<TensorArg>::of(w), Draw<TensorArg>::of(w), {.chunk_rows = Draw<I>::of(w)}));
+  w.keep(m.loss_of(Draw<TensorArg>::of(w), Draw<TensorArg>::of(w),
+                   {.chunk_rows = Draw<I>::of(w), .unit_rows = Draw<I>::of(w)}));
   Generator g(m, {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
   (void)g.next(ids(w, 1));
 }

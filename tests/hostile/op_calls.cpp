@@ -115,6 +115,7 @@ std::vector<Call> op_calls() {
       OP(rms_norm),
       OP(cross_entropy),
       OP(linear_cross_entropy),
+      OP(linear_cross_entropy_unit),
       OP(rope),
       OP(rope_frequencies),
       one<T, T>("swiglu", tg::swiglu),

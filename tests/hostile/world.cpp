@@ -157,8 +157,8 @@ CrossEntropyOptions Draw<CrossEntropyOptions>::of(World& w) {
   return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w), Draw<double>::of(w)};
 }
 LinearCrossEntropyOptions Draw<LinearCrossEntropyOptions>::of(World& w) {
-  return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w), Draw<double>::of(w), Draw<double>::of(w),
-          Draw<std::int64_t>::of(w)};
+  return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w),    Draw<double>::of(w),
+          Draw<double>::of(w),       Draw<std::int64_t>::of(w), Draw<std::int64_t>::of(w)};
 }
 RankSumOptions Draw<RankSumOptions>::of(World& w) {
   return {.wide = Draw<bool>::of(w)};

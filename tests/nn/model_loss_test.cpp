@@ -26,14 +26,16 @@ std::vector<std::int32_t> numbers(std::size_t n, std::size_t step) {
 // Records a model's loss and that of its logits.
 struct Losses {
   Graph g;
-  Tensor tokens = g.input("tokens", {2, 12}, i32), targets = g.input("targets", {2, 12}, i32);
+  Tensor tokens, targets;
   Tensor loss, of_logits;
   bool has_logits;  // whether the first has
 
-  Losses(const nn::Model& model, nn::Precision precision) {
+  Losses(const nn::Model& model, nn::Precision precision, std::int64_t batch = 2,
+         const nn::LossOptions& options = {})
+      : tokens(g.input("tokens", {batch, 12}, i32)), targets(g.input("targets", {batch, 12}, i32)) {
     const nn::Autocast autocast(g, precision, true);
     const Tensor x = model.features(tokens);
-    loss = model.loss(x, targets);
+    loss = model.loss(x, targets, options);
     has_logits = uses(g, "cross_entropy");
     EXPECT_NE(has_logits, uses(g, "linear_cross_entropy"));
     of_logits = cross_entropy(model.head(x), targets);
@@ -70,27 +72,36 @@ TEST(ModelLoss, IsThatOfTheLogits) {
     }
 }
 
-// In chunks it is the op in f32 too.
+// Where rows are enough for chunks it is the op in f32 too, and has the same bits in them.
 TEST(ModelLoss, IsTheSameInChunksOfRows) {
+  constexpr std::int64_t batch = 13;  // 156 rows
   for (const auto& [name, config] : small_models(12))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::full}) {
       SCOPED_TRACE(name);
       nn::Params params(3);
       const nn::Model model(params, config);
-      Losses l(model, precision);
+      Losses l(model, precision, batch, {.unit_rows = 64});
+      EXPECT_FALSE(l.has_logits);
       const nn::Autocast autocast(l.g, precision, true);
-      const Tensor chunks = model.loss(model.features(l.tokens), l.targets, {.chunk_rows = 7});
-      std::vector<Tensor> weights, results{l.loss, chunks};
+      const Tensor chunks =
+          model.loss(model.features(l.tokens), l.targets, {.chunk_rows = 7, .unit_rows = 64});
+      std::vector<Tensor> weights, results{l.loss, chunks, l.of_logits};
       for (const Parameter& p : params.all()) weights.push_back(l.g.param(p));
-      for (const Tensor& loss : {l.loss, chunks})
+      for (const Tensor& loss : {l.loss, chunks, l.of_logits})
         for (const Tensor& z : gradients(loss, weights)) results.push_back(z);
-      std::vector<std::int32_t> targets = numbers(24, 11);
+      std::vector<std::int32_t> targets = numbers(12 * batch, 11);
       targets[5] = -100;
-      const auto v = eval(results, {{l.tokens, numbers(24, 7)}, {l.targets, targets}});
+      const auto v = eval(results, {{l.tokens, numbers(12 * batch, 7)}, {l.targets, targets}});
       const double rounding = precision == nn::Precision::bf16 ? 0x1p-8 : 0x1p-21;
-      EXPECT_LE(apart(v[1], v[0]), rounding);
-      for (std::size_t i = 0; i < weights.size(); ++i)
-        EXPECT_LE(apart(v[2 + weights.size() + i], v[2 + i]), 8 * rounding) << params.all()[i].name();
+      EXPECT_TRUE(v[1].same_bits(v[0]));
+      EXPECT_LE(apart(v[0], v[2]), rounding);
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const Array &whole = v[3 + i], &of_logits = v[3 + 2 * weights.size() + i];
+        EXPECT_TRUE(v[3 + weights.size() + i].same_bits(whole)) << params.all()[i].name();
+        EXPECT_LE(apart(whole, of_logits), 8 * rounding) << params.all()[i].name();
+      }
+      const nn::LossOptions few{.chunk_rows = 7, .unit_rows = 128};
+      EXPECT_EQ(Losses(model, precision, batch, few).has_logits, precision == nn::Precision::full);
     }
 }
 

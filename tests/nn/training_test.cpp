@@ -261,6 +261,20 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   EXPECT_FALSE(planned.program().text().empty());
 }
 
+// The model with units of 64 rows for chunks of its loss, and how many chunks a program has.
+nn::LanguageModel in_units(const nn::Model& model) {
+  nn::LanguageModel with_units = model;
+  with_units.loss = [model](TensorArg x, TensorArg targets, nn::LossOptions options) {
+    options.unit_rows = 64;
+    return model.loss(x, targets, options);
+  };
+  return with_units;
+}
+std::int64_t chunks_in(train::TrainingProgram& training) {
+  return std::ranges::count_if(training.program().steps(),
+                               [](const Step& s) { return s.op->name == "linear_cross_entropy"; });
+}
+
 // Losses and parameters after two steps, and the memory of both programs.
 struct Trained {
   std::vector<float> losses;
@@ -333,24 +347,49 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
       }
 }
 
-// The same up to rounding: products of few rows are added up in other orders.
-TEST(TrainingProgram, ComputesTheLossInChunks) {
+// The same bits in any chunks of the loss, asked for or by a memory budget, in products of 64 rows.
+TEST(TrainingProgram, EndsInTheSameBitsInAnyChunksOfTheLoss) {
+  const nn::ModelConfig config{.vocabulary = 500, .context = 23, .layers = 1, .heads = 2, .width = 16};
   for (const std::int64_t accumulate : {1, 2})
-    for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
-      nn::Params params(1), same(1);
-      const nn::Model model(params, small()), other(same, small());
-      const optim::AdamW optimizer(params.all()), adamw(same.all());
-      train::ProgramOptions o{.batch = 4, .threads = 1, .precision = precision, .accumulate = accumulate};
-      train::TrainingProgram whole(model, optimizer, o);
-      o.loss_chunks = 3, o.verify = accumulate == 1;
-      train::TrainingProgram chunks(other, adamw, o);
-      EXPECT_EQ(whole.loss_chunks(), 1);
-      EXPECT_EQ(chunks.loss_chunks(), 3);
-      const Batch b(small(), o.batch * o.accumulate);
-      const auto expected = whole.run(b.x, b.y, 1e-2), got = chunks.run(b.x, b.y, 1e-2);
-      const float rounding = precision == nn::Precision::full ? 1e-6f : 4e-3f;
-      EXPECT_NEAR(got.loss, expected.loss, rounding * expected.loss);
-      EXPECT_NEAR(got.grad_norm, expected.grad_norm, 10 * rounding * expected.grad_norm);
+    for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
+      train::ProgramOptions o{.batch = 13, .threads = 1, .precision = precision, .accumulate = accumulate};
+      struct Left {
+        std::vector<Array> parameters;
+        std::int64_t chunks;
+        std::size_t peak;
+      };
+      const auto run = [&] {
+        nn::Params params(1);
+        const nn::Model model(params, config);
+        const optim::AdamW optimizer(params.all());
+        train::TrainingProgram training(in_units(model), optimizer, o);
+        const Batch b(config, o.batch * o.accumulate);
+        for (int i = 0; i < 3; ++i) training.run(b.x, b.y, 1e-2);
+        Left left{{}, chunks_in(training), training.memory().peak()};
+        for (const Parameter& p : params.all()) left.parameters.push_back(p.read());
+        return left;
+      };
+      const Left whole = run();
+      EXPECT_EQ(whole.chunks, 1);
+      const auto expect_same = [&](const Left& left) {
+        for (std::size_t i = 0; i < whole.parameters.size(); ++i)
+          EXPECT_TRUE(left.parameters[i].same_bits(whole.parameters[i])) << left.chunks << " chunks, " << i;
+      };
+      for (const auto& [asked, chunks] : {std::pair{2, 2}, {3, 4}, {8, 4}}) {  // of 299 rows: 64 and 128
+        o.loss_chunks = asked, o.verify = accumulate == 1;
+        const Left left = run();
+        EXPECT_EQ(left.chunks, chunks);
+        expect_same(left);
+      }
+      o.loss_chunks = 0;
+      const std::size_t logits = 299 * 500 * (precision == nn::Precision::full ? 4 : 2);
+      for (const std::size_t tenths : {4u, 7u}) {
+        o.memory_budget = whole.peak - logits * tenths / 10;
+        const Left left = run();
+        EXPECT_GT(left.chunks, 1);
+        EXPECT_LE(left.peak, o.memory_budget);
+        expect_same(left);
+      }
     }
 }
 
@@ -360,7 +399,7 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
   const nn::Model model(params, {.vocabulary = 4096, .context = 64, .layers = 1, .heads = 2, .width = 16});
   const optim::AdamW optimizer(params.all());
   const auto planned = [&](std::size_t budget, std::int64_t chunks = 0) {
-    return train::TrainingProgram(model, optimizer,
+    return train::TrainingProgram(in_units(model), optimizer,
                                   {.batch = 8,
                                    .threads = 1,
                                    .plan_only = true,

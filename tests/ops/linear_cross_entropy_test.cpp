@@ -66,75 +66,86 @@ TEST(LinearCrossEntropy, TakesLeadingAxesAndTiedWeights) {
   expect_gradients(weighted_sum(loss), {x, table});
 }
 
-// Losses, the gradients of x and w, whole and in chunks: of a row, of rows that divide 6 and of rows that do
-// not, with a target that is ignored in between.
-TEST(LinearCrossEntropy, IsTheSameInChunks) {
+std::int64_t count(const Graph& g, std::string_view op) {
+  return std::ranges::count_if(g.nodes(), [&](const Node& n) { return n.op->name == op; });
+}
+
+// Losses, the gradients of x and w, in chunks of one unit, of two, of rows that are no unit, and whole: as
+// many chunks as that makes, and the same bits. 607 rows are eight units of 64 and one of 95.
+TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
+  const std::int64_t n = 607, c = 40, V = 300;
+  const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{0, 1},   {1, 9},   {64, 9},  {128, 5},
+                                                                 {150, 5}, {301, 3}, {607, 1}, {5000, 1}};
   for (DType dtype : float_dtypes)
     for (const bool is_tied : {false, true})
       for (LinearCrossEntropyOptions o : every_option()) {
+        if (dtype != f32 && o.reduction != Reduction::mean) continue;
+        o.unit_rows = 33;
         Graph g;
-        const Given x = given(g, {2, 3, width}, dtype, View::contiguous, 1, -2, 2),
-                    own = given(g, {width, classes}, dtype, View::contiguous, 2, -2, 2),
-                    table = given(g, {classes, width}, dtype, View::contiguous, 2, -2, 2);
+        const Given x = given(g, {n, c}, dtype, View::contiguous, 1, -2, 2),
+                    own = given(g, {c, V}, dtype, View::contiguous, 2, -2, 2),
+                    table = given(g, {V, c}, dtype, View::contiguous, 2, -2, 2);
         const Given& weight = is_tied ? table : own;
-        const Tensor t = g.input("t", {2, 3}, i32), w = is_tied ? transpose(table.tensor, 0, 1) : own.tensor;
+        const Tensor t = g.input("t", {n}, i32), w = is_tied ? transpose(table.tensor, 0, 1) : own.tensor;
         std::vector<Tensor> results;
-        const std::vector<std::int64_t> sizes{0, 1, 2, 4, 5, 6, 100};
-        for (const std::int64_t rows_at_a_time : sizes) {
+        for (const auto& [rows_at_a_time, chunks] : sizes) {
           o.chunk_rows = rows_at_a_time;
+          const std::int64_t before = count(g, "linear_cross_entropy");
           const Tensor loss = linear_cross_entropy(x.tensor, w, t, o);
+          EXPECT_EQ(count(g, "linear_cross_entropy") - before, chunks) << rows_at_a_time;
           results.push_back(loss);
           for (const Tensor& z : gradients(sum(loss), {x.tensor, weight.tensor})) results.push_back(z);
         }
-        const auto v = run_checked(results, {x.feed(), weight.feed(), {t, some_targets}});
-        for (std::size_t i = 3; i < v.size(); ++i) {
-          SCOPED_TRACE(std::string(name_of(dtype)) + " rows " + std::to_string(sizes[i / 3]) + " result " +
-                       std::to_string(i % 3));
-          ASSERT_EQ(v[i].shape(), v[i % 3].shape());
-          ASSERT_EQ(v[i].dtype(), v[i % 3].dtype());
-          const double exact = dtype == f64 ? 1e-14 : 2 * std::max(rounding(dtype), 1e-7);
-          EXPECT_TRUE(close(doubles(v[i]), doubles(v[i % 3]), exact));
+        std::vector<std::int32_t> targets(n);
+        for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i * 7 % V);
+        for (const int threads : {1, 2}) {
+          const auto v =
+              eval(results, {x.feed(), weight.feed(), {t, targets}}, {.threads = threads, .verify = true});
+          for (std::size_t i = 3; i < v.size(); ++i)
+            EXPECT_TRUE(v[i].same_bits(v[i % 3])) << name_of(dtype) << (is_tied ? " tied" : "") << " rows "
+                                                  << sizes[i / 3].first << " result " << i % 3;
         }
       }
 }
 
-// Of as many rows as training puts into a chunk at least, losses and the gradient of x have the same bits.
-TEST(LinearCrossEntropy, HasTheBitsOfTheWholeInChunksOfManyRows) {
-  const std::int64_t n = 600, c = 40, V = 300;
-  for (DType dtype : float_dtypes)
-    for (const bool is_tied : {false, true}) {
-      Graph g;
-      const Given x = given(g, {n, c}, dtype, View::contiguous, 1, -2, 2),
-                  own = given(g, {c, V}, dtype, View::contiguous, 2, -2, 2),
-                  table = given(g, {V, c}, dtype, View::contiguous, 2, -2, 2);
-      const Tensor w = is_tied ? transpose(table.tensor, 0, 1) : own.tensor, t = g.input("t", {n}, i32);
-      std::vector<Tensor> results;
-      for (const std::int64_t chunk : {0, 128, 256}) {
-        const Tensor loss = linear_cross_entropy(
-            x.tensor, w, t,
-            {.ignore_index = 3, .reduction = Reduction::none, .z_loss = 0.01, .chunk_rows = chunk});
-        results.insert(results.end(), {loss, gradients(sum(loss), {x.tensor})[0]});
-      }
-      std::vector<std::int32_t> targets(n);
-      for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i * 7 % V);
-      const auto v = run_checked(results, {x.feed(), (is_tied ? table : own).feed(), {t, targets}});
-      for (std::size_t i = 2; i < v.size(); ++i)
-        EXPECT_TRUE(v[i].same_bits(v[i % 2]))
-            << name_of(dtype) << (is_tied ? " tied" : "") << " result " << i;
-    }
+// Of less than two units chunks are not possible, and nothing is cut.
+TEST(LinearCrossEntropy, HasUnitsWhereThereAreTwoOfThem) {
+  EXPECT_EQ(linear_cross_entropy_unit(50304), 4096);
+  EXPECT_EQ(linear_cross_entropy_unit(8192), 4096);
+  EXPECT_EQ(linear_cross_entropy_unit(8000), 8192);
+  EXPECT_EQ(linear_cross_entropy_unit(65), 1 << 19);
+  EXPECT_EQ(linear_cross_entropy_unit(1), 1 << 25);
+  EXPECT_EQ(linear_cross_entropy_unit(std::int64_t{1} << 62), 4096);
+  expect_error<Error>([] { linear_cross_entropy_unit(0); }, {"[linear_cross_entropy] 0 classes"});
+  const auto products = [](std::int64_t n, LinearCrossEntropyOptions o) {
+    Graph g;
+    const Given x = given(g, {n, 4}), w = given(g, {4, 7});
+    const Tensor loss = linear_cross_entropy(x.tensor, w.tensor, g.input("t", {n}, i64), o);
+    gradients(loss, {x.tensor, w.tensor});
+    return std::pair(count(g, "linear_cross_entropy"), count(g, "matmul_in_units"));
+  };
+  using Counts = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(products(127, {.chunk_rows = 1, .unit_rows = 64}), (Counts{1, 0}));
+  EXPECT_EQ(products(128, {.unit_rows = 64}), (Counts{1, 2}));
+  EXPECT_EQ(products(128, {.chunk_rows = 1, .unit_rows = 64}), (Counts{2, 4}));
+  EXPECT_EQ(products(128, {.chunk_rows = 1}), (Counts{1, 0}));
 }
 
 TEST(LinearCrossEntropy, HasExactGradientsInChunks) {
   Graph g;
-  const Given x = given(g, {5, width}, f64, View::contiguous, 1),
+  const std::int64_t n = 131;
+  const Given x = given(g, {n, width}, f64, View::contiguous, 1),
               table = given(g, {classes, width}, f64, View::contiguous, 2);
-  const Tensor t = g.constant(Array::of({5}, std::vector<std::int64_t>{3, 0, 20, 5, 3}));
+  std::vector<std::int64_t> targets;
+  for (std::int64_t i = 0; i < n; ++i) targets.push_back(i * 3 % classes);
+  const Tensor t = g.constant(Array::of({n}, targets));
   const Tensor loss = linear_cross_entropy(x.tensor, transpose(table.tensor, 0, 1), t,
                                            {.ignore_index = 0,
                                             .reduction = Reduction::none,
                                             .label_smoothing = 0.1,
                                             .z_loss = 0.03,
-                                            .chunk_rows = 2});
+                                            .chunk_rows = 2,
+                                            .unit_rows = 64});
   expect_gradients(weighted_sum(loss), {x, table});
 }
 
@@ -164,9 +175,12 @@ TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
   const Tensor t = g.input("t", {rows}, i32);
   const Tensor z = gradients(linear_cross_entropy(x.tensor, w.tensor, t), {x.tensor})[0];
   expect_error<GradientError>([&] { gradients(sum(z), {x.tensor}); }, {"first derivative only"});
+  const Given many = given(g, {130, width});
+  const Tensor of_many = g.input("targets", {130}, i32);
   const Tensor chunks =
-      gradients(linear_cross_entropy(x.tensor, w.tensor, t, {.chunk_rows = 4}), {x.tensor})[0];
-  expect_error<GradientError>([&] { gradients(sum(chunks), {x.tensor}); }, {"first derivative only"});
+      gradients(linear_cross_entropy(many.tensor, w.tensor, of_many, {.chunk_rows = 4, .unit_rows = 64}),
+                {many.tensor})[0];
+  expect_error<GradientError>([&] { gradients(sum(chunks), {many.tensor}); }, {"first derivative only"});
 }
 
 TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
@@ -184,6 +198,11 @@ TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
                            {"targets [n]"});
   expect_error<Error>(call(x.tensor, w.tensor, t, {.chunk_rows = -1}),
                       {"[linear_cross_entropy] chunk_rows is -1"});
+  expect_error<Error>(call(x.tensor, w.tensor, t, {.unit_rows = -1}), {"and unit_rows -1"});
+  const std::int64_t n = 64 * 1025;
+  expect_error<Error>(call(g.input("many", {n, 4}), cast(w.tensor, f32), g.input("of_many", {n}, i64),
+                           {.chunk_rows = 1, .unit_rows = 1}),
+                      {"at most 1024 chunks of 65600 rows"});
   expect_error<DTypeError>(call(x.tensor, w.tensor, g.input("f", {3}, f32)), {});
   expect_error<DTypeError>(call(cast(x.tensor, f32), w.tensor, t), {"differ in dtype"});
   expect_error<Error>(call(x.tensor, w.tensor, t, {.label_smoothing = 2}),

@@ -44,7 +44,7 @@ Family family_of(const Step& s) {
   const std::string_view op(s.op->name);
   const auto has = [&](std::string_view part) { return op.find(part) != std::string_view::npos; };
   if (s.name.starts_with("optimizer/")) return Family::optimizer;
-  if (has("cross_entropy")) return Family::head;
+  if (has("cross_entropy") || op == "matmul_in_units") return Family::head;
   if (op == "matmul") return is_of_head(s) ? Family::head : Family::products;
   if (has("flash_attn")) return Family::attention;
   if (has("_norm")) return Family::norms;

@@ -1,6 +1,8 @@
-// matmul: C = A·B, or A·B + D, on whatever strides the operands have; broadcast axes have stride 0.
+// matmul: C = A·B, or A·B + D, on whatever strides the operands have; broadcast axes have stride 0. And
+// matmul_in_units: rows of a unit or more have the same bits in any product, so only k is cut.
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/kernels.h"
+#include "ops/matmul_in_units.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -60,8 +62,56 @@ void choice(const Call& c, int threads, char* text, std::size_t size) {
   gemm_choice(gemm_of(c), threads, text, size);
 }
 
+// f(the product of a unit), from the first terms to the last. Each adds to what the one before left.
+template <class F>
+void each_unit(const Call& c, F&& f) {
+  const auto& attrs = c.attrs->as<MatmulInUnitsAttrs>();
+  const Gemm all = gemm_of(c);
+  const std::int64_t units = attrs.along_k && all.k >= 2 * attrs.unit ? all.k / attrs.unit : 1;
+  const auto at = [&](const Gemm::Matrix& x, std::int64_t step, std::int64_t k) {
+    const std::int64_t bytes = k * step * static_cast<std::int64_t>(size_of(all.type));
+    return x.data ? static_cast<std::byte*>(x.data) + bytes : nullptr;
+  };
+  for (std::int64_t i = 0; i < units; ++i) {
+    const std::int64_t k = i * attrs.unit;
+    Gemm g = all;
+    g.k = i + 1 < units ? attrs.unit : all.k - k;
+    g.a.data = at(all.a, all.a.col, k), g.b.data = at(all.b, all.b.row, k);
+    if (i > 0) g.d = g.c;
+    f(g);
+  }
+}
+
+Scratch scratch_of_units(const Call& c, int threads) {
+  Scratch most{0, 0};
+  each_unit(c, [&](const Gemm& g) {
+    const ScratchSize s = gemm_scratch(g, threads);
+    if (s.thread > most.per_thread) most.per_thread = s.thread;
+    if (s.shared > most.shared) most.shared = s.shared;
+  });
+  return most;
+}
+
+void run_units(Worker& w, const Call& c) {
+  bool is_first = true;
+  each_unit(c, [&](const Gemm& g) {
+    if (!is_first) w.barrier();
+    is_first = false;
+    gemm(g, w);
+  });
+}
+
+void choice_of_units(const Call& c, int threads, char* text, std::size_t size) {
+  bool is_first = true;
+  each_unit(c, [&](const Gemm& g) {
+    if (is_first) gemm_choice(g, threads, text, size);
+    is_first = false;
+  });
+}
+
 }  // namespace
 
 extern const Kernel matmul_kernel{&run, &scratch, &choice};
+extern const Kernel matmul_in_units_kernel{&run_units, &scratch_of_units, &choice_of_units};
 
 }  // namespace tg::cpu::TG_ISA

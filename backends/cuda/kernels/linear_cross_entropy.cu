@@ -4,10 +4,11 @@
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/target.cuh"
 #include "ops/cross_entropy.h"
+#include "ops/matmul_in_units.h"
 
 namespace tg::cuda {
 
-extern const Kernel matmul_kernel;
+extern const Kernel matmul_kernel, matmul_in_units_kernel;
 
 namespace {
 
@@ -79,39 +80,48 @@ void launch_rows_of_logits(const Stream& s, const Call& c) {
 }
 
 struct Plan {
-  bool is_head_loss;
-  std::shared_ptr<const void> product;
+  bool is_head_loss = false;
+  const Kernel* matmul = nullptr;
+  Attrs attrs = {};  // of the product
+  std::shared_ptr<const void> product = {};
 };
 const Plan& plan_of(const Call& c) {
   return *static_cast<const Plan*>(c.plan);
 }
 
-Call product_of(const Call& c, const void* plan) {
+Call product_of(const Call& c, const Plan& plan) {
   Call product = c;
-  product.in = c.in.first(2), product.out = c.out.subspan(2, 1), product.plan = plan;
+  product.in = c.in.first(2), product.out = c.out.subspan(2, 1);
+  product.attrs = &plan.attrs, product.plan = plan.product.get();
   return product;
 }
 
 std::shared_ptr<const void> plan(const Call& c) {
-  if (is_for_head_loss(c)) return std::make_shared<Plan>(Plan{true, nullptr});
-  return std::make_shared<Plan>(Plan{false, matmul_kernel.plan(product_of(c, nullptr))});
+  const auto made = std::make_shared<Plan>();
+  made->is_head_loss = is_for_head_loss(c);
+  if (made->is_head_loss) return made;
+  const std::int64_t unit = c.attrs->as<LinearCrossEntropyAttrs>().unit;
+  made->matmul = unit > 0 ? &matmul_in_units_kernel : &matmul_kernel;
+  if (unit > 0) made->attrs = MatmulInUnitsAttrs{unit};
+  made->product = made->matmul->plan(product_of(c, *made));
+  return made;
 }
 
 std::size_t workspace(const Call& c) {
   const Plan& p = plan_of(c);
-  return p.is_head_loss ? head_loss_workspace(c) : matmul_kernel.workspace(product_of(c, p.product.get()));
+  return p.is_head_loss ? head_loss_workspace(c) : p.matmul->workspace(product_of(c, p));
 }
 
 std::string choice(const Call& c) {
   const Plan& p = plan_of(c);
   return p.is_head_loss ? "exponentials from the product, by wgmma"
-                        : matmul_kernel.choice(product_of(c, p.product.get())) + ", and a pass over its rows";
+                        : p.matmul->choice(product_of(c, p)) + ", and a pass over its rows";
 }
 
 void launch(const Stream& s, const Call& c) {
   const Plan& p = plan_of(c);
   if (p.is_head_loss) return launch_head_loss(s, c);
-  matmul_kernel.launch(s, product_of(c, p.product.get()));
+  p.matmul->launch(s, product_of(c, p));
   launch_rows_of_logits(s, c);
 }
 

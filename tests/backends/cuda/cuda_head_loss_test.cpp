@@ -2,6 +2,7 @@
 // the logits. Skipped where there is no GPU.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "backends/cuda/cuda.h"
+#include "ops/matmul_in_units.h"
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -102,8 +103,111 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   EXPECT_LT(Head::difference(got[2], expected[2]), 4 * rounding(bf16));
 }
 
-// A row has the same bits in any company, also where others of its tile are computed again.
+// Losses and gradients in chunks of one unit, of several, of rows that are no unit, and whole: on Hopper by
+// the product that adds in order along k and by units where operands are not in pieces of 16 bytes, elsewhere
+// by units.
 TEST_F(CudaHeadLoss, GivesTheSameBitsInAnyChunks) {
+  struct Case {
+    Sizes size;
+    DType dtype;
+    bool tf32;
+  };
+#ifdef TG_RACE_RUNS  // the emulator: few units
+  const Case cases[] = {{{200, 24, 1032}, bf16, false},
+                        {{140, 24, 1032}, f16, false},
+                        {{140, 24, 264}, f32, false},
+                        {{140, 20, 1030}, bf16, false}};
+  const std::vector<std::int64_t> chunk_sizes{1};
+#else
+  const Case cases[] = {
+      {{303, 72, 1096}, bf16, false}, {{303, 72, 1096}, f16, false},    {{303, 72, 1096}, f32, false},
+      {{303, 72, 1096}, f32, true},   {{300, 28, 1030}, bf16, false},   {{200, 264, 1032}, bf16, false},
+      {{4321, 768, 8192}, f32, true}, {{4321, 768, 8192}, bf16, false}, {{4321, 770, 8190}, f16, false}};
+  const std::vector<std::int64_t> chunk_sizes{1, 100, 130, 192};
+#endif
+  for (const Case& c : cases)
+    for (const bool is_tied : {true, false}) {
+      LinearCrossEntropyOptions o{.label_smoothing = 0.1, .z_loss = 0.01};
+      if (c.tf32) o.reduction = Reduction::sum;
+      const Head head(c.size, c.dtype, o);
+      const std::int64_t unit = c.size.n > 1000 ? 512 : 64;
+      const auto run = [&](std::int64_t of_unit, std::int64_t chunk) {
+        Graph g;
+        const auto [n, width, classes] = c.size;
+        const Tensor xs = g.input("x", {n, width}, c.dtype), table = g.input("w", {classes, width}, c.dtype),
+                     t = g.input("t", {n}, i32);
+        Tensor w = transpose(table, 0, 1);
+        if (!is_tied) w = contiguous(w);
+        LinearCrossEntropyOptions in_chunks = o;
+        in_chunks.unit_rows = of_unit, in_chunks.chunk_rows = chunk;
+        const Tensor loss = linear_cross_entropy(xs, w, t, in_chunks);
+        std::vector<Tensor> results{loss};
+        for (const Tensor& z : gradients(loss, {xs, w})) results.push_back(z);
+        return eval(results, {{xs, head.x}, {table, head.w}, {t, head.targets}},
+                    {.device = Device::cuda(), .tf32 = c.tf32});
+      };
+      const auto whole = run(unit, 0);
+      for (const std::int64_t chunk : chunk_sizes) {
+        const auto parts = run(unit, chunk * unit / 64);
+        for (std::size_t i = 0; i < whole.size(); ++i)
+          EXPECT_TRUE(parts[i].same_bits(whole[i]))
+              << name_of(c.dtype) << (c.tf32 ? " TF32" : "") << " c " << c.size.c << (is_tied ? " tied" : "")
+              << " chunk " << chunk << " result " << i;
+      }
+      const auto plain = run(1 << 20, 0);  // without units
+      for (std::size_t i : {1u, 2u})
+        EXPECT_LT(Head::difference(whole[i], plain[i]),
+                  (c.tf32 ? 0x1p-10 : (c.dtype == f32 ? 32 : 4) * rounding(c.dtype)))
+            << i;
+    }
+}
+
+// Products of any length of k and any tiles, however the operands lie, whole and in two parts: against f64.
+TEST_F(CudaHeadLoss, MultipliesInUnits) {
+  struct Case {
+    std::int64_t m, n, k;
+  };
+#ifdef TG_RACE_RUNS  // the emulator; on one multiprocessor the first has tiles of 256 columns
+  const std::vector<Case> cases{{130, 200, 64}, {280, 392, 136}};
+  const std::vector<DType> dtypes{bf16};
+#else
+  const std::vector<Case> cases{
+      {130, 200, 64}, {300, 520, 200}, {8, 8, 8}, {72, 1544, 136}, {16896, 256, 200}};
+  const std::vector<DType> dtypes{bf16, f16};
+#endif
+  for (const Case& c : cases)
+    for (DType dtype : dtypes)
+      for (const bool a_across : {true, false})
+        for (const bool b_across : {true, false}) {
+          Graph g;
+          const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns, bool across,
+                                  std::uint64_t seed) {
+            const Shape shape = across ? Shape{columns, rows} : Shape{rows, columns};
+            const Tensor x = g.input(name, shape, dtype);
+            return std::pair(across ? transpose(x, 0, 1) : x,
+                             Feed(x, Array::of(shape, random_vector(rows * columns, seed)).to(dtype)));
+          };
+          // Across k: [k, m] and [k, n] in memory.
+          const auto [a, of_a] = matrix("a", c.m, c.k, a_across, 1);
+          const auto [b, of_b] = matrix("b", c.k, c.n, !b_across, 2);
+          const std::int64_t half = c.k > 64 ? 64 : 0;
+          const Tensor rows = product_in_units_of_rows(a, b, 64), all = product_in_units_of_k(a, b, {}, 64);
+          Tensor sum;
+          for (const auto& [from, to] : {std::pair{std::int64_t{0}, half}, {half, c.k}})
+            if (to > from) sum = product_in_units_of_k(slice(a, 1, from, to), slice(b, 0, from, to), sum, 64);
+          const std::vector<Tensor> results{rows, all, sum, matmul(cast(a, f64), cast(b, f64))};
+          const auto v = eval(results, {of_a, of_b}, {.device = Device::cuda()});
+          SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(c.m) + " × " + std::to_string(c.n) +
+                       " × " + std::to_string(c.k) + (a_across ? ", a across" : "") +
+                       (b_across ? ", b across" : ""));
+          EXPECT_TRUE(v[2].same_bits(v[1]));
+          EXPECT_LT(Head::difference(v[1], v[3]), 1e-6);
+          EXPECT_LT(Head::difference(v[0], v[3]), rounding(dtype));
+        }
+}
+
+// A row has the same bits in any company, also where others of its tile are computed again.
+TEST_F(CudaHeadLoss, GivesRowsTheSameBitsInAnyCompany) {
   const Head head(some_sizes[1], bf16, of_rows, 5);
   const auto all = head.run(Device::cuda(), bf16);
   const Vector loss = doubles(all[0]), z_x = doubles(all[1]);

@@ -1,0 +1,121 @@
+// matmul_in_units: on Hopper, where it can, one kernel that adds up along k in order. Else a product for each
+// unit: units of one size have one plan, and so the same algorithm in any product of several.
+#include "ops/matmul_in_units.h"
+
+#include <algorithm>
+#include <array>
+
+#include "backends/cuda/ordered_product.h"
+#include "backends/cuda/turned_product.h"
+
+namespace tg::cuda {
+
+extern const Kernel matmul_kernel;
+
+namespace {
+
+static_assert(least_unit % ordered_product_step == 0);
+
+// `size` elements of the axis, from `first` on.
+Arg part_of(Arg a, int axis, std::int64_t first, std::int64_t size) {
+  a.layout.shape[axis] = size;
+  if (a.data) a.data += first * a.layout.strides[axis] * static_cast<std::int64_t>(size_of(a.dtype));
+  return a;
+}
+
+class ProductInUnits {
+ public:
+  explicit ProductInUnits(const Call& call)
+      : attrs_(call.attrs->as<MatmulInUnitsAttrs>()), is_ordered_(is_for_ordered_product(call)) {
+    if (is_ordered_) return;
+    sizes_ = units_of(call.in[0].layout.shape[attrs_.along_k ? 1 : 0], attrs_.unit);
+    // The first may have nothing to add to, the last is larger.
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}, sizes_.size() - 1})
+      if (i < sizes_.size() && !plan_of(i).product) plan_of(i) = planned(call, i);
+  }
+
+  std::size_t workspace() const { return workspace_; }
+
+  void launch(const Stream& s, const Call& call) const {
+    if (is_ordered_) return multiply_in_order(s, call);
+    for (std::size_t i = 0; i < sizes_.size(); ++i)
+      with_unit(call, i, [&](const Call& unit) { plan_of(i).kernel->launch(s, unit); });
+  }
+
+  std::string choice(const Call& call) const {
+    if (is_ordered_) return ordered_product_choice(call);
+    std::string text;
+    with_unit(call, 0, [&](const Call& unit) { text = plan_of(0).kernel->choice(unit); });
+    return sizes_.size() == 1 ? text : text + ", in " + std::to_string(sizes_.size()) + " units";
+  }
+
+ private:
+  struct Plan {
+    const Kernel* kernel = &matmul_kernel;
+    std::shared_ptr<const void> product = {};
+  };
+  Plan& plan_of(std::size_t i) { return plans_[i == 0 ? 0 : i + 1 == sizes_.size() ? 2 : 1]; }
+  const Plan& plan_of(std::size_t i) const { return const_cast<ProductInUnits*>(this)->plan_of(i); }
+
+  Plan planned(const Call& call, std::size_t i) {
+    Plan p;
+    with_unit(call, i, [&](const Call& unit) {
+      p.product = plan_turned_product(unit);
+      if (p.product) p.kernel = &turned_product_kernel;
+      if (!p.product) p.product = matmul_kernel.plan(unit);
+      Call with_plan = unit;
+      with_plan.plan = p.product.get();
+      workspace_ = std::max(workspace_, p.kernel->workspace(with_plan));
+    });
+    return p;
+  }
+
+  // f(the product of unit i), a matmul.
+  template <class F>
+  void with_unit(const Call& call, std::size_t i, F&& f) const {
+    static const Attrs none;
+    const std::int64_t first = static_cast<std::int64_t>(i) * attrs_.unit, size = sizes_[i];
+    const bool along_k = attrs_.along_k;
+    std::array in{part_of(call.in[0], along_k ? 1 : 0, first, size), call.in[1], call.out[0]};
+    std::array out{call.out[0]};
+    if (along_k)
+      in[1] = part_of(in[1], 0, first, size);
+    else
+      out[0] = part_of(out[0], 0, first, size);
+    if (i == 0 && call.in.size() == 3) in[2] = call.in[2];
+    const bool adds = along_k && (i > 0 || call.in.size() == 3);
+    Call unit = call;
+    unit.in = std::span(in).first(adds ? 3 : 2), unit.out = out;
+    unit.attrs = &none, unit.plan = plan_of(i).product.get(), unit.written = nullptr;
+    f(unit);
+  }
+
+  MatmulInUnitsAttrs attrs_;
+  bool is_ordered_;
+  std::vector<std::int64_t> sizes_;
+  std::array<Plan, 3> plans_;  // of the first unit, the last, and those between
+  std::size_t workspace_ = 0;
+};
+
+const ProductInUnits& product_of(const Call& c) {
+  return *static_cast<const ProductInUnits*>(c.plan);
+}
+
+std::shared_ptr<const void> plan(const Call& call) {
+  return std::make_shared<ProductInUnits>(call);
+}
+std::size_t workspace(const Call& c) {
+  return product_of(c).workspace();
+}
+void launch(const Stream& s, const Call& c) {
+  product_of(c).launch(s, c);
+}
+std::string choice(const Call& c) {
+  return product_of(c).choice(c);
+}
+
+}  // namespace
+
+extern const Kernel matmul_in_units_kernel{&launch, &workspace, &plan, &choice};
+
+}  // namespace tg::cuda

@@ -1,0 +1,98 @@
+#include "ops/matmul_in_units.h"
+
+#include "ops/common.h"
+
+namespace tg {
+
+extern const Op matmul_in_units_op;
+
+std::vector<std::int64_t> units_of(std::int64_t n, std::int64_t unit) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(std::max<std::int64_t>(1, n / unit)), unit);
+  sizes.back() = n - unit * static_cast<std::int64_t>(sizes.size() - 1);
+  return sizes;
+}
+
+Tensor product_in_units_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
+  return record(matmul_in_units_op, {a, b}, MatmulInUnitsAttrs{unit});
+}
+
+Tensor product_in_units_of_k(const Tensor& a, const Tensor& b, const Tensor& sum, std::int64_t unit) {
+  const MatmulInUnitsAttrs attrs{unit, true};
+  return sum.defined() ? record(matmul_in_units_op, {a, b, sum}, attrs)
+                       : record(matmul_in_units_op, {a, b}, attrs);
+}
+
+namespace {
+
+std::vector<OutSpec> infer_product(std::span<const Operand> in, const Attrs& attrs) {
+  const auto& p = attrs.as<MatmulInUnitsAttrs>();
+  detail::require_operands(in, 2, p.along_k ? 3 : 2);
+  const Operand &a = in[0], &b = in[1];
+  detail::require_float(a.dtype);
+  if (b.dtype != a.dtype) throw DTypeError("operands differ in dtype");
+  if (a.shape().size() != 2 || b.shape().size() != 2 || a.shape()[1] != b.shape()[0])
+    throw ShapeError("needs a [m, k] and b [k, n]");
+  if (p.unit < least_unit || p.unit % least_unit != 0)
+    throw ShapeError("the unit is no multiple of " + std::to_string(least_unit));
+  const DType dtype = p.along_k ? compute_type(a.dtype) : a.dtype;
+  const Shape shape{a.shape()[0], b.shape()[1]};
+  if (in.size() == 3 && in[2].dtype != dtype) throw DTypeError("the sum differs in dtype from the result");
+  if (in.size() == 3 && in[2].shape() != shape) throw ShapeError("the sum has another shape than the result");
+  return detail::row_major_output(dtype, shape);
+}
+
+Tensors decompose_product(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& p = attrs.as<MatmulInUnitsAttrs>();
+  const int axis = p.along_k ? 1 : 0;
+  const std::vector<std::int64_t> sizes = units_of(in[0].size(axis), p.unit);
+  const Tensors as = split(in[0], sizes, axis);
+  if (!p.along_k) {
+    Tensors rows;
+    for (const Tensor& a : as) rows.push_back(matmul(a, in[1]));
+    return {concat(rows)};
+  }
+  const Tensors bs = split(in[1], sizes);
+  Tensor sum = in.size() == 3 ? in[2] : Tensor();
+  for (std::size_t i = 0; i < as.size(); ++i) {
+    const Tensor product = matmul_wide(as[i], bs[i]);
+    sum = sum.defined() ? sum + product : product;
+  }
+  return {sum};
+}
+
+}  // namespace
+
+extern const Op matmul_in_units_op{
+    .name = "matmul_in_units",
+    .doc =
+        "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "
+        "any "
+        "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
+    .infer = infer_product,
+    .decompose = decompose_product,
+    .samples = []() -> std::vector<Sample> {
+      return {{"of rows",
+               {{{135, 3}}, {{3, 6}}},
+               [](auto x) { return Tensors{product_in_units_of_rows(x[0], x[1], 64)}; }},
+              {"of k",
+               {{{3, 199}}, {{199, 4}}},
+               [](auto x) { return Tensors{product_in_units_of_k(x[0], x[1], {}, 64)}; }},
+              {"of k, transposed",
+               {{{135, 4}}, {{135, 6}}, {{4, 6}}},
+               [](auto x) {
+                 const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
+                 return Tensors{product_in_units_of_k(transpose(x[0], 0, 1), x[1], sum, 64)};
+               }},
+              {"less than a unit", {{{3, 5}}, {{5, 4}}, {{3, 4}}}, [](auto x) {
+                 const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
+                 return Tensors{product_in_units_of_k(x[0], x[1], sum, 64)};
+               }}};
+    },
+    .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
+      return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
+                       static_cast<double>(in[0].shape().back())};
+    },
+    .strided_results = true,
+    .inplace = {{0, 2}}};
+
+}  // namespace tg
