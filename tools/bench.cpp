@@ -10,7 +10,7 @@
 #include "tools/bench/modes.h"
 #include "tools/bench/serve_options.h"
 #include "tools/bench/train_options.h"
-#include "tools/run_tool.h"
+#include "tools/run_as_rank.h"
 
 namespace {
 
@@ -27,9 +27,11 @@ constexpr Mode modes[] = {{"gemm", run_gemm, 3},         {"attention", run_atten
                           {"overhead", run_overhead, 1}, {"train", run_train, 5},
                           {"lora", run_lora, 7},         {"tokens", run_tokens, 1},
                           {"generate", run_generate, 1}, {"serve", run_serve, 5},
-                          {"load", run_load, 4}};
+                          {"load", run_load, 4},         {"ranks", run_ranks, 1}};
 
-int run(int argc, char** argv) {
+// `join` meets the other ranks, for the mode that measures them.
+template <class Join>
+int run(int argc, char** argv, const Join& join) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
   std::vector<std::string> shapes;
   std::int64_t threads = 0;
@@ -54,7 +56,7 @@ int run(int argc, char** argv) {
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option("shape", "AxBx…",
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same and "
+              "ROWSxCOLUMNS, overhead NODES, ranks ELEMENTS, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same and "
               "xVOCABULARYxRANK, tokens VOCABULARY, "
               "generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
               "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
@@ -90,6 +92,8 @@ int run(int argc, char** argv) {
       "a model's training step beside PyTorch's, and where its time goes");
   args.example("bench lora --backend cuda --dtype bf16",
                "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
+  args.example("launch -n 2 bench ranks --backend cuda --dtype bf16",
+               "what two GPUs take to exchange data");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
@@ -98,6 +102,11 @@ int run(int argc, char** argv) {
     settings.seconds = 0;
     settings.copy_bytes = 1 << 20;
     if (!args.given("requests")) serve.settings.random.requests = 8;
+  }
+  if (mode == "ranks") {
+    const std::shared_ptr<parallel::Group> group = join();
+    settings.ranks = {group, &group->communicator()};
+    backend_name = own_gpu(backend_name, settings.ranks->size());
   }
   settings.device = Device::parse(backend_name);
   settings.tf32 = dtype == "tf32";
@@ -117,7 +126,7 @@ int run(int argc, char** argv) {
   }
   const bool on_cpu = settings.device.kind == Device::cpu_kind;
   settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
-  if (on_cpu) pin(settings.threads);
+  if (on_cpu && !settings.ranks) pin(settings.threads);  // ranks would share a core
   if (attention.traffic) return run_attention_traffic(settings);
   if (!attention.once.empty()) return run_attention_once(settings);
   const Machine machine = measure_machine(settings);
@@ -128,7 +137,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "bench: no row of %s has '%s' in its name\n", mode.c_str(), settings.filter.c_str());
     return 2;
   }
-  if (!json.empty()) {
+  if (!json.empty() && (!settings.ranks || settings.ranks->rank() == 0)) {
     const std::string text = report.json();
     const std::string_view piece = text;
     io::replace_file(json, std::span(&piece, 1), "bench");
@@ -139,5 +148,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tool("bench", [&] { return run(argc, argv); });
+  return run_as_rank("bench", [&](const auto& join) { return run(argc, argv, join); });
 }

@@ -242,6 +242,8 @@ std::int64_t Trainer::validation_batches(bool whole) const {
 
 void Trainer::save() {
   saved_ = state_.step;
+  // A rank whose step failed does not come here: then nothing is saved of what the others have made of it.
+  if (o_.program.ranks) gather(*o_.program.ranks, std::vector{state_.step});
   if (!store_) return;
   try {
     metrics_->sync();  // a checkpoint never outruns its rows

@@ -124,6 +124,7 @@ const Mode all_modes[] = {
     {"overhead", "50", {"dispatch", "plan memory", "GPT 12 layers: all"}},
     {"generate", "8", {"whole text", "cached", "engine, 1 text", "engine, 16 texts"}},
     {"load", "1x256x64x50", {"read into memory", "read into caches", "touch new memory", "from_pretrained"}},
+    {"ranks", "64", {"sum_ranks", "sum_ranks, wide", "scatter_sum", "gather_ranks", "exchange_ranks", "shift_ranks"}},
     {"serve", "1x2x16x64x13", {"contiguous", "pages of 16, cache in use", "paged / contiguous"}},
     {"train", "1x2x16x8x2", {"GPT step", "matmul", "flash_attn", "adamw"}},
     {"lora", "2x2x16x8x2x40x3", {"all parameters", "LoRA, attention's input", "LoRA, all linear layers"}},

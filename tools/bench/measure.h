@@ -25,7 +25,8 @@ struct Settings {
   AttentionSettings attention;
   ServeSettings serve;
   TrainSettings train;
-  std::string text;  // a file for the mode tokens, instead of a made-up text
+  std::shared_ptr<Communicator> ranks;  // of the mode ranks
+  std::string text;                     // a file for the mode tokens, instead of a made-up text
   std::size_t copy_bytes = std::size_t{256} << 20;
 
   // "bf16", …; "tf32" for f32 with rounded products.

@@ -16,6 +16,7 @@ void run_lora(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 void run_generate(const Settings& settings, const Machine& machine, Report& report);
 void run_serve(const Settings& settings, const Machine& machine, Report& report);
+void run_ranks(const Settings& settings, const Machine& machine, Report& report);
 void run_load(const Settings& settings, const Machine& machine, Report& report);
 void run_tokens(const Settings& settings, const Machine& machine, Report& report);
 
