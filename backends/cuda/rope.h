@@ -13,6 +13,10 @@ namespace tg::cuda {
 // same. Null if positions are given, or if it would have more than 4 MiB: then each run makes it.
 std::shared_ptr<const void> rope_table(const Call& rope);
 
+// Starts to write such a table of so many rows, on the stream on which copies of tables are made (in
+// rope.cu).
+void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu);
+
 // A plan of two_ropes_kernel for two calls of rope, such as those of a layer's queries and keys. Null if one
 // of them needs the other's result or memory, has no table of its own, or rows that do not lie in pieces of
 // 16 bytes.

@@ -3,16 +3,10 @@
 // once.
 #include "backends/cuda/rope.h"
 
-#include <map>
-#include <mutex>
-#include <tuple>
-
-#include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "backends/cuda/kernels/turn.cuh"
-#include "backends/cuda/table.h"
 
 namespace tg::cuda {
 
@@ -346,29 +340,14 @@ std::shared_ptr<const void> plan_two_ropes(const Call& first, const Call& second
   return plan;
 }
 
-std::shared_ptr<const void> rope_table(const Call& c) {
-  constexpr std::size_t most = std::size_t{4} << 20;
-  const auto& a = c.attrs->as<RopeAttrs>();
-  const DType compute = compute_type(c.in[0].dtype);
-  const i64 rows = TableRows(c).positions.numel;
-  const std::size_t bytes = bytes_of_table(rows, a.frequencies.size(), compute);
-  if (c.in.size() > 1 || bytes == 0 || bytes > most) return nullptr;
-  using Key = std::tuple<int, DType, i64, i64, std::vector<double>>;
-  static std::mutex guard;
-  static std::map<Key, std::weak_ptr<const void>> tables;
-  const std::lock_guard lock(guard);
-  std::erase_if(tables, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<const void>& known = tables[{c.gpu.ordinal, compute, a.start, rows, a.frequencies}];
-  if (std::shared_ptr<const void> table = known.lock()) return table;
-  const std::shared_ptr<void> table = zeros_on_device(bytes);
-  const Stream stream{nullptr, c.gpu, nullptr, {}};
+void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
+  const Stream stream{nullptr, gpu, nullptr, {}};
+  Region<1> counted;
+  counted.axis(rows, {1});
   if (compute == DType::f64)
-    launch_table(stream, static_cast<double*>(table.get()), TableRows(c).positions, Arg{}, a);
+    launch_table(stream, static_cast<double*>(table), counted, Arg{}, a);
   else
-    launch_table(stream, static_cast<float*>(table.get()), TableRows(c).positions, Arg{}, a);
-  check(cudaStreamSynchronize(nullptr), "a table of cosines");
-  known = table;
-  return table;
+    launch_table(stream, static_cast<float*>(table), counted, Arg{}, a);
 }
 
 }  // namespace tg::cuda
