@@ -7,15 +7,32 @@
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/key_source_sm90.cuh"
 #include "backends/cuda/attention/powers.cuh"
+#include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/shapes_sm90.h"
+#include "backends/cuda/kernels/turn.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
 
 namespace tg::cuda::attention::backward_sm90 {
 
 using namespace tile;
+
+// A Shape whose z_Q and z_K are rotated where they are stored.
+template <class Shape>
+struct Turned : Shape {
+  static constexpr bool turns = true;
+};
+template <class At>
+concept IsTurned = requires {
+  At::turns;
+};
+struct NoRopes {};
+template <class At>
+using RopesOf = std::conditional_t<IsTurned<At>, Ropes, NoRopes>;
+template <class At>
+struct PlanOf : Plan, RopesOf<At> {};
 
 // What comes with a tile of queries.
 template <int queries>
@@ -268,15 +285,38 @@ __device__ __forceinline__ void scale_result(Accumulator<16, Columns>& sums, flo
     scale(sums, factor);
 }
 
+// Rotates rows row0 … of a head of 64 back, as rope does with numbers that have been rounded; a lane has both
+// numbers of each of its pairs.
+template <class S>
+__device__ __forceinline__ void turn_rows(Accumulator<16, 64>& c, const Ropes& ropes, int row0) {
+  constexpr int pairs = 32, apart = pairs / 8;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = min(row0 + 8 * r + lane_row(), ropes.rows - 1);
+    const float* const at = ropes.table + row * 2 * pairs + lane_column();
+#pragma unroll
+    for (int part = 0; part < apart; ++part) {
+      const float2 cosine = *reinterpret_cast<const float2*>(at + 8 * part),
+                   sine = *reinterpret_cast<const float2*>(at + pairs + 8 * part);
+      float *const a = &c.x[0][part][2 * r], *const b = &c.x[0][part + apart][2 * r];
+      const float2 p = unpack(pack(a[0], a[1], S()), S()), q = unpack(pack(b[0], b[1], S()), S());
+      a[0] = p.x, a[1] = p.y, b[0] = q.x, b[1] = q.y;
+      turn(a[0], b[0], cosine.x, ropes.inverse ? -sine.x : sine.x);
+      turn(a[1], b[1], cosine.y, ropes.inverse ? -sine.y : sine.y);
+    }
+  }
+}
+
 // Stores scale·part of a tile's z_Q: the nth part of a warpgroup's, in which `row` is the warp's first.
 template <class S, class At>
 __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, const Powers* powers,
-                                          int b, int h, int i0, int nth, int row) {
+                                          const RopesOf<At>& ropes, int b, int h, int i0, int nth, int row) {
   scale_result<At>(part, static_cast<float>(x.scale), [&] {
     const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
     return -p.of_z_a() - p.k;
   });
   using R = Result<S, At>;
+  if constexpr (IsTurned<At>) turn_rows<R>(part, ropes, i0 + nth * 64 + row);
   R* const out = x.z_q.at<R>(b, h);
   if constexpr (At::wide)
     store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
@@ -301,7 +341,7 @@ struct Steps {
   const Shared<At>& shared;
   const AttentionCall& x;
   const Workspace& work;
-  const Plan& plan;
+  const PlanOf<At>& plan;
   int group;
 
   // The warp's first row of the block's keys, computed where needed to save a register.
@@ -476,7 +516,7 @@ struct Steps {
     }
     const Place at = place();
     const int h = at.head * plan.group + static_cast<int>(n) / tiles();
-    store_z_q<S, At>(part, x, plan.powers, at.b, h, (shared.item().met.first + tile) * At::queries, nth,
+    store_z_q<S, At>(part, x, plan.powers, plan, at.b, h, (shared.item().met.first + tile) * At::queries, nth,
                      row() % 64);
   }
 
@@ -487,6 +527,7 @@ struct Steps {
   template <int Columns>
   __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
     scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
+    if constexpr (IsTurned<At>) turn_rows<R>(z_k, plan, at.row0 + row());
     store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
   template <int Columns>

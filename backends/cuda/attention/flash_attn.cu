@@ -91,7 +91,10 @@ void run_backward(const Stream& s, const Call& call) {
   launch_checks(s, c.x);
   if (c.split) launch_split(s, c.x, *c.split);
   if (c.path != Path::hopper) launch_row_stats(s, c.x, c.work, c.powers());
-  backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+  if (const Ropes ropes = ropes_of(call); ropes.table)
+    launch_turned_backward_sm90(s, c.x, c.work, ropes);
+  else
+    backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
   launch_bias_and_sink(s, c.x, c.work);
 }
 
@@ -116,11 +119,11 @@ std::shared_ptr<const void> plan_of_paged(const Call& call) {
 }
 std::string choice_of(const Call& call) {
   const Choice c(call);
-  if (!is_of_short_heads(c, call)) return c.in_words();
-  const Ropes r = ropes_of(call);
-  return std::string("tensor cores, short sequences") + (r.of_q && r.of_k ? ", with both ropes"
-                                                         : r.table        ? ", with a rope"
-                                                                          : "");
+  const bool is_short = is_of_short_heads(c, call);
+  const Ropes r = is_short || call.attrs->as<AttentionAttrs>().backward ? ropes_of(call) : Ropes{};
+  return (is_short ? "tensor cores, short sequences" : c.in_words()) + (r.of_q && r.of_k ? ", with both ropes"
+                                                                        : r.table        ? ", with a rope"
+                                                                                         : "");
 }
 std::string choice_of_paged(const Call& call) {
   return paged_choice(call).in_words();
@@ -141,9 +144,13 @@ std::shared_ptr<const void> plan_with_added_rows(const Step& assign, const Call&
 
 std::shared_ptr<const void> plan_with_ropes(std::span<const Step> ropes, const Call& call) {
   using namespace attention;
-  if (!is_of_short_heads(Choice(call), call)) return nullptr;
+  const Choice c(call);
   std::optional<RopesBeside> beside = ropes_beside(ropes, call);
-  return beside ? std::make_shared<ForwardPlan>(ForwardPlan{nullptr, {}, std::move(*beside)}) : nullptr;
+  if (!beside) return nullptr;
+  const bool takes = is_of_short_heads(c, call)
+                         ? beside->ropes.pairs % 2 == 0
+                         : call.attrs->as<AttentionAttrs>().backward && takes_ropes(c, beside->ropes);
+  return takes ? std::make_shared<ForwardPlan>(ForwardPlan{nullptr, {}, std::move(*beside)}) : nullptr;
 }
 
 extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, attention::plan_of,

@@ -43,7 +43,7 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
     const bool is_q = is_same(mine, own[0]), is_first = !r.table;
     const std::shared_ptr<const void> table =
         rope_table({s.in, s.out, &s.attrs, nullptr, call.gpu, false, false, false});
-    if (!table || a.frequencies.size() % 2 != 0 || (is_q ? r.of_q : r.of_k)) return std::nullopt;
+    if (!table || (is_q ? r.of_q : r.of_k)) return std::nullopt;
     if (!is_first && (table.get() != r.table || a.interleaved != r.interleaved || a.inverse != r.inverse))
       return std::nullopt;
     if (other.layout.strides[3] != 1) return std::nullopt;
@@ -63,6 +63,13 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
       if (&another != &s && (meets(other, another.in) || meets(other, another.out))) return std::nullopt;
   }
   return all;
+}
+
+bool takes_ropes(const Choice& c, const Ropes& r) {
+  const AttentionCall& x = c.x;
+  const bool is_plain = x.softcap == 0 && !x.cu_q && !x.lengths && x.L == x.T;  // all queries see a key
+  return c.path == Path::hopper && size_of(x.type) == 2 && x.d == 64 && c.work.width == 64 && is_plain &&
+         r.of_q && r.of_k && !r.interleaved && r.pairs == 32;
 }
 
 }  // namespace attention

@@ -2,7 +2,7 @@
 // well.
 #pragma once
 
-#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/ropes.h"
 
 namespace tg::cuda::attention {
 
@@ -11,18 +11,8 @@ namespace tg::cuda::attention {
 // without sinks, softcap and lengths. A call that asks for certain kernels has them.
 bool takes_short_heads(const AttentionCall& x, const Gpu& gpu);
 
-// Ropes that such a kernel computes as well, with the bits of kernels of their own: of queries and keys
-// before a forward, which also writes what they become, and of their gradients behind a backward.
-struct Ropes {
-  const float* table = nullptr;  // [rows, 2, pairs] of cosines and sines; null: there are none
-  int rows = 0, pairs = 0;       // an even number of pairs
-  bool interleaved = false, inverse = false;
-  bool of_q = false, of_k = false;
-  AttentionCall::Operand q,
-      k;  // what a forward reads in place of q and k, or a backward writes in place of z_q, z_k
-};
-
+// With ropes of an even number of pairs; the backward with u.
 void launch_short_forward(const Stream& s, const AttentionCall& x, const Ropes& ropes);
-void launch_short_backward(const Stream& s, const AttentionCall& x, const Ropes& ropes);  // with u
+void launch_short_backward(const Stream& s, const AttentionCall& x, const Ropes& ropes);
 
 }  // namespace tg::cuda::attention

@@ -116,9 +116,9 @@ struct Case {
   }
 };
 
-// Whether one program has the bits of several; `inside`: whether attention's kernels compute the ropes, which
-// is known on Hopper only.
-void check(const Case& c, const std::string& what, bool inside) {
+// Whether one program has the bits of several. `inside`: how many of attention's kernels, forward and
+// backward, compute the ropes beside them, on Hopper.
+void check(const Case& c, const std::string& what, std::size_t inside) {
   SCOPED_TRACE(what + " " + std::string(name_of(c.dtype)));
   const Ran got = c.at_once();
   const std::vector<Array> expected = c.one_by_one();
@@ -128,41 +128,78 @@ void check(const Case& c, const std::string& what, bool inside) {
   std::size_t with_ropes = 0;
   for (const std::string& choice : got.choices)
     with_ropes += choice.find(c.turns_k ? "with both ropes" : "with a rope") != std::string::npos;
-  EXPECT_EQ(with_ropes, inside ? 2u : 0u) << ::testing::PrintToString(got.choices);
+  EXPECT_EQ(with_ropes, inside) << ::testing::PrintToString(got.choices);
 }
 
 TEST_F(CudaRope, IsInsideShortHeads) {
-  for (const DType t : {bf16, f16}) check({.dtype = t}, "half split", true);
+  for (const DType t : {bf16, f16}) check({.dtype = t}, "half split", 2);
   const RopeOptions interleaved{.interleaved = true}, partial{.dims = 8},
       some{.dims = 12, .interleaved = true}, later{.theta = 100, .start = 1000};
-  check({.of_q = interleaved, .of_k = interleaved}, "interleaved", true);
-  check({.of_q = partial, .of_k = partial}, "partial", true);
-  check({.of_q = some, .of_k = some, .dtype = f16}, "interleaved, partial", true);
-  check({.of_q = later, .of_k = later}, "from position 1000", true);
-  check({.L = 31, .T = 31, .d = 8, .dv = 24}, "odd length", true);
-  check({.L = 50, .T = 50, .d = 64, .dv = 40}, "wide", true);
-  check({.L = 64, .T = 64, .d = 64, .dv = 64, .of_q = interleaved, .of_k = interleaved}, "the largest", true);
-  check({.options = {.window_left = 7, .window_right = 3}}, "window", true);
-  check({.B = 1, .L = 17, .T = 17}, "one row of a second tile", true);
+  check({.of_q = interleaved, .of_k = interleaved}, "interleaved", 2);
+  check({.of_q = partial, .of_k = partial}, "partial", 2);
+  check({.of_q = some, .of_k = some, .dtype = f16}, "interleaved, partial", 2);
+  check({.of_q = later, .of_k = later}, "from position 1000", 2);
+  check({.L = 31, .T = 31, .d = 8, .dv = 24}, "odd length", 2);
+  check({.L = 50, .T = 50, .d = 64, .dv = 40}, "wide", 2);
+  check({.L = 64, .T = 64, .d = 64, .dv = 64, .of_q = interleaved, .of_k = interleaved}, "the largest", 2);
+  check({.options = {.window_left = 7, .window_right = 3}}, "window", 2);
+  check({.B = 1, .L = 17, .T = 17}, "one row of a second tile", 2);
 }
 
 // As latent attention has them: pairs that do not turn come first, and keys have another rope.
 TEST_F(CudaRope, OfQueriesAloneIsInsideShortHeads) {
   const RopeOptions rows{.interleaved = true, .frequencies = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0.1, 0.01, 0.001}};
-  check({.d = 24, .of_q = rows, .turns_k = false}, "queries", true);
-  check({.L = 20, .T = 40, .d = 24, .of_q = rows, .turns_k = false}, "fewer queries than keys", true);
+  check({.d = 24, .of_q = rows, .turns_k = false}, "queries", 2);
+  check({.L = 20, .T = 40, .d = 24, .of_q = rows, .turns_k = false}, "fewer queries than keys", 2);
 }
 
 TEST_F(CudaRope, IsApartWhereItHasToBe) {
   const RopeOptions other{.theta = 100}, odd{.dims = 6}, later{.start = 2};
-  check({.of_k = other}, "other frequencies", false);
-  check({.of_k = later}, "another start", false);
-  check({.of_q = odd, .of_k = odd}, "an odd number of pairs", false);
-  check({.given = true}, "given positions", false);
-  check({.L = 20, .T = 40}, "another number of keys", false);
-  check({.H = 4, .Hk = 2}, "shared keys", false);
-  check({.L = 100, .T = 100}, "long", false);
-  check({.dtype = f32}, "f32", false);
+  check({.of_k = other}, "other frequencies", 0);
+  check({.of_k = later}, "another start", 0);
+  check({.of_q = odd, .of_k = odd}, "an odd number of pairs", 0);
+  check({.given = true}, "given positions", 0);
+  check({.L = 20, .T = 40}, "another number of keys", 0);
+  check({.H = 4, .Hk = 2}, "shared keys", 0);
+  check({.L = 100, .T = 100}, "long", 0);
+  check({.dtype = f32}, "f32", 0);
+}
+
+// Hopper's backward rotates z_q where its last sums are added, or where they are rounded, and z_k in
+// registers.
+TEST_F(CudaRope, IsInsideHoppersBackward) {
+  const auto of_64 = [](Case c) {
+    c.d = c.dv = 64;
+    return c;
+  };
+  for (const DType t : {bf16, f16}) check(of_64({.H = 4, .L = 200, .T = 200, .dtype = t}), "causal", 1);
+  check(of_64({.L = 131, .T = 131, .options = {}}), "full", 1);
+  check(of_64({.B = 1, .H = 6, .L = 300, .T = 300, .options = {.causal = true, .window_left = 90}}), "window",
+        1);
+  check(of_64({.L = 129, .T = 129, .of_q = {.start = 70}, .of_k = {.start = 70}}), "from position 70", 1);
+  check(of_64({.L = 128, .T = 128, .options = {.free_order = true}}), "rounded by a kernel of its own", 1);
+  Case values = of_64({.L = 140, .T = 140});
+  values.dv = 24;
+  check(values, "narrower values", 1);
+}
+// As many terms of z_q as there are blocks of keys, and their sums rounded by another kernel.
+TEST_F(CudaRope, IsInsideHoppersBackwardOfLongTexts) {
+  check({.B = 1, .H = 1, .Hk = 1, .L = 1100, .T = 1100, .d = 64, .dv = 64, .options = {}}, "long", 1);
+}
+TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
+  Case c{.L = 140, .T = 140, .d = 64, .dv = 64};
+  check(c, "taken", 1);
+  const auto with = [&](auto&& change) {
+    Case other = c;
+    change(other);
+    return other;
+  };
+  check(with([](Case& x) { x.of_q = x.of_k = {.interleaved = true}; }), "interleaved", 0);
+  check(with([](Case& x) { x.of_q = x.of_k = {.dims = 32}; }), "partial", 0);
+  check(with([](Case& x) { x.turns_k = false; }), "queries alone", 0);
+  check(with([](Case& x) { x.d = 128; }), "wider heads", 0);
+  check(with([](Case& x) { x.options.softcap = 5; }), "softcap", 0);
+  check(with([](Case& x) { x.given = true; }), "given positions", 0);
 }
 
 // z_q that is read as it is, too, has to be stored.
