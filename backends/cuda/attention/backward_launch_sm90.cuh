@@ -142,8 +142,9 @@ __global__ void __launch_bounds__(256)
                            : float4{0, 0, 0, 0};
       part.x[0][k][0] = v.x, part.x[0][k][1] = v.y, part.x[0][k][2] = v.z, part.x[0][k][3] = v.w;
     }
-    store_z_q<S, At>(part, x, powers, ropes, bh / x.H, bh % x.H, tile * At::queries, nth,
-                     threadIdx.x % 128 / 32 * 16);
+    const int i0 = tile * At::queries, row = threadIdx.x % 128 / 32 * 16;
+    store_z_q<S, At>(part, x, powers, Factors<At>(ropes, i0 + nth * 64 + row), bh / x.H, bh % x.H, i0, nth,
+                     row);
   }
 #endif
 }

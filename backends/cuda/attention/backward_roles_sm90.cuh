@@ -23,6 +23,9 @@ using namespace tile;
 template <class Shape>
 struct Turned : Shape {
   static constexpr bool turns = true;
+  // Fewer, for the registers of Factors.
+  template <Options options>
+  static constexpr int parts_ahead = 8;
 };
 template <class At>
 concept IsTurned = requires {
@@ -285,38 +288,56 @@ __device__ __forceinline__ void scale_result(Accumulator<16, Columns>& sums, flo
     scale(sums, factor);
 }
 
-// Rotates rows row0 … of a head of 64 back, as rope does with numbers that have been rounded; a lane has both
-// numbers of each of its pairs.
-template <class S>
-__device__ __forceinline__ void turn_rows(Accumulator<16, 64>& c, const Ropes& ropes, int row0) {
-  constexpr int pairs = 32, apart = pairs / 8;
+// Cosines and sines of a warp's 16 rows of a head of 64, row0 … of the table; a lane has both numbers of each
+// of its pairs. Asked for early, they are there when sums are.
+template <class At>
+struct Factors {
+  __device__ __forceinline__ Factors(const NoRopes&, int) {}
+};
+template <IsTurned At>
+struct Factors<At> {
+  static constexpr int pairs = 32, apart = pairs / 8;  // parts from one number to the other
+  float2 cosine[2][apart], sine[2][apart];
+
+  __device__ __forceinline__ Factors(const Ropes& ropes, int row0) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = min(row0 + 8 * r + lane_row(), ropes.rows - 1);
-    const float* const at = ropes.table + row * 2 * pairs + lane_column();
+    for (int r = 0; r < 2; ++r) {
+      const int row = min(row0 + 8 * r + lane_row(), ropes.rows - 1);
+      const float* const at = ropes.table + row * 2 * pairs + lane_column();
 #pragma unroll
-    for (int part = 0; part < apart; ++part) {
-      const float2 cosine = *reinterpret_cast<const float2*>(at + 8 * part),
-                   sine = *reinterpret_cast<const float2*>(at + pairs + 8 * part);
-      float *const a = &c.x[0][part][2 * r], *const b = &c.x[0][part + apart][2 * r];
-      const float2 p = unpack(pack(a[0], a[1], S()), S()), q = unpack(pack(b[0], b[1], S()), S());
-      a[0] = p.x, a[1] = p.y, b[0] = q.x, b[1] = q.y;
-      turn(a[0], b[0], cosine.x, ropes.inverse ? -sine.x : sine.x);
-      turn(a[1], b[1], cosine.y, ropes.inverse ? -sine.y : sine.y);
+      for (int part = 0; part < apart; ++part) {
+        cosine[r][part] = *reinterpret_cast<const float2*>(at + 8 * part);
+        sine[r][part] = *reinterpret_cast<const float2*>(at + pairs + 8 * part);
+      }
     }
   }
-}
+  // Rotates the rows back, as rope does with numbers that have been rounded to S.
+  template <class S>
+  __device__ __forceinline__ void turn_rows(Accumulator<16, 2 * pairs>& c) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int part = 0; part < apart; ++part) {
+        float *const a = &c.x[0][part][2 * r], *const b = &c.x[0][part + apart][2 * r];
+        const float2 p = unpack(pack(a[0], a[1], S()), S()), q = unpack(pack(b[0], b[1], S()), S());
+        a[0] = p.x, a[1] = p.y, b[0] = q.x, b[1] = q.y;
+        turn(a[0], b[0], cosine[r][part].x, -sine[r][part].x);
+        turn(a[1], b[1], cosine[r][part].y, -sine[r][part].y);
+      }
+  }
+};
 
 // Stores scale·part of a tile's z_Q: the nth part of a warpgroup's, in which `row` is the warp's first.
 template <class S, class At>
 __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, const Powers* powers,
-                                          const RopesOf<At>& ropes, int b, int h, int i0, int nth, int row) {
+                                          const Factors<At>& factors, int b, int h, int i0, int nth,
+                                          int row) {
   scale_result<At>(part, static_cast<float>(x.scale), [&] {
     const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
     return -p.of_z_a() - p.k;
   });
   using R = Result<S, At>;
-  if constexpr (IsTurned<At>) turn_rows<R>(part, ropes, i0 + nth * 64 + row);
+  if constexpr (IsTurned<At>) factors.template turn_rows<R>(part);
   R* const out = x.z_q.at<R>(b, h);
   if constexpr (At::wide)
     store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
@@ -505,6 +526,8 @@ struct Steps {
   __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Turn turn, u32 n, int tile,
                                                int nth) const {
     if (!At::last_stores || !turn.last) return add(part, to, turn.nth);
+    const int i0 = (shared.item().met.first + tile) * At::queries;
+    const Factors<At> factors(plan, i0 + nth * 64 + row() % 64);
     if (turn.nth > 0) {
       const u32 from = shared.sums_so_far() + nth * At::sums_between * 4 + threadIdx.x % 128 * 16;
 #pragma unroll
@@ -516,8 +539,7 @@ struct Steps {
     }
     const Place at = place();
     const int h = at.head * plan.group + static_cast<int>(n) / tiles();
-    store_z_q<S, At>(part, x, plan.powers, plan, at.b, h, (shared.item().met.first + tile) * At::queries, nth,
-                     row() % 64);
+    store_z_q<S, At>(part, x, plan.powers, factors, at.b, h, i0, nth, row() % 64);
   }
 
   // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
@@ -527,7 +549,7 @@ struct Steps {
   template <int Columns>
   __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
     scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
-    if constexpr (IsTurned<At>) turn_rows<R>(z_k, plan, at.row0 + row());
+    if constexpr (IsTurned<At>) Factors<At>(plan, at.row0 + row()).template turn_rows<R>(z_k);
     store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
   template <int Columns>

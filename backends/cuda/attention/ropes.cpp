@@ -54,6 +54,7 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
     r.table = static_cast<const float*>(table.get());
     r.rows = static_cast<int>(mine.layout.shape[2]), r.pairs = static_cast<int>(a.frequencies.size());
     r.interleaved = a.interleaved, r.inverse = a.inverse;
+    for (r.lanes = 0; 2 << r.lanes < r.pairs;) ++r.lanes;
     all.table = table;
 
     // Blocks read and write at the same time, each the rows of its head.
@@ -69,7 +70,7 @@ bool takes_ropes(const Choice& c, const Ropes& r) {
   const AttentionCall& x = c.x;
   const bool is_plain = x.softcap == 0 && !x.cu_q && !x.lengths && x.L == x.T;  // all queries see a key
   return c.path == Path::hopper && size_of(x.type) == 2 && x.d == 64 && c.work.width == 64 && is_plain &&
-         r.of_q && r.of_k && !r.interleaved && r.pairs == 32;
+         r.of_q && r.of_k && !r.interleaved && r.inverse && r.pairs == 32;
 }
 
 }  // namespace attention

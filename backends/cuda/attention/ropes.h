@@ -13,6 +13,7 @@ namespace tg::cuda::attention {
 struct Ropes {
   const float* table = nullptr;  // [rows, 2, pairs] of cosines and sines; null: there are none
   int rows = 0, pairs = 0;
+  int lanes = 0;  // 2^lanes ≥ pairs/2
   bool interleaved = false, inverse = false;
   bool of_q = false, of_k = false;
   AttentionCall::Operand q,

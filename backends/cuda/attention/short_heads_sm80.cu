@@ -59,7 +59,7 @@ struct RowTurner {
 #pragma unroll
     for (int n = 0; n < most; ++n)
       if (is_there(n, ropes.rows)) {
-        const float* const at = ropes.table + row_of(n) * 2 * ropes.pairs + 2 * unit_of(n);
+        const float* const at = ropes.table + row_of(n) * 2 * ropes.pairs + 2 * unit();
         c[n] = *reinterpret_cast<const float2*>(at);
         s[n] = *reinterpret_cast<const float2*>(at + ropes.pairs);
         if (ropes.inverse) s[n].x = -s[n].x, s[n].y = -s[n].y;
@@ -75,7 +75,7 @@ struct RowTurner {
 #pragma unroll
     for (int n = 0; n < most; ++n) {
       if (!is_there(n, rows)) continue;
-      const int u = unit_of(n), first = ropes.interleaved ? 4 * u : 2 * u,
+      const int u = unit(), first = ropes.interleaved ? 4 * u : 2 * u,
                 second = ropes.interleaved ? 4 * u + 2 : ropes.pairs + 2 * u;
       u32 &one = word(tile, n, first), &other = word(tile, n, second);
       float2 a = unpack(one, S()), b = unpack(other, S());
@@ -94,17 +94,15 @@ struct RowTurner {
   }
 
  private:
-  __device__ __forceinline__ int units() const {
-    return ropes.pairs / 2;
-  }
+  // 2^lanes of a row's lanes have its units, if there are fewer units some have none.
   __device__ __forceinline__ int row_of(int n) const {
-    return row + (n * 32 + lane_id()) / units();
+    return row + ((n * 32 + lane_id()) >> ropes.lanes);
   }
-  __device__ __forceinline__ int unit_of(int n) const {
-    return (n * 32 + lane_id()) % units();
+  __device__ __forceinline__ int unit() const {
+    return lane_id() & ((1 << ropes.lanes) - 1);
   }
   __device__ __forceinline__ bool is_there(int n, int rows) const {
-    return n * 32 + lane_id() < 16 * units() && row_of(n) < rows;
+    return unit() < ropes.pairs / 2 && row_of(n) < min(row + 16, rows);
   }
   __device__ __forceinline__ u32& word(SharedTile<D> tile, int n, int column) const {
     const u32 at = tile.address(row_of(n), column / 8) + column % 8 * 2;
