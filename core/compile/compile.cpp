@@ -15,10 +15,10 @@
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
+#include "core/compile/place_ropes.h"
 #include "core/compile/products_last.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
-#include "core/compile/ropes_beside_attention.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
@@ -126,7 +126,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (options.fuse) merge_fused(graph, steps, state->outputs);
   if (options.fuse && !options.rows_alone)
     reduce_chains(graph, steps, state->outputs, state->device.kind != Device::cpu_kind);
-  if (options.fuse && state->device.kind != Device::cpu_kind) put_ropes_beside_attention(graph, steps);
+  if (options.fuse && state->device.kind != Device::cpu_kind) place_ropes(graph, steps);
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);
 

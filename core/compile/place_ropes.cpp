@@ -1,8 +1,8 @@
-#include "core/compile/ropes_beside_attention.h"
+#include "core/compile/place_ropes.h"
 
 #include <algorithm>
 
-#include <tilegrad/ops/flash_attn.h>
+#include "core/compile/neighbours.h"
 
 namespace tg {
 
@@ -26,7 +26,7 @@ class Moving {
 
   void run() {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
-      if (steps_[s].op->name == "flash_attn" && !steps_[s].attrs.as<AttentionAttrs>().has_lengths)
+      if (steps_[s].op->name == "flash_attn" && !(s > 0 && belong_together(graph_, steps_[s - 1], steps_[s])))
         for (const std::size_t operand : {0, 1}) take_before(s, root(steps_[s].in[operand]));
       if (steps_[s].op->name == "rope") take_behind(maker_of(root(steps_[s].in[0])), s);
     }
@@ -75,7 +75,7 @@ class Moving {
 
 }  // namespace
 
-void put_ropes_beside_attention(const Graph& graph, std::vector<LoweredStep>& steps) {
+void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps) {
   Moving(graph, steps).run();
 }
 

@@ -1,4 +1,4 @@
-// Ropes move to the attention beside which a GPU may compute them (core/compile/ropes_beside_attention.h).
+// Ropes move to the attention beside which a GPU may compute them (core/compile/place_ropes.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "core/compile/ropes_beside_attention.h"
+#include "core/compile/place_ropes.h"
 
 namespace {
 
@@ -47,12 +47,12 @@ struct Layer {
   }
 };
 
-TEST(RopesBesideAttention, AreNextToIt) {
+TEST(PlaceRopes, AreNextToIt) {
   Layer l;
   const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
   std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
   const std::vector<std::string> before = names(steps);
-  put_ropes_beside_attention(l.g, steps);
+  place_ropes(l.g, steps);
   std::vector<std::string> after = names(steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const auto forward = std::ranges::find(after, "flash_attn"),
@@ -67,11 +67,11 @@ TEST(RopesBesideAttention, AreNextToIt) {
   EXPECT_EQ(after, sorted);
 }
 
-TEST(RopesBesideAttention, WhatOthersReadFirstStays) {
+TEST(PlaceRopes, WhatOthersReadFirstStays) {
   Layer l;
   const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
   std::vector<LoweredStep> steps = lowered(l.g, {early, o});
-  put_ropes_beside_attention(l.g, steps);
+  place_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const std::vector<std::string> after = names(steps);
   const auto softmax_at = std::ranges::find(after, "softmax"), at = std::ranges::find(after, "flash_attn");
@@ -80,24 +80,28 @@ TEST(RopesBesideAttention, WhatOthersReadFirstStays) {
   EXPECT_LT(softmax_at, at);
 }
 
-TEST(RopesBesideAttention, ACachesRowsStayBesideIt) {
+// A step of decoding: a GPU adds rows to a cache and reads it in one kernel.
+TEST(PlaceRopes, ACachesRowsStayBesideIt) {
   Layer l;
-  const Tensor lengths = l.g.input("lengths", {2}, i32);
-  const Tensor o = flash_attn(l.rq, l.rk, l.v, {.causal = true, .kv_lengths = lengths}).o;
-  std::vector<LoweredStep> steps = lowered(l.g, {o});
+  Graph& g = l.g;
+  const Tensor held = g.input("held", {2, 2, 8, 8}, f32), at = g.input("at", {8}, i32);
+  const Tensor k = index_assign(held, 2, at, l.rk), lengths = g.input("lengths", {2}, i32);
+  const Tensor o = flash_attn(l.rq, k, held, {.causal = true, .kv_lengths = lengths}).o;
+  std::vector<LoweredStep> steps = lowered(g, {o});
   const std::vector<std::string> before = names(steps);
-  put_ropes_beside_attention(l.g, steps);
+  ASSERT_EQ(before[before.size() - 2] + " " + before.back(), "index_assign flash_attn");
+  place_ropes(g, steps);
   EXPECT_EQ(names(steps), before);
 }
 
 // Positions that are made after the gradient, as by a program that fetches them.
-TEST(RopesBesideAttention, AwaitsPositions) {
+TEST(PlaceRopes, AwaitsPositions) {
   Layer l;
   const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];
   const Tensor positions = cast(argmax(z, {-1}), i64);
   const Tensor turned = rope(z, positions);
   std::vector<LoweredStep> steps = lowered(l.g, {turned});
-  put_ropes_beside_attention(l.g, steps);
+  place_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
 }
 

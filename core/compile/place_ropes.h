@@ -11,6 +11,6 @@ namespace tg {
 // these were recorded: a rope comes as late as its attention if that is the first to read it, and as early if
 // it reads the attention's result. Attention that reads a cache stays as it is: what comes before it is the
 // cache's new rows.
-void put_ropes_beside_attention(const Graph& graph, std::vector<LoweredStep>& steps);
+void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 }  // namespace tg
