@@ -109,8 +109,9 @@ CudaExecutable::Joint CudaExecutable::ropes_at(std::size_t first, const PrepareO
   std::size_t last = first;
   while (last < first + 2 && last + 1 < steps_.size() && is_rope_of(steps_[first], steps_[last + 1])) ++last;
   if (last == first) return {first, first, nullptr};
-  for (std::size_t z = 0; z < 2; ++z)  // what is rotated is not stored as it was
-    if (steps_[first].reads[z] > 1) return {first, first, nullptr};
+  for (std::size_t rope = first + 1; rope <= last; ++rope)  // what is rotated is not stored as it was
+    if (steps_[first].reads[steps_[rope].in[0].data == steps_[first].out[0].data ? 0 : 1] > 1)
+      return {first, first, nullptr};
   return {first, last, plan_with_ropes(steps_.subspan(first + 1, last - first), call(first))};
 }
 

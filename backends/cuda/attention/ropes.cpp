@@ -1,5 +1,7 @@
 #include "backends/cuda/attention/ropes.h"
 
+#include <algorithm>
+
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/rope.h"
@@ -57,6 +59,9 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
     for (r.lanes = 0; 2 << r.lanes < r.pairs;) ++r.lanes;
     all.table = table;
 
+    // What a forward writes, it reads as that operand alone.
+    const auto is_mine = [&](const Arg& operand) { return overlap(range_of(mine), range_of(operand)); };
+    if (std::ranges::count_if(own, is_mine) != 1) return std::nullopt;
     // Blocks read and write at the same time, each the rows of its head.
     if (!is_same(mine, other) && overlap(range_of(mine), range_of(other))) return std::nullopt;
     if (meets(other, backward ? call.in : call.out)) return std::nullopt;

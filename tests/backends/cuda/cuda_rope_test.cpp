@@ -217,6 +217,31 @@ TEST_F(CudaRope, GradientsThatOthersReadAreStored) {
         << choice;
 }
 
+// As latent attention does with that of keys, whose parts have gradients of their own.
+TEST_F(CudaRope, AGradientThatDoesNotTurnMayHaveReaders) {
+  Graph g;
+  const Tensor q = g.input("q", {2, 2, 32, 16}, bf16), k = g.input("k", {2, 2, 32, 16}, bf16);
+  const Tensor o = flash_attn(rope(q), k, k, {.causal = true}).o;
+  const std::vector<Tensor> z = gradients((o * o).sum(), {q, k});
+  const Array a = normal({2, 2, 32, 16}, bf16, 1), b = normal({2, 2, 32, 16}, bf16, 2);
+  const Ran got = run(g, {z[0], z[1], sum(z[1], {0})}, {{q, a}, {k, b}});
+  if (is_hopper()) {
+    EXPECT_EQ(std::ranges::count_if(got.choices, [](const auto& c) { return c.ends_with("with a rope"); }),
+              2);
+  }
+}
+// The kernel would read rows of keys while others write them.
+TEST_F(CudaRope, OfWhatIsReadTwiceIsApart) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 2, 64, 16}, bf16), y = rope(x);
+  const Array a = normal({2, 2, 64, 16}, bf16, 3);
+  for (const bool as_keys : {true, false}) {
+    const Tensor o = flash_attn(y, as_keys ? y : x, as_keys ? x : y).o;
+    const Ran got = run(g, {o}, {{x, a}});
+    for (const std::string& choice : got.choices) EXPECT_FALSE(choice.ends_with("rope")) << choice;
+  }
+}
+
 // Two ropes in one launch, where attention does not take them.
 TEST_F(CudaRope, TwoAreOneKernel) {
   const Ran got = Case{.H = 4, .Hk = 2, .L = 100, .T = 100}.at_once();
