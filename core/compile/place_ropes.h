@@ -1,6 +1,5 @@
 // Ropes of queries and keys move to the attention that reads them, and those of their gradients to the
-// attention that makes them. A GPU's kernel may then compute them as well, and the products that made
-// queries, keys and values lie next to each other.
+// attention that makes them. A GPU's kernel may then compute them as well.
 #pragma once
 
 #include "core/compile/lower.h"
