@@ -13,6 +13,7 @@
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
 #include "backends/cuda/ranks.h"
+#include "backends/cuda/rope.h"
 #include "backends/cuda/small_products.h"
 #include "backends/cuda/small_steps.h"
 #include "backends/cuda/sum_of_few.h"
@@ -95,10 +96,33 @@ std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptio
   return small_steps_together(steps_.subspan(first, n - 1), in_order);
 }
 
+// Ropes from `first` on with the attention behind them, or with each other; or attention with the ropes
+// behind it.
+CudaExecutable::Joint CudaExecutable::ropes_at(std::size_t first, const PrepareOptions& options) const {
+  const auto call = [&](std::size_t i) { return task_of(i, options).call; };
+  const auto is_rope = [&](std::size_t i) { return i < steps_.size() && steps_[i].op->name == "rope"; };
+  if (is_rope(first)) {
+    const std::size_t attention = first + 1 + is_rope(first + 1), n = attention - first;
+    const auto ropes = steps_.subspan(first, n);
+    if (attention < steps_.size() &&
+        std::ranges::all_of(ropes, [&](const Step& s) { return is_rope_for(s, steps_[attention]); }))
+      if (auto plan = plan_with_ropes(ropes, call(attention))) return {attention, attention, std::move(plan)};
+    if (n == 2) return {first, first + 1, plan_two_ropes(call(first), call(first + 1)), &two_ropes_kernel};
+    return {first, first, nullptr};
+  }
+  std::size_t last = first;
+  while (last < first + 2 && last + 1 < steps_.size() && is_rope_of(steps_[first], steps_[last + 1])) ++last;
+  if (last == first) return {first, first, nullptr};
+  for (std::size_t rope = first + 1; rope <= last; ++rope)  // what is rotated is not stored as it was
+    if (steps_[first].reads[steps_[rope].in[0].data == steps_[first].out[0].data ? 0 : 1] > 1)
+      return {first, first, nullptr};
+  return {first, last, plan_with_ropes(steps_.subspan(first + 1, last - first), call(first))};
+}
+
 // The steps from `first` on that one kernel computes: casts one after the other; small steps; small products
 // that do not need each other's results; a product with the sum or norm before it, the gelu after it, or
-// both; attention with what is added to its cache; a norm's gradient with the sum after it. Without a plan it
-// is the first step alone.
+// both; attention with what is added to its cache, or with ropes; two ropes; a norm's gradient with the sum
+// after it. Without a plan it is the first step alone.
 CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
@@ -116,6 +140,8 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
+  if (steps_[first].op->name == "rope" || steps_[first].op->name == "flash_attn_backward")
+    return ropes_at(first, options);
   if (is_next(is_sum_of, first))
     return {first, first + 1, plan_with_sum(call(first), steps_[first + 1], steps_[first].reads[0] > 1)};
   const bool prepares =

@@ -52,6 +52,7 @@ class CudaExecutable final : public Executable {
   bool is_of_rows(std::size_t step, const PrepareOptions& options) const;  // a product of rows (epilogue.h)
   std::vector<Call> products_at(std::size_t first, const PrepareOptions& options) const;
   std::size_t small_steps_at(std::size_t first, const PrepareOptions& options) const;
+  Joint ropes_at(std::size_t first, const PrepareOptions& options) const;
   Joint joint_at(std::size_t first, const PrepareOptions& options) const;
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);

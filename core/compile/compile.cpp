@@ -16,6 +16,7 @@
 #include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
+#include "core/compile/place_ropes.h"
 #include "core/compile/products_last.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
@@ -126,6 +127,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (options.fuse) merge_fused(graph, steps, state->outputs);
   if (options.fuse && !options.rows_alone)
     reduce_chains(graph, steps, state->outputs, state->device.kind != Device::cpu_kind);
+  if (options.fuse && state->device.kind != Device::cpu_kind) place_ropes(graph, steps);
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);
 

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
 template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
     gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-              const __grid_constant__ Plan plan, const Sections sections) {
+              const __grid_constant__ PlanOf<At> plan, const Sections sections) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(At::threads, 1)
 template <class S, class At>
 __global__ void __launch_bounds__(256)
     round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-                          const Powers* powers) {
+                          const Powers* powers, const __grid_constant__ RopesOf<At> ropes) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;
   const float4* const sums = reinterpret_cast<const float4*>(work.z_q + i64{blockIdx.x} * At::sums);
@@ -142,14 +142,16 @@ __global__ void __launch_bounds__(256)
                            : float4{0, 0, 0, 0};
       part.x[0][k][0] = v.x, part.x[0][k][1] = v.y, part.x[0][k][2] = v.z, part.x[0][k][3] = v.w;
     }
-    store_z_q<S, At>(part, x, powers, bh / x.H, bh % x.H, tile * At::queries, nth,
-                     threadIdx.x % 128 / 32 * 16);
+    const int i0 = tile * At::queries, row = threadIdx.x % 128 / 32 * 16;
+    store_z_q<S, At>(part, x, powers, Factors<At>(ropes, i0 + nth * 64 + row), bh / x.H, bh % x.H, i0, nth,
+                     row);
   }
 #endif
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers = nullptr) {
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers = nullptr,
+            const RopesOf<At>& ropes = {}) {
   const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
     return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size_in_memory<At>(a, size),
                       keys ? At::keys : At::queries);
@@ -167,24 +169,27 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
   sections.together =
       std::clamp(s.gpu.processors / At::blocks / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
-    const Plan plan{map(x.q, false, x.d),
-                    map(x.k, true, x.d),
-                    map(x.v, true, x.dv),
-                    map(x.z_o, false, x.dv),
-                    x.H / x.Hk,
-                    (x.L + At::queries - 1) / At::queries,
-                    static_cast<float>(factor_of(x)),
-                    static_cast<float>(cap_of(x)),
-                    static_cast<float>(x.scale),
-                    x.free_order,
-                    powers};
+    const PlanOf<At> plan{
+        {map(x.q, false, x.d), map(x.k, true, x.d), map(x.v, true, x.dv), map(x.z_o, false, x.dv), x.H / x.Hk,
+         (x.L + At::queries - 1) / At::queries, static_cast<float>(factor_of(x)),
+         static_cast<float>(cap_of(x)), static_cast<float>(x.scale), x.free_order, powers},
+        ropes};
     LaunchShape for_keys{static_cast<unsigned>(sections.all() * At::blocks), At::threads, Shared<At>::bytes};
     for_keys.early = At::last_stores;
     for_keys.cluster = At::blocks;
     launch_kernel(s, for_keys, gradients<S, At, options>, x, work, plan, sections);
   }
   if constexpr (!At::last_stores)
-    if (tiles > 0) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers);
+    if (tiles > 0) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers, ropes);
+}
+
+// Of a call that rotates z_Q and z_K (takes_ropes), which go where the ropes' results are.
+template <class S>
+void launch_turned(const Stream& s, AttentionCall x, const Workspace& work, const Ropes& ropes) {
+  x.z_q = ropes.q, x.z_k = ropes.k;
+  with_constant<false, true>(last_stores(x), [&](auto last) {
+    launch<S, Turned<Shape<64, 64, bool(last)>>, none>(s, x, work, nullptr, ropes);
+  });
 }
 
 // The kernel of a call of that size.

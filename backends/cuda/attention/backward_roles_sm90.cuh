@@ -7,15 +7,35 @@
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/key_source_sm90.cuh"
 #include "backends/cuda/attention/powers.cuh"
+#include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/shapes_sm90.h"
+#include "backends/cuda/kernels/turn.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
 
 namespace tg::cuda::attention::backward_sm90 {
 
 using namespace tile;
+
+// A Shape whose z_Q and z_K are rotated where they are stored.
+template <class Shape>
+struct Turned : Shape {
+  static constexpr bool turns = true;
+  // Fewer, for the registers of Factors.
+  template <Options options>
+  static constexpr int parts_ahead = 8;
+};
+template <class At>
+concept IsTurned = requires {
+  At::turns;
+};
+struct NoRopes {};
+template <class At>
+using RopesOf = std::conditional_t<IsTurned<At>, Ropes, NoRopes>;
+template <class At>
+struct PlanOf : Plan, RopesOf<At> {};
 
 // What comes with a tile of queries.
 template <int queries>
@@ -268,15 +288,56 @@ __device__ __forceinline__ void scale_result(Accumulator<16, Columns>& sums, flo
     scale(sums, factor);
 }
 
+// Cosines and sines of a warp's 16 rows of a head of 64, row0 … of the table; a lane has both numbers of each
+// of its pairs. Asked for early, they are there when sums are.
+template <class At>
+struct Factors {
+  __device__ __forceinline__ Factors(const NoRopes&, int) {}
+};
+template <IsTurned At>
+struct Factors<At> {
+  static constexpr int pairs = 32, apart = pairs / 8;  // parts from one number to the other
+  float2 cosine[2][apart], sine[2][apart];
+
+  __device__ __forceinline__ Factors(const Ropes& ropes, int row0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = min(row0 + 8 * r + lane_row(), ropes.rows - 1);
+      const float* const at = ropes.table + row * 2 * pairs + lane_column();
+#pragma unroll
+      for (int part = 0; part < apart; ++part) {
+        cosine[r][part] = *reinterpret_cast<const float2*>(at + 8 * part);
+        sine[r][part] = *reinterpret_cast<const float2*>(at + pairs + 8 * part);
+      }
+    }
+  }
+  // Rotates the rows back, as rope does with numbers that have been rounded to S.
+  template <class S>
+  __device__ __forceinline__ void turn_rows(Accumulator<16, 2 * pairs>& c) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int part = 0; part < apart; ++part) {
+        float *const a = &c.x[0][part][2 * r], *const b = &c.x[0][part + apart][2 * r];
+        const float2 p = unpack(pack(a[0], a[1], S()), S()), q = unpack(pack(b[0], b[1], S()), S());
+        a[0] = p.x, a[1] = p.y, b[0] = q.x, b[1] = q.y;
+        turn(a[0], b[0], cosine[r][part].x, -sine[r][part].x);
+        turn(a[1], b[1], cosine[r][part].y, -sine[r][part].y);
+      }
+  }
+};
+
 // Stores scale·part of a tile's z_Q: the nth part of a warpgroup's, in which `row` is the warp's first.
 template <class S, class At>
 __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, const Powers* powers,
-                                          int b, int h, int i0, int nth, int row) {
+                                          const Factors<At>& factors, int b, int h, int i0, int nth,
+                                          int row) {
   scale_result<At>(part, static_cast<float>(x.scale), [&] {
     const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
     return -p.of_z_a() - p.k;
   });
   using R = Result<S, At>;
+  if constexpr (IsTurned<At>) factors.template turn_rows<R>(part);
   R* const out = x.z_q.at<R>(b, h);
   if constexpr (At::wide)
     store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
@@ -301,7 +362,7 @@ struct Steps {
   const Shared<At>& shared;
   const AttentionCall& x;
   const Workspace& work;
-  const Plan& plan;
+  const PlanOf<At>& plan;
   int group;
 
   // The warp's first row of the block's keys, computed where needed to save a register.
@@ -465,6 +526,8 @@ struct Steps {
   __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Turn turn, u32 n, int tile,
                                                int nth) const {
     if (!At::last_stores || !turn.last) return add(part, to, turn.nth);
+    const int i0 = (shared.item().met.first + tile) * At::queries;
+    const Factors<At> factors(plan, i0 + nth * 64 + row() % 64);
     if (turn.nth > 0) {
       const u32 from = shared.sums_so_far() + nth * At::sums_between * 4 + threadIdx.x % 128 * 16;
 #pragma unroll
@@ -476,8 +539,7 @@ struct Steps {
     }
     const Place at = place();
     const int h = at.head * plan.group + static_cast<int>(n) / tiles();
-    store_z_q<S, At>(part, x, plan.powers, at.b, h, (shared.item().met.first + tile) * At::queries, nth,
-                     row() % 64);
+    store_z_q<S, At>(part, x, plan.powers, factors, at.b, h, i0, nth, row() % 64);
   }
 
   // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
@@ -487,6 +549,7 @@ struct Steps {
   template <int Columns>
   __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
     scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
+    if constexpr (IsTurned<At>) Factors<At>(plan, at.row0 + row()).template turn_rows<R>(z_k);
     store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
   template <int Columns>

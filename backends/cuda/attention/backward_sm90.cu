@@ -11,4 +11,9 @@ void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspa
     backward_sm90::launch_sizes<64, 128>(s, x, work);
 }
 
+void launch_turned_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                                 const Ropes& ropes) {
+  with_16_bits(x.type, [&](auto zero) { backward_sm90::launch_turned<decltype(zero)>(s, x, work, ropes); });
+}
+
 }  // namespace tg::cuda::attention

@@ -5,7 +5,9 @@
 #include "backends/cuda/attention/checks.cuh"
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/short_heads.h"
+#include "backends/cuda/rope.h"
 #include "backends/cuda/table.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
@@ -42,10 +44,11 @@ constexpr Launch *forwards[] =
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
-// Of a forward.
+// Of a forward, and of a backward with ropes.
 struct ForwardPlan {
   std::shared_ptr<void> zeros;  // the counters of its kernel, zero between calls
-  AttentionCall::Added added;
+  AttentionCall::Added added = {};
+  RopesBeside beside = {};
 };
 
 void run_chosen(const Stream& s, Choice c, const void* plan) {
@@ -69,9 +72,13 @@ bool is_of_short_heads(const Choice& c, const Call& call) {
   return c.path == Path::hopper && !call.rows_alone && takes_short_heads(c.x, call.gpu);
 }
 
+Ropes ropes_of(const Call& call) {
+  return call.plan ? static_cast<const ForwardPlan*>(call.plan)->beside.ropes : Ropes{};
+}
+
 void run_forward(const Stream& s, const Call& call) {
   if (const Choice c(call, s.workspace); is_of_short_heads(c, call))
-    return launch_short_forward(s, c.x, c.work, nullptr);
+    return launch_short_forward(s, c.x, ropes_of(call));
   run_chosen(s, Choice(call, s.workspace), call.plan);
 }
 void run_paged(const Stream& s, const Call& call) {
@@ -80,11 +87,14 @@ void run_paged(const Stream& s, const Call& call) {
 
 void run_backward(const Stream& s, const Call& call) {
   const Choice c(call, s.workspace);
-  if (is_of_short_heads(c, call)) return launch_short_backward(s, c.x, c.work, nullptr);
+  if (is_of_short_heads(c, call)) return launch_short_backward(s, c.x, ropes_of(call));
   launch_checks(s, c.x);
   if (c.split) launch_split(s, c.x, *c.split);
   if (c.path != Path::hopper) launch_row_stats(s, c.x, c.work, c.powers());
-  backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+  if (const Ropes ropes = ropes_of(call); ropes.table)
+    launch_turned_backward_sm90(s, c.x, c.work, ropes);
+  else
+    backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
   launch_bias_and_sink(s, c.x, c.work);
 }
 
@@ -99,7 +109,7 @@ std::shared_ptr<const ForwardPlan> plan_of_chosen(const Choice& c) {
   const std::size_t bytes = c.path == Path::decoding ? decoding::bytes_of_counters(c.x)
                             : takes_items            ? sizeof(Taken)
                                                      : 0;
-  return bytes > 0 ? std::make_shared<ForwardPlan>(ForwardPlan{zeros_on_device(bytes), {}}) : nullptr;
+  return bytes > 0 ? std::make_shared<ForwardPlan>(ForwardPlan{zeros_on_device(bytes)}) : nullptr;
 }
 std::shared_ptr<const void> plan_of(const Call& call) {
   return plan_of_chosen(Choice(call));
@@ -109,7 +119,11 @@ std::shared_ptr<const void> plan_of_paged(const Call& call) {
 }
 std::string choice_of(const Call& call) {
   const Choice c(call);
-  return is_of_short_heads(c, call) ? "tensor cores, short sequences" : c.in_words();
+  const bool is_short = is_of_short_heads(c, call);
+  const Ropes r = is_short || call.attrs->as<AttentionAttrs>().backward ? ropes_of(call) : Ropes{};
+  return (is_short ? "tensor cores, short sequences" : c.in_words()) + (r.of_q && r.of_k ? ", with both ropes"
+                                                                        : r.table        ? ", with a rope"
+                                                                                         : "");
 }
 std::string choice_of_paged(const Call& call) {
   return paged_choice(call).in_words();
@@ -126,6 +140,17 @@ std::shared_ptr<const void> plan_with_added_rows(const Step& assign, const Call&
   return added ? std::make_shared<ForwardPlan>(
                      ForwardPlan{zeros_on_device(decoding::bytes_of_counters(c.x)), *added})
                : nullptr;
+}
+
+std::shared_ptr<const void> plan_with_ropes(std::span<const Step> ropes, const Call& call) {
+  using namespace attention;
+  const Choice c(call);
+  std::optional<RopesBeside> beside = ropes_beside(ropes, call);
+  if (!beside) return nullptr;
+  const bool takes = is_of_short_heads(c, call)
+                         ? beside->ropes.pairs % 2 == 0
+                         : call.attrs->as<AttentionAttrs>().backward && takes_ropes(c, beside->ropes);
+  return takes ? std::make_shared<ForwardPlan>(ForwardPlan{nullptr, {}, std::move(*beside)}) : nullptr;
 }
 
 extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, attention::plan_of,

@@ -2,7 +2,7 @@
 // well.
 #pragma once
 
-#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/ropes.h"
 
 namespace tg::cuda::attention {
 
@@ -11,6 +11,8 @@ namespace tg::cuda::attention {
 // without sinks, softcap and lengths. A call that asks for certain kernels has them.
 bool takes_short_heads(const AttentionCall& x, const Gpu& gpu);
 
-Launch launch_short_forward, launch_short_backward;  // the backward with u
+// With ropes of an even number of pairs; the backward with u.
+void launch_short_forward(const Stream& s, const AttentionCall& x, const Ropes& ropes);
+void launch_short_backward(const Stream& s, const AttentionCall& x, const Ropes& ropes);
 
 }  // namespace tg::cuda::attention

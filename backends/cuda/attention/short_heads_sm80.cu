@@ -7,6 +7,10 @@
 //   P = exp(A − ξ),  z_A = P ⊛ (z_O·Vᵀ − u),  z_Q = z_A·K,  then z_V = Pᵀ·z_O,  z_K = z_Aᵀ·Q
 //
 // where the last two read P and z_A of all warps from shared memory.
+//
+// Both compute the ropes beside them as well: a warp rotates its rows in shared memory, of queries and keys
+// that have just come, or of gradients that are about to leave, which are rounded first as in a kernel of its
+// own.
 #include "backends/cuda/attention/short_heads.h"
 
 #include "backends/cuda/attention/epilogue.cuh"
@@ -14,6 +18,7 @@
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/softmax.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
+#include "backends/cuda/kernels/turn.cuh"
 #include "backends/cuda/tile/mma_sm80.cuh"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
 
@@ -38,8 +43,76 @@ __device__ __forceinline__ void load_head(u32 to, const AttentionCall::Operand& 
   load_rows<N, 2 * N>(SharedTile<D>{to}, a.at<S>(b, h), a.row, 0, 0, rows, size);
 }
 
+// Rotates the 16 rows of a tile that only this warp uses. A lane has two words of a row at once, which are
+// two pairs: one of each half, or neighbours if pairs are interleaved.
+template <int D>
+struct RowTurner {
+  static constexpr int most = D / 8;  // of a lane
+  const Ropes& ropes;
+  unsigned char* memory;  // the block's, from its beginning
+  int row;                // the first of the 16
+  float2 c[most], s[most];
+
+  // Reads the table, which no kernel writes.
+  __device__ __forceinline__ RowTurner(const Ropes& ropes, unsigned char* memory, int row)
+      : ropes(ropes), memory(memory), row(row) {
+#pragma unroll
+    for (int n = 0; n < most; ++n)
+      if (is_there(n, ropes.rows)) {
+        const float* const at = ropes.table + row_of(n) * 2 * ropes.pairs + 2 * unit();
+        c[n] = *reinterpret_cast<const float2*>(at);
+        s[n] = *reinterpret_cast<const float2*>(at + ropes.pairs);
+        if (ropes.inverse) s[n].x = -s[n].x, s[n].y = -s[n].y;
+      }
+  }
+
+  // The tile's rows, of which the head has so many, rotated where they are and then written to rows of
+  // `data`.
+  template <class S>
+  __device__ __forceinline__ void turn_and_store(SharedTile<D> tile, S* data, i64 stride, int rows,
+                                                 int size) const {
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < most; ++n) {
+      if (!is_there(n, rows)) continue;
+      const int u = unit(), first = ropes.interleaved ? 4 * u : 2 * u,
+                second = ropes.interleaved ? 4 * u + 2 : ropes.pairs + 2 * u;
+      u32 &one = word(tile, n, first), &other = word(tile, n, second);
+      float2 a = unpack(one, S()), b = unpack(other, S());
+      if (ropes.interleaved)
+        turn(a.x, a.y, c[n].x, s[n].x), turn(b.x, b.y, c[n].y, s[n].y);
+      else
+        turn(a.x, b.x, c[n].x, s[n].x), turn(a.y, b.y, c[n].y, s[n].y);
+      one = pack(a.x, a.y, S()), other = pack(b.x, b.y, S());
+    }
+    __syncwarp();
+    for (int n = lane_id(); n < 16 * tile.pieces; n += 32) {
+      const int r = row + n / tile.pieces, piece = n % tile.pieces;
+      if (r < rows && piece * 8 < size)
+        *reinterpret_cast<uint4*>(data + r * stride + piece * 8) = ptx::ld_shared_v4(tile.address(r, piece));
+    }
+  }
+
+ private:
+  // 2^lanes of a row's lanes have its units, if there are fewer units some have none.
+  __device__ __forceinline__ int row_of(int n) const {
+    return row + ((n * 32 + lane_id()) >> ropes.lanes);
+  }
+  __device__ __forceinline__ int unit() const {
+    return lane_id() & ((1 << ropes.lanes) - 1);
+  }
+  __device__ __forceinline__ bool is_there(int n, int rows) const {
+    return unit() < ropes.pairs / 2 && row_of(n) < min(row + 16, rows);
+  }
+  __device__ __forceinline__ u32& word(SharedTile<D> tile, int n, int column) const {
+    const u32 at = tile.address(row_of(n), column / 8) + column % 8 * 2;
+    return *reinterpret_cast<u32*>(memory + (at - shared_address(memory)));
+  }
+};
+
 template <class S, int N, int D>
-__global__ void __launch_bounds__(2 * N) attend_short(const __grid_constant__ AttentionCall x) {
+__global__ void __launch_bounds__(2 * N)
+    attend_short(const __grid_constant__ AttentionCall x, const __grid_constant__ Ropes ropes) {
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
   using At = ShortShape<N, D>;
@@ -49,13 +122,17 @@ __global__ void __launch_bounds__(2 * N) attend_short(const __grid_constant__ At
   auto& seen = *reinterpret_cast<SeenKeys<N>*>(memory + At::forward_seen);
   const int b = blockIdx.x / x.H, h = blockIdx.x % x.H, row = threadIdx.x / 32 * 16;
   seen.set(x, b, 0);
+  const RowTurner<D> turner(ropes, memory, row);
   wait_for_kernel_before();
-  load_head<S, N, D>(q.base, x.q, b, h, x.L, x.d);
-  load_head<S, N, D>(k.base, x.k, b, h, x.T, x.d);
+  load_head<S, N, D>(q.base, ropes.of_q ? ropes.q : x.q, b, h, x.L, x.d);
+  load_head<S, N, D>(k.base, ropes.of_k ? ropes.k : x.k, b, h, x.T, x.d);
   load_head<S, N, D>(v.base, x.v, b, h, x.T, x.dv);
   commit();
   wait();
   __syncthreads();
+  if (ropes.of_q) turner.turn_and_store(q, x.q.at<S>(b, h), x.q.row, x.L, x.d);
+  if (ropes.of_k) turner.turn_and_store(k, x.k.at<S>(b, h), x.k.row, x.T, x.d);
+  if (ropes.of_k) __syncthreads();
   Accumulator<16, N> s;
   Accumulator<16, D> o;
   s.fill(0), o.fill(0);
@@ -70,7 +147,8 @@ __global__ void __launch_bounds__(2 * N) attend_short(const __grid_constant__ At
 }
 
 template <class S, int N, int D>
-__global__ void __launch_bounds__(2 * N) differentiate_short_heads(const __grid_constant__ AttentionCall x) {
+__global__ void __launch_bounds__(2 * N)
+    differentiate_short_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ Ropes ropes) {
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
   using At = ShortShape<N, D>;
@@ -121,14 +199,21 @@ __global__ void __launch_bounds__(2 * N) differentiate_short_heads(const __grid_
   });
   put<S>(p, all_p, row, 0), put<S>(z_a, all_z_a, row, 0);
   mma_AB<T>(z_q, z_a, k);
+  const RowTurner<D> turner(ropes, memory, row);
   __syncthreads();  // P and z_A of all queries
   mma_AtB<T, N, D>(z_v, all_p, row, z_o, 0);
   mma_AtB<T, N, D>(z_k, all_z_a, row, q, 0);
   __syncthreads();  // results pass through the operands' rows
   const float by = static_cast<float>(x.scale);
   scale(z_q, by), scale(z_k, by);
-  store(z_q, q, row, x.z_q.at<S>(b, h), x.z_q.row, row, x.L, x.d);
-  store(z_k, k, row, x.z_k.at<S>(b, h), x.z_k.row, row, x.T, x.d);
+  if (ropes.of_q)
+    put<S>(z_q, q, row, 0), turner.turn_and_store(q, ropes.q.at<S>(b, h), ropes.q.row, x.L, x.d);
+  else
+    store(z_q, q, row, x.z_q.at<S>(b, h), x.z_q.row, row, x.L, x.d);
+  if (ropes.of_k)
+    put<S>(z_k, k, row, 0), turner.turn_and_store(k, ropes.k.at<S>(b, h), ropes.k.row, x.T, x.d);
+  else
+    store(z_k, k, row, x.z_k.at<S>(b, h), x.z_k.row, row, x.T, x.d);
   store(z_v, v, row, x.z_v.at<S>(b, h), x.z_v.row, row, x.T, x.dv);
 }
 
@@ -153,20 +238,21 @@ bool takes_short_heads(const AttentionCall& x, const Gpu& gpu) {
          x.dv <= widest && x.B * x.H <= 2 * gpu.processors;
 }
 
-void launch_short_forward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers*) {
+void launch_short_forward(const Stream& s, const AttentionCall& x, const Ropes& ropes) {
   with_short_shape(x, [&](auto* type, auto n, auto d) {
     using S = std::remove_pointer_t<decltype(type)>;
     using At = ShortShape<n, d>;
-    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::forward_bytes}, attend_short<S, n, d>, x);
+    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::forward_bytes}, attend_short<S, n, d>, x,
+                 ropes);
   });
 }
 
-void launch_short_backward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers*) {
+void launch_short_backward(const Stream& s, const AttentionCall& x, const Ropes& ropes) {
   with_short_shape(x, [&](auto* type, auto n, auto d) {
     using S = std::remove_pointer_t<decltype(type)>;
     using At = ShortShape<n, d>;
-    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::bytes}, differentiate_short_heads<S, n, d>,
-                 x);
+    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::bytes}, differentiate_short_heads<S, n, d>, x,
+                 ropes);
   });
 }
 

@@ -1,8 +1,12 @@
-// rope: first a table of cosines and sines, a row for each distinct position, then all rows of x rotated by
-// it.
+// rope: all rows of x rotated by a table of cosines and sines, a row for each distinct position. Where
+// positions are given, each run makes the table first; where they are counted, plans share one that is made
+// once.
+#include "backends/cuda/rope.h"
+
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
-#include "ops/rope.h"
+#include "backends/cuda/kernels/turn.cuh"
 
 namespace tg::cuda {
 
@@ -38,7 +42,7 @@ struct TableRows {
 template <class C, class I>
 __global__ void __launch_bounds__(threads_per_block)
     make_table(C* table, const __grid_constant__ Region<1> rows, Indices positions, i64 start, int first,
-               int n, int pairs, bool inverse, const __grid_constant__ Frequencies frequencies) {
+               int n, int pairs, const __grid_constant__ Frequencies frequencies) {
   begin_early();
   const I i = thread_number<I>();
   if (i >= static_cast<I>(rows.numel) * static_cast<I>(n)) return;
@@ -46,22 +50,57 @@ __global__ void __launch_bounds__(threads_per_block)
   const i64 row = static_cast<i64>(in_table);
   const int k = static_cast<int>(i - in_table * static_cast<I>(n));
   const i64 position = positions.data ? positions[offset_in(rows, in_table)] : start + row;
-  const double angle = static_cast<double>(position) * frequencies.at[k] * (inverse ? -1 : 1);
+  const double angle = static_cast<double>(position) * frequencies.at[k];
   double s, c;
   sincos(angle, &s, &c);
   table[row * 2 * pairs + first + k] = static_cast<C>(c);
   table[row * 2 * pairs + pairs + first + k] = static_cast<C>(s);
 }
 
+// Makes it on the stream, of these frequencies.
+template <class C>
+void launch_table(const Stream& s, C* table, const Region<1>& rows, const Arg& positions,
+                  const RopeAttrs& a) {
+  const int pairs = static_cast<int>(a.frequencies.size());
+  for (int first = 0; first < pairs; first += frequencies_at_once) {
+    const int n = pairs - first < frequencies_at_once ? pairs - first : frequencies_at_once;
+    Frequencies f{};
+    for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
+    with_count(rows.numel * n, [&](auto* counter) {
+      launch_early(s, {blocks_for(rows.numel * n, threads_per_block), threads_per_block},
+                   make_table<C, pointee_t<decltype(counter)>>, table, rows, Indices(positions), a.start,
+                   first, n, pairs, f);
+    });
+  }
+}
+
+std::size_t bytes_of_table(i64 rows, std::size_t pairs, DType compute) {
+  return static_cast<std::size_t>(rows) * 2 * pairs * size_of(compute);
+}
+
 // Rows of x that share a row of the table are rotated by the same threads, this many at once.
 constexpr int rows_at_once = 4;
 
+// What rotates of a row [first + 2·pairs + rest − first …]: elements first … first + 2·pairs − 1. The others
+// are copied, or left as they are where x and out lie in one place.
 struct Rotation {
   Region<3> rows;  // of x, out, and the table, without the axis along which rows of x share one of the table
   i64 x_step, out_step;           // along a row
   i64 sharing, x_next, out_next;  // the length of that axis, and the strides along it
-  int pairs, rest;                // of a row: pairs that are rotated, elements after them
-  bool interleaved;
+  int pairs, first, rest;         // that are rotated, elements before them, and all that are copied
+  int table_pairs;                // of a row of the table, whose last ones are these
+  bool interleaved, inverse;
+};
+struct Job {
+  void* out;
+  const void *x, *table;
+  Rotation m;
+};
+// The jobs of a launch; blocks from `second` on do the other one.
+template <int count>
+struct Jobs {
+  Job at[count];
+  unsigned second;
 };
 
 // V elements as they are read.
@@ -86,33 +125,28 @@ __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
   }
 }
 
-template <class C>
-__device__ __forceinline__ void turn(C& a, C& b, C c, C s) {
-  const C p = a, q = b;
-  a = p * c - q * s;
-  b = p * s + q * c;
-}
-
 // (a, b) → (a·c - b·s, a·s + b·c): a thread has two times V elements of some rows, one half of what is
 // rotated apart, or V elements that are not rotated. V > 1 requires contiguous rows that begin at an aligned
 // address.
-template <class S, int V, class I>
-__global__ void __launch_bounds__(threads_per_block)
-    rotate(S* out, const S* x, const compute_t<S>* table, const __grid_constant__ Rotation m) {
+template <class S, int V, class I, int count>
+__global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constant__ Jobs<count> jobs) {
   begin_early();
   using C = compute_t<S>;
+  const bool is_second = count > 1 && blockIdx.x >= jobs.second;
+  const Job& job = jobs.at[is_second];
+  const Rotation& m = job.m;
   const unsigned rotated = static_cast<unsigned>(m.pairs) / V,
                  units = rotated + static_cast<unsigned>(m.rest) / V,
                  groups = static_cast<unsigned>((m.sharing + rows_at_once - 1) / rows_at_once);
-  const I n = thread_number<I>();
+  const I n = thread_number<I>() - (is_second ? jobs.second * static_cast<I>(threads_per_block) : 0);
   if (n >= static_cast<I>(m.rows.numel) * groups * units) return;
   const I group = n / units, row = group / groups;
   const int u = static_cast<int>(n - group * units) * V;
   const i64 shared = static_cast<i64>(group - row * groups) * rows_at_once;
   i64 at[3];
   m.rows.offsets(row, at);
-  const S* const source = x + at[0] + shared * m.x_next;
-  S* const target = out + at[1] + shared * m.out_next;
+  const S* const source = static_cast<const S*>(job.x) + at[0] + shared * m.x_next;
+  S* const target = static_cast<S*>(job.out) + at[1] + shared * m.out_next;
   const auto here = [&](int h) { return shared + h < m.sharing; };
   // Row h's elements from e on; the first row's if there is no row h.
   const auto load = [&](int h, i64 e) {
@@ -124,7 +158,7 @@ __global__ void __launch_bounds__(threads_per_block)
   Piece<S, V> piece[2][rows_at_once];
   C a[V], b[V];
   if (u >= m.pairs) {
-    const i64 e = m.pairs + u;
+    const i64 copied = u - m.pairs, e = copied < m.first ? copied : copied + 2 * m.pairs;
 #pragma unroll
     for (int h = 0; h < rows_at_once; ++h) piece[0][h] = load(h, e);
 #pragma unroll
@@ -136,10 +170,13 @@ __global__ void __launch_bounds__(threads_per_block)
     return;
   }
   const bool one_by_one = V == 1 && m.interleaved;
-  const i64 first = one_by_one ? 2 * u : u, second = one_by_one ? 2 * u + 1 : u + m.pairs;
+  const i64 first = m.first + (one_by_one ? 2 * u : u),
+            second = m.first + (one_by_one ? 2 * u + 1 : u + m.pairs);
 #pragma unroll
   for (int h = 0; h < rows_at_once; ++h) piece[0][h] = load(h, first), piece[1][h] = load(h, second);
-  const C* const factors = table + at[2] * 2 * m.pairs;
+  const C* const factors =
+      static_cast<const C*>(job.table) + at[2] * 2 * m.table_pairs + (m.table_pairs - m.pairs);
+  const auto sine = [&](C s) { return m.inverse ? -s : s; };
   const auto turn_rows = [&](auto&& turn_pieces) {
 #pragma unroll
     for (int h = 0; h < rows_at_once; ++h) {
@@ -154,58 +191,61 @@ __global__ void __launch_bounds__(threads_per_block)
     if (m.interleaved) {
       using Half = Unit<C, V / 2>;  // each piece has so many pairs of its own
       const auto half = [&](i64 pair) { return *reinterpret_cast<const Half*>(factors + pair); };
-      const Half c[2] = {half(first / 2), half(second / 2)},
-                 s[2] = {half(m.pairs + first / 2), half(m.pairs + second / 2)};
+      const i64 ahead[2] = {u / 2, (u + m.pairs) / 2};
+      const Half c[2] = {half(ahead[0]), half(ahead[1])},
+                 s[2] = {half(m.table_pairs + ahead[0]), half(m.table_pairs + ahead[1])};
       turn_rows([&] {
 #pragma unroll
         for (int e = 0; e < V / 2; ++e) {
-          turn(a[2 * e], a[2 * e + 1], c[0].at[e], s[0].at[e]);
-          turn(b[2 * e], b[2 * e + 1], c[1].at[e], s[1].at[e]);
+          turn(a[2 * e], a[2 * e + 1], c[0].at[e], sine(s[0].at[e]));
+          turn(b[2 * e], b[2 * e + 1], c[1].at[e], sine(s[1].at[e]));
         }
       });
       return;
     }
-  const auto* pair = reinterpret_cast<const Unit<C, V>*>(factors + u);
-  const Unit<C, V> c = pair[0], s = pair[m.pairs / V];
+  using Factors = Unit<C, V>;
+  const Factors c = *reinterpret_cast<const Factors*>(factors + u),
+                s = *reinterpret_cast<const Factors*>(factors + m.table_pairs + u);
   turn_rows([&] {
 #pragma unroll
-    for (int e = 0; e < V; ++e) turn(a[e], b[e], c.at[e], s.at[e]);
+    for (int e = 0; e < V; ++e) turn(a[e], b[e], c.at[e], sine(s.at[e]));
   });
 }
 
+// Pairs at the beginning of interleaved rows that nothing turns, as latent attention's are, in whole vectors.
+int still_pairs(const RopeAttrs& a, int vector) {
+  std::size_t n = 0;
+  while (a.interleaved && n < a.frequencies.size() && a.frequencies[n] == 0) ++n;
+  return static_cast<int>(n) / vector * vector;
+}
+
+struct RopeWork {
+  Job job;
+  bool whole;  // in pieces of 16 bytes
+  i64 threads;
+};
 template <class S>
-void launch_as(const Stream& s, const Call& c) {
-  using C = compute_t<S>;
+RopeWork work_of(const Call& c, const void* table) {
+  constexpr int V = 16 / sizeof(S);
   const auto& a = c.attrs->as<RopeAttrs>();
   const Arg &x = c.in[0], &out = c.out[0];
-  const int last = x.layout.rank() - 1, pairs = static_cast<int>(a.frequencies.size());
+  const int last = x.layout.rank() - 1, all_pairs = static_cast<int>(a.frequencies.size());
   const TableRows rows(c);
-  C* table = reinterpret_cast<C*>(s.workspace);
-  for (int first = 0; first < pairs; first += frequencies_at_once) {
-    const int n = pairs - first < frequencies_at_once ? pairs - first : frequencies_at_once;
-    Frequencies f{};
-    for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
-    with_count(rows.positions.numel * n, [&](auto* counter) {
-      launch_early(s, {blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block},
-                   make_table<C, pointee_t<decltype(counter)>>, table, rows.positions,
-                   Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start, first, n, pairs, a.inverse, f);
-    });
-  }
-  Rotation m{{},
-             x.layout.strides[last],
-             out.layout.strides[last],
-             1,
-             0,
-             0,
-             pairs,
-             static_cast<int>(x.layout.shape[last]) - 2 * pairs,
-             a.interleaved};
-  constexpr int V = 16 / sizeof(S);
-  bool whole = m.x_step == 1 && m.out_step == 1 && pairs % V == 0 && m.rest % V == 0;
+  RopeWork w{{out.data, x.data, table, {}}, false, 0};
+  Rotation& m = w.job.m;
+  m.x_step = x.layout.strides[last], m.out_step = out.layout.strides[last];
+  m.table_pairs = all_pairs, m.interleaved = a.interleaved, m.inverse = a.inverse;
+  const int still = still_pairs(a, V);
+  m.pairs = all_pairs - still, m.first = 2 * still;
+  m.rest = static_cast<int>(x.layout.shape[last]) - 2 * m.pairs;
+  w.whole = m.x_step == 1 && m.out_step == 1 && m.pairs % V == 0 && m.rest % V == 0;
   for (const Arg* o : {&x, &out}) {
-    whole = whole && reinterpret_cast<std::uintptr_t>(o->data) % 16 == 0;
-    for (int k = 0; k < last; ++k) whole = whole && (o->layout.strides[k] % V == 0 || x.layout.shape[k] == 1);
+    w.whole = w.whole && reinterpret_cast<std::uintptr_t>(o->data) % 16 == 0;
+    for (int k = 0; k < last; ++k)
+      w.whole = w.whole && (o->layout.strides[k] % V == 0 || x.layout.shape[k] == 1);
   }
+  if (x.data == out.data && x.layout.strides == out.layout.strides) m.rest = 0;
+  m.sharing = 1;
   int sharing = -1;  // the longest axis along which rows share a row of the table
   for (int k = 0; k < last; ++k)
     if (rows.step[k] == 0 && x.layout.shape[k] > (sharing < 0 ? 1 : x.layout.shape[sharing])) sharing = k;
@@ -215,15 +255,28 @@ void launch_as(const Stream& s, const Call& c) {
   for (int k = 0; k < last; ++k)
     if (k != sharing)
       m.rows.axis(x.layout.shape[k], {x.layout.strides[k], out.layout.strides[k], rows.step[k]});
-  const i64 groups = (m.sharing + rows_at_once - 1) / rows_at_once,
-            threads = m.rows.numel * groups * (pairs + m.rest) / (whole ? V : 1);
-  with_count(threads, [&](auto* counter) {
+  const i64 groups = (m.sharing + rows_at_once - 1) / rows_at_once;
+  w.threads = m.rows.numel * groups * (m.pairs + m.rest) / (w.whole ? V : 1);
+  return w;
+}
+
+template <class S>
+void launch_as(const Stream& s, const Call& c) {
+  const void* table = c.plan;
+  if (!table) {
+    table = s.workspace;
+    launch_table(s, reinterpret_cast<compute_t<S>*>(s.workspace), TableRows(c).positions,
+                 c.in.size() > 1 ? c.in[1] : Arg{}, c.attrs->as<RopeAttrs>());
+  }
+  const RopeWork w = work_of<S>(c, table);
+  if (w.threads == 0) return;
+  with_count(w.threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
     const auto run = [&](auto* kernel) {
-      launch_early(s, {blocks_for(threads, threads_per_block), threads_per_block}, kernel,
-                   reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(x.data), table, m);
+      launch_early(s, {blocks_for(w.threads, threads_per_block), threads_per_block}, kernel,
+                   Jobs<1>{{w.job}, 0});
     };
-    whole ? run(&rotate<S, V, I>) : run(&rotate<S, 1, I>);
+    w.whole ? run(&rotate<S, 16 / sizeof(S), I, 1>) : run(&rotate<S, 1, I, 1>);
   });
 }
 
@@ -233,13 +286,68 @@ void launch_rope(const Stream& s, const Call& c) {
 }
 
 std::size_t workspace(const Call& c) {
-  const std::size_t pairs = c.attrs->as<RopeAttrs>().frequencies.size();
-  return static_cast<std::size_t>(TableRows(c).positions.numel) * 2 * pairs *
-         size_of(compute_type(c.in[0].dtype));
+  return c.plan ? 0
+                : bytes_of_table(TableRows(c).positions.numel, c.attrs->as<RopeAttrs>().frequencies.size(),
+                                 compute_type(c.in[0].dtype));
+}
+
+std::shared_ptr<const void> plan_rope(const Call& c) {
+  return rope_table(c);
+}
+
+// Two ropes of one launch.
+struct TwoRopes {
+  std::shared_ptr<const void> tables[2];
+  Jobs<2> jobs;
+  unsigned blocks;
+};
+
+template <class S>
+std::shared_ptr<const void> two_ropes(const Call& first, const Call& second) {
+  TwoRopes p{{rope_table(first), rope_table(second)}, {}, 0};
+  if (!p.tables[0] || !p.tables[1]) return nullptr;
+  const RopeWork w[2] = {work_of<S>(first, p.tables[0].get()), work_of<S>(second, p.tables[1].get())};
+  constexpr i64 most = 1 << 30;
+  if (!w[0].whole || !w[1].whole || w[0].threads + w[1].threads > most) return nullptr;
+  p.jobs = {{w[0].job, w[1].job}, blocks_for(w[0].threads, threads_per_block)};
+  p.blocks = p.jobs.second + blocks_for(w[1].threads, threads_per_block);
+  return std::make_shared<TwoRopes>(std::move(p));
+}
+
+void launch_two_ropes(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const TwoRopes*>(c.plan);
+  if (p.blocks == 0) return;
+  with_float(c.out[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    launch_early(s, {p.blocks, threads_per_block}, &rotate<S, 16 / sizeof(S), unsigned, 2>, p.jobs);
+  });
+}
+
+std::string choice_of_two_ropes(const Call&) {
+  return "two ropes in one kernel";
 }
 
 }  // namespace
 
-extern const Kernel rope_kernel{&launch_rope, &workspace};
+extern const Kernel rope_kernel{&launch_rope, &workspace, &plan_rope};
+extern const Kernel two_ropes_kernel{&launch_two_ropes, nullptr, nullptr, &choice_of_two_ropes};
+
+std::shared_ptr<const void> plan_two_ropes(const Call& first, const Call& second) {
+  const Arg &a = first.out[0], &b = second.out[0];
+  if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;
+  std::shared_ptr<const void> plan;
+  with_float(a.dtype, [&](auto* type) { plan = two_ropes<pointee_t<decltype(type)>>(first, second); });
+  return plan;
+}
+
+void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
+  const Stream stream{nullptr, gpu, nullptr, {}};
+  Region<1> counted;
+  counted.axis(rows, {1});
+  if (compute == DType::f64)
+    launch_table(stream, static_cast<double*>(table), counted, Arg{}, a);
+  else
+    launch_table(stream, static_cast<float*>(table), counted, Arg{}, a);
+}
 
 }  // namespace tg::cuda

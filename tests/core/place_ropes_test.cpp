@@ -1,0 +1,108 @@
+// Ropes move to the attention beside which a GPU may compute them (core/compile/place_ropes.h).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <tilegrad/tilegrad.h>
+#include "core/compile/place_ropes.h"
+
+namespace {
+
+using namespace tg;
+
+std::vector<LoweredStep> lowered(const Graph& g, const std::vector<Tensor>& outputs) {
+  std::vector<ValueId> ids;
+  for (const Tensor& t : outputs) ids.push_back(t.id());
+  return lower(g, ids, true);
+}
+std::vector<std::string> names(const std::vector<LoweredStep>& steps) {
+  std::vector<std::string> all;
+  for (const LoweredStep& s : steps) all.push_back(s.op->name);
+  return all;
+}
+// Whether every value is made before it is read.
+bool is_in_order(const Graph& g, const std::vector<LoweredStep>& steps) {
+  std::vector<bool> made(g.values().size(), false);
+  for (const LoweredStep& s : steps)
+    for (ValueId v : s.out) made[v] = true;
+  std::vector<bool> pending = made;
+  for (const LoweredStep& s : steps) {
+    if (std::ranges::any_of(s.in, [&](ValueId v) { return pending[g.values()[v].root]; })) return false;
+    for (ValueId v : s.out) pending[v] = false;
+  }
+  return true;
+}
+
+// Attention as a layer records it: each projection, its rope, and the next.
+struct Layer {
+  Graph g;
+  Tensor x, w, q, k, v, rq, rk, o;
+  explicit Layer(AttentionOptions options = {.causal = true}) {
+    x = g.input("x", {2, 8, 16}, f32), w = g.input("w", {16, 16}, f32);
+    const auto heads = [&] { return transpose(matmul(x, w).view({2, 8, 2, 8}), 1, 2); };
+    q = heads(), rq = rope(q), k = heads(), rk = rope(k), v = heads();
+    o = flash_attn(rq, rk, v, options).o;
+  }
+};
+
+TEST(PlaceRopes, AreNextToIt) {
+  Layer l;
+  const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
+  std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
+  const std::vector<std::string> before = names(steps);
+  place_ropes(l.g, steps);
+  std::vector<std::string> after = names(steps);
+  EXPECT_TRUE(is_in_order(l.g, steps));
+  const auto forward = std::ranges::find(after, "flash_attn"),
+             backward = std::ranges::find(after, "flash_attn_backward");
+  ASSERT_TRUE(forward - after.begin() >= 2 && after.end() - backward > 2);
+  EXPECT_EQ(forward[-1] + " " + forward[-2], "rope rope");
+  EXPECT_EQ(backward[1] + " " + backward[2], "rope rope");
+  EXPECT_EQ(std::vector(after.begin(), after.begin() + 3),
+            (std::vector<std::string>{"matmul", "matmul", "matmul"}));
+  std::vector<std::string> sorted = before;
+  std::ranges::sort(sorted), std::ranges::sort(after);
+  EXPECT_EQ(after, sorted);
+}
+
+TEST(PlaceRopes, WhatOthersReadFirstStays) {
+  Layer l;
+  const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
+  std::vector<LoweredStep> steps = lowered(l.g, {early, o});
+  place_ropes(l.g, steps);
+  EXPECT_TRUE(is_in_order(l.g, steps));
+  const std::vector<std::string> after = names(steps);
+  const auto softmax_at = std::ranges::find(after, "softmax"), at = std::ranges::find(after, "flash_attn");
+  EXPECT_EQ(std::count(after.begin(), softmax_at, "rope"), 1);
+  EXPECT_EQ(at[-1], "rope");  // of keys
+  EXPECT_LT(softmax_at, at);
+}
+
+// A step of decoding: a GPU adds rows to a cache and reads it in one kernel.
+TEST(PlaceRopes, ACachesRowsStayBesideIt) {
+  Layer l;
+  Graph& g = l.g;
+  const Tensor held = g.input("held", {2, 2, 8, 8}, f32), at = g.input("at", {8}, i32);
+  const Tensor k = index_assign(held, 2, at, l.rk), lengths = g.input("lengths", {2}, i32);
+  const Tensor o = flash_attn(l.rq, k, held, {.causal = true, .kv_lengths = lengths}).o;
+  std::vector<LoweredStep> steps = lowered(g, {o});
+  const std::vector<std::string> before = names(steps);
+  ASSERT_EQ(before[before.size() - 2] + " " + before.back(), "index_assign flash_attn");
+  place_ropes(g, steps);
+  EXPECT_EQ(names(steps), before);
+}
+
+// Positions that are made after the gradient, as by a program that fetches them.
+TEST(PlaceRopes, AwaitsPositions) {
+  Layer l;
+  const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];
+  const Tensor positions = cast(argmax(z, {-1}), i64);
+  const Tensor turned = rope(z, positions);
+  std::vector<LoweredStep> steps = lowered(l.g, {turned});
+  place_ropes(l.g, steps);
+  EXPECT_TRUE(is_in_order(l.g, steps));
+}
+
+}  // namespace
