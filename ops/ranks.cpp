@@ -60,9 +60,12 @@ Tensors each_that_arrives(const Backprop& g, F f) {
   return z;
 }
 
+// GPUs exchange what lies in one piece.
 Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs,
                  std::source_location where = std::source_location::current()) {
-  return xs[0].graph().record(op, xs, attrs, where);
+  Tensors pieces;
+  for (const Tensor& x : xs) pieces.push_back(contiguous({x, where}));
+  return xs[0].graph().record(op, pieces, attrs, where);
 }
 
 // A call on a list with `axis` in front.
@@ -70,7 +73,7 @@ Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::i
               std::source_location where) {
   if (xs.empty()) throw Error(in_context("[" + op.name + "] got no tensors, expected at least one", where));
   Tensors front;
-  for (const Tensor& x : xs) front.push_back(contiguous(axis == 0 ? x : transpose({x, where}, 0, axis)));
+  for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
   Tensors ys = recorded(op, front, attrs, where);
   if (axis != 0)
     for (Tensor& y : ys) y = transpose({y, where}, 0, axis);

@@ -59,9 +59,9 @@ is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
 
 # What a memory budget costs a training step, most of whose memory is logits.
-wide=(--vocabulary 4096 --context 64 --layers 1 --heads 2 --width 16 --batch 8 --dtype bf16 --threads 1)
-shows '^budget .* less by 2 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 5MiB
-shows '^budget .* less by 4 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 4MiB
+wide=(--vocabulary 4096 --context 64 --layers 1 --heads 2 --width 16 --batch 512 --dtype bf16 --threads 1)
+shows '^budget .* less by 2 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 250MiB
+shows '^budget .* less by 4 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 150MiB
 
 deep=(--vocabulary 64 --context 64 --layers 4 --heads 2 --width 64 --batch 8 --dtype bf16 --threads 1)
 shows '^ *[0-9]* of them products or attention, .* GFLOP: what is cheap is not enough$' "${deep[@]}" --memory-budget 5MiB
