@@ -45,6 +45,7 @@ CompileOptions compile_options(const ProgramOptions& o) {
   return {.threads = o.threads,
           .tf32 = o.precision == nn::Precision::tf32,
           .arena = o.arena,
+          .ranks = o.ranks,
           .verify = o.verify,
           .plan_only = o.plan_only};
 }
@@ -86,7 +87,7 @@ double bytes_moved(std::span<const Step> steps) {
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
                  const ProgramOptions& o) {
   CompileOptions options = compile_options(o);
-  options.assign = assign, options.memory_budget = o.memory_budget, options.ranks = o.ranks;
+  options.assign = assign, options.memory_budget = o.memory_budget;
   return compile(graph, results, options);
 }
 
