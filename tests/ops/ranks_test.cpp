@@ -130,10 +130,12 @@ TEST(Ranks, SumsAreAFixedTree) {
             eval({sum_ranks({x}, n)[0], sum_ranks({x}, n, {.wide = true})[0]}, feed, of(ranks));
         EXPECT_EQ(y[0].dtype(), dtype);
         EXPECT_EQ(y[1].dtype(), f32);
+        std::vector<Array> xs;
+        for (int r = 0; r < n; ++r) xs.push_back(array_of(r, shape, dtype));
         int in_line = 0;  // sums that another order would round otherwise
         for (std::int64_t i = 0; i < 1000; ++i) {
           float v[4] = {};
-          for (int r = 0; r < n; ++r) v[r] = static_cast<float>(array_of(r, shape, dtype).at(i));
+          for (int r = 0; r < n; ++r) v[r] = static_cast<float>(xs[static_cast<std::size_t>(r)].at(i));
           const float tree = n == 3 ? (v[0] + v[1]) + v[2] : (v[0] + v[1]) + (v[2] + v[3]);
           in_line += n == 4 && tree != ((v[0] + v[1]) + v[2]) + v[3];
           EXPECT_EQ(std::bit_cast<std::uint32_t>(static_cast<float>(y[1].at(i))),
