@@ -68,9 +68,30 @@ Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs,
   return xs[0].graph().record(op, pieces, attrs, where);
 }
 
-// A call on a list with `axis` in front.
+// The gradient by an op of the same attributes.
+Tensors gradient_by(const Op& op, const Backprop& g) {
+  return each_that_arrives(g, [&](const Tensors& z, const RankAttrs& a) { return recorded(op, z, a); });
+}
+
+bool is_alone(const TensorList& xs, int ranks, const std::string& what, std::source_location where) {
+  if (ranks < 1)
+    throw ShapeError(in_context(
+        "[" + what + "] the number of ranks is " + std::to_string(ranks) + ", expected at least 1", where));
+  for (const Tensor& x : xs)
+    if (!x.defined()) throw Error(in_context("[" + what + "] got an undefined tensor", where));
+  return ranks == 1;
+}
+
+TensorList widened(const TensorList& xs, bool wide) {
+  TensorList ys;
+  for (const Tensor& x : xs) ys.push_back(wide ? cast(x, compute_type(x.dtype())) : x);
+  return ys;
+}
+
+// A call on a list with `axis` in front. Of one rank it is the list.
 Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis,
               std::source_location where) {
+  if (is_alone(xs, attrs.ranks, op.name, where)) return widened(xs, attrs.wide);
   if (xs.empty()) throw Error(in_context("[" + op.name + "] got no tensors, expected at least one", where));
   Tensors front;
   for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
@@ -90,22 +111,6 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
           {"transposed", {{{3, 4}}}, [&op, attrs](std::span<const Tensor> x) {
              return recorded(op, {transpose(x[0], 0, 1)}, attrs);
            }}};
-}
-
-bool is_alone(const TensorList& xs, int ranks, const char* what, std::source_location where) {
-  if (ranks < 1)
-    throw ShapeError(in_context("[" + std::string(what) + "] the number of ranks is " +
-                                    std::to_string(ranks) + ", expected at least 1",
-                                where));
-  for (const Tensor& x : xs)
-    if (!x.defined()) throw Error(in_context("[" + std::string(what) + "] got an undefined tensor", where));
-  return ranks == 1;
-}
-
-TensorList widened(const TensorList& xs, bool wide) {
-  TensorList ys;
-  for (const Tensor& x : xs) ys.push_back(wide ? cast(x, compute_type(x.dtype())) : x);
-  return ys;
 }
 
 }  // namespace
@@ -128,11 +133,7 @@ extern const Op spread_ranks_op{
           if (a.as<RankAttrs>().ranks < 1) throw ShapeError("the number of ranks must be at least 1");
           return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
         },
-    .vjp =
-        [](const Backprop& g) {
-          return each_that_arrives(
-              g, [](const Tensors& z, const RankAttrs& a) { return recorded(sum_ranks_op, z, a); });
-        },
+    .vjp = [](const Backprop& g) { return gradient_by(sum_ranks_op, g); },
     .samples = []() -> std::vector<Sample> {
       return {{"2d", {{{3, 4}}}, [](auto x) { return recorded(spread_ranks_op, {x[0]}, {.ranks = 1}); }}};
     },
@@ -142,11 +143,7 @@ extern const Op gather_ranks_op{
     .name = "gather_ranks",
     .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
     .infer = infer_of<Sizes::times_ranks, false, false>,
-    .vjp =
-        [](const Backprop& g) {
-          return each_that_arrives(
-              g, [](const Tensors& z, const RankAttrs& a) { return recorded(scatter_sum_op, z, a); });
-        },
+    .vjp = [](const Backprop& g) { return gradient_by(scatter_sum_op, g); },
     .samples = [] { return samples_of(gather_ranks_op, {.ranks = 1}); },
     .each = {1, 1}};
 
@@ -168,11 +165,7 @@ extern const Op exchange_ranks_op{
     .doc =
         "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this rank's number",
     .infer = infer_of<Sizes::kept, true, false>,
-    .vjp =
-        [](const Backprop& g) {
-          return each_that_arrives(
-              g, [](const Tensors& z, const RankAttrs& a) { return recorded(exchange_ranks_op, z, a); });
-        },
+    .vjp = [](const Backprop& g) { return gradient_by(exchange_ranks_op, g); },
     .samples = [] { return samples_of(exchange_ranks_op, {.ranks = 1}); },
     .each = {1, 1}};
 
@@ -193,17 +186,11 @@ extern const Op shift_ranks_op{
 extern const Op own_piece_op{.name = "own_piece",
                              .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
                              .infer = infer_of<Sizes::divided, true, false>,
-                             .vjp =
-                                 [](const Backprop& g) {
-                                   return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
-                                     return recorded(gather_ranks_op, z, a);
-                                   });
-                                 },
+                             .vjp = [](const Backprop& g) { return gradient_by(gather_ranks_op, g); },
                              .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
                              .each = {1, 1}};
 
 TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& o, std::source_location where) {
-  if (is_alone(xs, ranks, "sum_ranks", where)) return widened(xs, o.wide);
   return along(sum_ranks_op, xs, {.ranks = ranks, .wide = o.wide}, 0, where);
 }
 
@@ -215,18 +202,15 @@ TensorList spread_ranks(const TensorList& xs, int ranks, std::source_location wh
 }
 
 TensorList gather_ranks(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
-  if (is_alone(xs, ranks, "gather_ranks", where)) return xs;
   return along(gather_ranks_op, xs, {.ranks = ranks}, axis, where);
 }
 
 TensorList scatter_sum(const TensorList& xs, int ranks, std::int64_t axis, const RankSumOptions& o,
                        std::source_location where) {
-  if (is_alone(xs, ranks, "scatter_sum", where)) return widened(xs, o.wide);
   return along(scatter_sum_op, xs, {.ranks = ranks, .wide = o.wide}, axis, where);
 }
 
 TensorList exchange_ranks(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
-  if (is_alone(xs, ranks, "exchange_ranks", where)) return xs;
   return along(exchange_ranks_op, xs, {.ranks = ranks}, axis, where);
 }
 
@@ -237,7 +221,6 @@ TensorList shift_ranks(const TensorList& xs, int ranks, int shift, std::source_l
 }
 
 TensorList own_piece(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
-  if (is_alone(xs, ranks, "own_piece", where)) return xs;
   return along(own_piece_op, xs, {.ranks = ranks}, axis, where);
 }
 

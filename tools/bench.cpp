@@ -22,12 +22,11 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
   std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {{"gemm", run_gemm, 3},         {"attention", run_attention, 4},
-                          {"decode", run_decode, 4},     {"ops", run_ops, 2},
-                          {"overhead", run_overhead, 1}, {"train", run_train, 5},
-                          {"lora", run_lora, 7},         {"tokens", run_tokens, 1},
-                          {"generate", run_generate, 1}, {"serve", run_serve, 5},
-                          {"load", run_load, 4},         {"ranks", run_ranks, 1}};
+constexpr Mode modes[] = {
+    {"gemm", run_gemm, 3},   {"attention", run_attention, 4}, {"decode", run_decode, 4},
+    {"ops", run_ops, 2},     {"overhead", run_overhead, 1},   {"train", run_train, 5},
+    {"lora", run_lora, 7},   {"tokens", run_tokens, 1},       {"generate", run_generate, 1},
+    {"serve", run_serve, 5}, {"load", run_load, 4},           {"ranks", run_ranks, 1}};
 
 // `join` meets the other ranks, for the mode that measures them.
 template <class Join>
@@ -56,7 +55,8 @@ int run(int argc, char** argv, const Join& join) {
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option("shape", "AxBx…",
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-              "ROWSxCOLUMNS, overhead NODES, ranks ELEMENTS, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same and "
+              "ROWSxCOLUMNS, overhead NODES, ranks ELEMENTS, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora "
+              "the same and "
               "xVOCABULARYxRANK, tokens VOCABULARY, "
               "generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
               "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
@@ -92,8 +92,7 @@ int run(int argc, char** argv, const Join& join) {
       "a model's training step beside PyTorch's, and where its time goes");
   args.example("bench lora --backend cuda --dtype bf16",
                "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
-  args.example("launch -n 2 bench ranks --backend cuda --dtype bf16",
-               "what two GPUs take to exchange data");
+  args.example("launch -n 2 bench ranks --backend cuda --dtype bf16", "what two GPUs take to exchange data");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =

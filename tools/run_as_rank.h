@@ -6,13 +6,13 @@
 
 #include <tilegrad/parallel/group.h>
 #include <tilegrad/parallel/world.h>
+#include "core/run/gather.h"
 #include "tools/run_tool.h"
 
 namespace tg {
 
 inline void wait_for_all(Communicator& ranks) {
-  const std::byte nothing{};
-  ranks.share({&nothing, 1}, [](auto) {});
+  gather_one(ranks, std::byte{});
 }
 
 // The device of a rank for --backend: of several ranks on GPUs, each has the one of its number on its host.

@@ -5,16 +5,15 @@
 #include <bit>
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
-#include <span>
 #include <sstream>
 #include <string>
 
 #include "backends/cuda/cache.h"
+#include "core/run/gather.h"
 
 namespace tg::cuda {
 
@@ -91,9 +90,8 @@ std::optional<AlgorithmBits> of_first_rank(const std::optional<AlgorithmBits>& o
   struct Shown {
     std::uint64_t is_there;
     AlgorithmBits bits;
-  } shown{own.has_value(), own.value_or(AlgorithmBits{})};
-  ranks->share(std::as_bytes(std::span(&shown, 1)),
-               [&](std::span<const std::byte* const> all) { std::memcpy(&shown, all[0], sizeof shown); });
+  };
+  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(AlgorithmBits{})})[0];
   return shown.is_there ? std::optional(shown.bits) : std::nullopt;
 }
 

@@ -1,13 +1,13 @@
 #include "backends/cuda/nccl.h"
 
 #include <array>
-#include <cstring>
 #include <map>
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/check.h"
 #include "backends/cuda/table.h"
+#include "core/run/gather.h"
 
 namespace tg::cuda {
 
@@ -24,10 +24,7 @@ using BusId = std::array<char, 32>;
 void check_places(Communicator& ranks, int gpu) {
   BusId own{};
   check(cudaDeviceGetPCIBusId(own.data(), static_cast<int>(own.size()), gpu), "the place of a GPU");
-  std::vector<BusId> all;
-  ranks.share(std::as_bytes(std::span(own)), [&](std::span<const std::byte* const> shown) {
-    for (const std::byte* p : shown) std::memcpy(all.emplace_back().data(), p, sizeof(BusId));
-  });
+  const std::vector<BusId> all = gather_one(ranks, own);
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b)
       if (all[a] == all[b])
@@ -45,8 +42,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   check_places(*ranks, gpu);
   NcclId id{};
   if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number");
-  ranks->share(std::as_bytes(std::span(&id, 1)),
-               [&](std::span<const std::byte* const> shown) { std::memcpy(&id, shown[0], sizeof id); });
+  id = gather_one(*ranks, id)[0];
   NcclComm comm = nullptr;
   check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks");
   const std::shared_ptr<NcclGroup> group(new NcclGroup(ranks, comm));

@@ -1,11 +1,11 @@
 #include "core/compile/agreement.h"
 
 #include <algorithm>
-#include <array>
 
 #include <tilegrad/core/graph/graph.h>
 #include "core/base/hash.h"
 #include "core/graph/rank_attrs.h"
+#include "core/run/gather.h"
 
 namespace tg {
 
@@ -53,13 +53,8 @@ void compare(std::span<const Step> steps, Communicator& ranks) {
   std::vector<std::uint64_t> hashes;
   for (const Step& s : steps) hashes.push_back(hash_of(s));
   // Lists of one length can be shown in pieces: up to the shortest program, then its end.
-  std::uint64_t least = hashes.size(), most = least;
-  ranks.share(std::as_bytes(std::span(&least, 1)), [&](std::span<const std::byte* const> shown) {
-    for (const std::byte* p : shown) {
-      const std::uint64_t count = *reinterpret_cast<const std::uint64_t*>(p);
-      least = std::min(least, count), most = std::max(most, count);
-    }
-  });
+  const std::vector<std::uint64_t> counts = gather_one(ranks, std::uint64_t{hashes.size()});
+  const auto [least, most] = std::ranges::minmax(counts);
   const Difference d = first_difference(std::span(hashes).first(least), ranks);
   if (d.step == SIZE_MAX && least == most) return;
   if (d.step == SIZE_MAX)

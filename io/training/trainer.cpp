@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
+#include "core/run/gather.h"
 #include "io/training/optimizer_state.h"
 #include "io/training/prefetch.h"
 #include "nn/training/targets.h"
@@ -18,19 +19,6 @@ constexpr std::int64_t most_validation_batches = 400;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The elements of all ranks, by rank.
-template <class T>
-std::vector<T> gather(Communicator& ranks, const std::vector<T>& own) {
-  std::vector<T> all;
-  const std::size_t most = Communicator::most_shared / sizeof(T);
-  if (own.size() > most) throw Error("[trainer] too many validation batches for ranks");
-  ranks.share(std::as_bytes(std::span(own)), [&](std::span<const std::byte* const> shown) {
-    for (const std::byte* p : shown)
-      all.insert(all.end(), reinterpret_cast<const T*>(p), reinterpret_cast<const T*>(p) + own.size());
-  });
-  return all;
 }
 
 Trainer::Options checked(Trainer::Options o, const std::source_location& where) {
@@ -187,7 +175,7 @@ void Trainer::validate_start() {
 bool Trainer::stops() const {
   std::uint64_t stop = hooks_.stop && hooks_.stop();
   if (o_.program.ranks)
-    for (std::uint64_t other : gather(*o_.program.ranks, std::vector{stop})) stop |= other;
+    for (std::uint64_t other : gather_one(*o_.program.ranks, stop)) stop |= other;
   return stop != 0;
 }
 
@@ -220,7 +208,7 @@ void Trainer::validate(bool whole, MetricsRow& row) {
     before = next, y_before = y_, ++started;
   }
   if (started > 0) finish_batch(own[started - 1]);
-  const std::vector<Evaluated> all = ranks ? gather(*o_.program.ranks, own) : own;
+  const std::vector<Evaluated> all = ranks ? gather(*o_.program.ranks, std::span<const Evaluated>(own)) : own;
   double total = 0;
   std::int64_t right = 0, targets = 0;
   for (std::int64_t k = 0; k < count; ++k) {
@@ -243,7 +231,7 @@ std::int64_t Trainer::validation_batches(bool whole) const {
 void Trainer::save() {
   saved_ = state_.step;
   // A rank whose step failed does not come here: then nothing is saved of what the others have made of it.
-  if (o_.program.ranks) gather(*o_.program.ranks, std::vector{state_.step});
+  if (o_.program.ranks) gather_one(*o_.program.ranks, state_.step);
   if (!store_) return;
   try {
     metrics_->sync();  // a checkpoint never outruns its rows

@@ -2,14 +2,12 @@
 // compute a part each, so that the sums have the same bits.
 #pragma once
 
-#include <optional>
-
 #include <tilegrad/core/compile/compile.h>
 
 namespace tg::train {
 
 // The sum of `count` values of each of a list of tensors, which one run each of the values' program leaves in
-// leaf(). With the values v₀, v₁, … of a tensor it is the tree whose left half has the largest power of two
+// leaves(). With the values v₀, v₁, … of a tensor it is the tree whose left half has the largest power of two
 // below their number: (v₀ + v₁) + (v₂ + v₃) of four. All is added in f32, or f64, of values as their program
 // stores them. Sums that wait for their right half are held one for each level, as in a binary counter.
 //

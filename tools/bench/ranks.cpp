@@ -1,6 +1,6 @@
-// bench ranks: what it takes to exchange data between the ranks that `launch` started, for each op on tensors of
-// several sizes and on the gradients of GPT-2 124M as one list. The rate is NCCL's "bus bandwidth": the bytes that
-// the fastest algorithm has to send from each rank, in the time that it took here.
+// bench ranks: what it takes to exchange data between the ranks that `launch` started, for each op on tensors
+// of several sizes and on the gradients of GPT-2 124M as one list. The rate is NCCL's "bus bandwidth": the
+// bytes that the fastest algorithm has to send from each rank, in the time that it took here.
 #include <algorithm>
 #include <numeric>
 
@@ -88,7 +88,8 @@ void run_ranks(const Settings& settings, const Machine&, Report& report) {
       for (const Sizes& shape : settings.shapes) measure(m, joined(shape), shape, settings, report);
       continue;
     }
-    for (std::int64_t size : {std::int64_t{2048}, std::int64_t{1} << 19, std::int64_t{7087872}, std::int64_t{1} << 27})
+    for (std::int64_t size :
+         {std::int64_t{2048}, std::int64_t{1} << 19, std::int64_t{7087872}, std::int64_t{1} << 27})
       measure(m, std::to_string(size), {size}, settings, report);
     measure(m, "GPT-2 124M", gpt2_gradients(), settings, report);
   }

@@ -2,6 +2,7 @@
 // a GPU one kernel does both; the result and the cache have the bits that two programs leave. Skipped where
 // there is no GPU.
 #include "backends/cuda/cuda.h"
+#include "tests/support/normal_array.h"
 #include "tests/support/op_testing.h"
 
 namespace tg {
@@ -16,14 +17,6 @@ class CudaAddedRows : public ::testing::Test {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
 };
-
-Array normal(const Shape& shape, DType dtype, std::uint64_t seed) {
-  Array a(shape, dtype);
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> numbers;
-  for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, numbers(random));
-  return a;
-}
 
 // A graph and what its inputs are fed with.
 struct Inputs {

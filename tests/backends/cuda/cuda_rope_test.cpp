@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backends/cuda/cuda.h"
+#include "tests/support/normal_array.h"
 #include "tests/support/op_testing.h"
 
 namespace tg {
@@ -16,14 +17,6 @@ class CudaRope : public ::testing::Test {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
 };
-
-Array normal(const Shape& shape, DType dtype, std::uint64_t seed) {
-  Array a(shape, dtype);
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> numbers;
-  for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, numbers(random));
-  return a;
-}
 
 bool is_hopper() {
   Graph g;

@@ -1,0 +1,31 @@
+// What all ranks have of a list of numbers or plain structs.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <tilegrad/core/run/communicator.h>
+
+namespace tg {
+
+// The elements of all ranks, one rank's behind the other's. All call it with as many, which take at most
+// Communicator::most_shared bytes. Throws as Communicator::share.
+template <class T>
+std::vector<T> gather(Communicator& ranks, std::span<const T> own) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(ranks.size()) * own.size());
+  ranks.share(std::as_bytes(own), [&](std::span<const std::byte* const> shown) {
+    for (std::size_t r = 0; r < shown.size() && !own.empty(); ++r)
+      std::memcpy(all.data() + r * own.size(), shown[r], own.size_bytes());
+  });
+  return all;
+}
+
+// One element of each rank, by rank.
+template <class T>
+std::vector<T> gather_one(Communicator& ranks, const T& own) {
+  return gather(ranks, std::span(&own, 1));
+}
+
+}  // namespace tg
