@@ -1,31 +1,15 @@
 #include <tilegrad/parallel/group.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "core/run/one_rank.h"
 #include "parallel/control.h"
 #include "parallel/message.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
 
 namespace tg::parallel {
-
-namespace {
-
-class OneRank : public Communicator {
- public:
-  OneRank() : Communicator(0, 1) {}
-  void share(std::span<const std::byte> own, const Reader& read) override {
-    if (own.size() > most_shared)
-      throw Error("[ranks] share: " + std::to_string(own.size()) + " bytes: expected at most " +
-                  std::to_string(most_shared));
-    const std::array<const std::byte*, 1> shown{own.data()};
-    read(shown);
-  }
-};
-
-}  // namespace
 
 // Of one rank, all but the communicator are null.
 struct Group::Parts {

@@ -7,23 +7,14 @@
 
 #include <tilegrad/core/run/communicator.h>
 #include "core/graph/rank_attrs.h"
+#include "core/run/one_rank.h"
 
 namespace tg::cpu {
 
 namespace {
 
-// What the communicator of one rank would be.
-class Alone final : public Communicator {
- public:
-  Alone() : Communicator(0, 1) {}
-  void share(std::span<const std::byte> own, const Reader& read) override {
-    const std::byte* p = own.data();
-    read({&p, 1});
-  }
-};
-
 Communicator& ranks_of(const Call& c) {
-  static Alone alone;
+  static OneRank alone;
   // The plan is the communicator of CompileOptions, which programs hold and use one at a time.
   return c.plan ? *static_cast<Communicator*>(const_cast<void*>(c.plan)) : alone;
 }

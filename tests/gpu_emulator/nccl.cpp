@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/run/gather.h"
 #include "parallel/shared_memory.h"
 
 namespace tg::cuda {
@@ -55,15 +57,8 @@ std::vector<std::byte> packed(const std::vector<Message>& sent) {
 
 // What each rank shows of any size, on all ranks.
 std::vector<std::vector<std::byte>> shown_by_all(Communicator& ranks, std::vector<std::byte> own) {
-  std::uint64_t size = own.size(), most = 0;
-  std::vector<std::uint64_t> sizes;
-  ranks.share(std::as_bytes(std::span(&size, 1)), [&](std::span<const std::byte* const> shown) {
-    for (const std::byte* p : shown) {
-      std::memcpy(&size, p, sizeof size);
-      sizes.push_back(size);
-      most = std::max(most, size);
-    }
-  });
+  const std::vector<std::uint64_t> sizes = gather_one(ranks, std::uint64_t{own.size()});
+  const std::uint64_t most = std::ranges::max(sizes);
   own.resize(most);
   std::vector<std::vector<std::byte>> all(sizes.size());
   for (std::size_t at = 0; at < most; at += Communicator::most_shared) {
