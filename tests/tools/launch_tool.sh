@@ -82,31 +82,48 @@ has err 'starting all again, 2 of 2$' 1
 ends 1 5 "$launch" -n 2 --restarts 2 "$joined" 100 fail 1 50
 has err '^launch: ' 1
 
+await() {  # await COMMAND...: until it succeeds; a busy machine may take seconds to start a process
+  for _ in $(seq 200); do
+    "$@" && return
+    sleep 0.1
+  done
+  fail "waited 20 s for: $*"
+}
+are_ready() { [ "$(find "$dir" -name 'ready.*' | wc -l)" = "$1" ]; }
+lines_are() { [ "$(wc -l <"$1")" = "$2" ]; }
+
 # Signals reach all ranks, once.
+export TG_READY=$dir/ready
 for signal in INT TERM HUP; do
+  rm -f "$dir"/ready.*
   "$launch" -n 3 --restarts 2 "$joined" 100000000 slow 1 0 >"$dir/out" 2>"$dir/err" &
-  sleep 0.4
+  await are_ready 3
   kill -$signal $!
   wait $!
   got=$?
   [ $got = 130 ] || fail "exit code $got after SIG$signal: $(cat "$dir/err")"
   [ -s "$dir/err" ] && fail "SIG$signal: $(cat "$dir/err")"
 done
-"$launch" -n 2 sh -c 'trap "echo INT of \$RANK >&2; n=1\$n" INT; while [ ${#n} -lt 2 ]; do sleep 0.05; done; exit 130' >"$dir/out" 2>"$dir/err" &
-sleep 0.4
+rm -f "$dir"/ready.*
+"$launch" -n 2 sh -c 'trap "echo INT of \$RANK >&2; n=1\$n" INT; : >$TG_READY.$RANK; while [ ${#n} -lt 2 ]; do sleep 0.05; done; exit 130' >"$dir/out" 2>"$dir/err" &
+await are_ready 2
 kill -INT $!
-sleep 0.4
+await lines_are "$dir/err" 2
 kill -INT $!
 wait $!
+unset TG_READY
 has err "^INT of 0" 2
 has err "^\[rank 1\] INT of 1" 2
 # Killed itself, launch leaves no rank behind.
+: >"$dir/processes"
 "$launch" -n 2 sh -c 'echo $$ >>'"$dir/processes"'; while :; do sleep 0.1; done' 2>/dev/null &
-sleep 0.4
+await lines_are "$dir/processes" 2
 kill -9 $!
 { wait $!; } 2>/dev/null
-sleep 0.4
-while read -r p; do grep -qs '^State:[[:space:]]*[A-Y]' "/proc/$p/status" && fail "rank $p still runs"; done <"$dir/processes"
+are_gone() {
+  while read -r p; do ! grep -qs '^State:[[:space:]]*[A-Y]' "/proc/$p/status" || return 1; done <"$dir/processes"
+}
+await are_gone
 
 # Environments in which ranks cannot join: one line, exit code 2, at once.
 wrong() {  # wrong WORD VARIABLES...
