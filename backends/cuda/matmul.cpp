@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
+#include <mutex>
 
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/algorithms.h"
@@ -15,6 +17,7 @@
 #include "backends/cuda/rows_gemm.h"
 #include "backends/cuda/small_products.h"
 #include "backends/cuda/stopwatch.h"
+#include "backends/cuda/table.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
 #include "ops/norm.h"
@@ -104,6 +107,11 @@ void merge_batch(Product& p) {
   p.batch.resize(n);
 }
 
+// α and β.
+struct Scales {
+  const void *alpha, *beta;
+};
+
 struct Plan {
   Product product;
   bool own = false;           // use our own kernel, for any strides
@@ -117,6 +125,7 @@ struct Plan {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
   std::size_t workspace = 0;
+  Scales scales{};
 
   ~Plan() {
     for (cublasLtMatrixLayout_t l : {a, b, c, d})
@@ -147,15 +156,27 @@ cublasLtMatrixLayout_t layout_of(DType t, const Product& p, const View& v) {
 constexpr std::size_t most_workspace = std::size_t{32} << 20;
 constexpr int candidates = 32;
 
-const void* one(DType t) {
-  static const double wide = 1;
-  static const float narrow = 1;
-  return t == f64 ? static_cast<const void*>(&wide) : &narrow;
+Scales without_sum(DType t) {
+  static const double wide[] = {1, 0};
+  static const float narrow[] = {1, 0};
+  return t == f64 ? Scales{&wide[0], &wide[1]} : Scales{&narrow[0], &narrow[1]};
 }
-const void* zero(DType t) {
-  static const double wide = 0;
-  static const float narrow = 0;
-  return t == f64 ? static_cast<const void*>(&wide) : &narrow;
+
+// Two ones in the GPU's memory. With a β of 1 that it knows, and C where the result goes, cuBLASLt rounds the
+// product before it adds it in memory; so where the arena puts the result would decide its bits.
+Scales with_sum(DType t, const Gpu& gpu) {
+  static std::mutex mutex;
+  static auto& ones = *new std::map<int, std::shared_ptr<void>>;  // by ordinal, for the life of the process
+  const struct {
+    double wide = 1;
+    float narrow = 1;
+  } values;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<void>& own = ones[gpu.ordinal];
+  if (!own) own = on_device(&values, sizeof values);
+  const std::byte* one = static_cast<const std::byte*>(own.get());
+  if (t != f64) one += sizeof(double);
+  return {one, one};
 }
 
 // The alignment that cuBLASLt is told of, in bytes: 16 at most, which the longest loads take. Where in the
@@ -226,9 +247,9 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     float best = std::numeric_limits<float>::infinity();
     for (const auto& r : found) {
       const auto run = [&] {
-        return cublasLtMatmul(handle(), p.desc, one(t), call.in[1].data, p.b, call.in[0].data, p.a,
-                              adds ? one(t) : zero(t), adds ? call.in[2].data : out.data(), p.d, out.data(),
-                              p.c, &r.algo, workspace.data(), r.workspaceSize, watch.stream());
+        return cublasLtMatmul(handle(), p.desc, p.scales.alpha, call.in[1].data, p.b, call.in[0].data, p.a,
+                              p.scales.beta, adds ? call.in[2].data : out.data(), p.d, out.data(), p.c,
+                              &r.algo, workspace.data(), r.workspaceSize, watch.stream());
       };
       if (run() != CUBLAS_STATUS_SUCCESS) continue;
       const float ms = watch.time([&] { run(); }, best);
@@ -286,6 +307,9 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   check_lt(cublasLtMatmulDescCreate(&p.desc, compute, t == f64 ? CUDA_R_64F : CUDA_R_32F), "a product");
   set(p, CUBLASLT_MATMUL_DESC_TRANSA, x.b.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(p, CUBLASLT_MATMUL_DESC_TRANSB, x.a.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
+  const bool adds = x.has_d && !p.bias;
+  p.scales = adds ? with_sum(t, call.gpu) : without_sum(t);
+  set(p, CUBLASLT_MATMUL_DESC_POINTER_MODE, adds ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST);
   p.gelu = gelu, p.keeps = gelu && gelu != call.out[0].data;
   set_epilogue(p, call);
   p.b = layout_of(t, x, x.b), p.a = layout_of(t, x, x.a), p.c = layout_of(of_result, x, x.c);
@@ -344,10 +368,9 @@ void launch(const Stream& s, const Call& call) {
     };
     std::byte* c = p.gelu ? p.gelu : at(call.out[0], x.c);
     const std::byte* d = adds ? at(call.in[2], x.d) : c;
-    check_lt(
-        cublasLtMatmul(handle(), p.desc, one(t), at(call.in[1], x.b), p.b, at(call.in[0], x.a), p.a,
-                       adds ? one(t) : zero(t), d, p.d, c, p.c, &p.algo, s.workspace, p.workspace, s.stream),
-        "multiplying");
+    check_lt(cublasLtMatmul(handle(), p.desc, p.scales.alpha, at(call.in[1], x.b), p.b, at(call.in[0], x.a),
+                            p.a, p.scales.beta, d, p.d, c, p.c, &p.algo, s.workspace, p.workspace, s.stream),
+             "multiplying");
   }
 }
 

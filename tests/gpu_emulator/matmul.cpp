@@ -59,6 +59,11 @@ void store(void* p, cudaDataType_t t, std::int64_t i, double x) {
       static_cast<__nv_bfloat16*>(p)[i] = static_cast<float>(x);
   }
 }
+double rounded(double x, cudaDataType_t t) {
+  double stored = 0;
+  store(&stored, t, 0, x);
+  return load(&stored, t, 0);
+}
 double tf32(double x) {
   const unsigned u = __float_as_uint(static_cast<float>(x));
   return std::isfinite(x) ? __uint_as_float((u + 0x1000u) & 0xffffe000u) : x;
@@ -84,6 +89,10 @@ struct MatmulCall {
   const void *a, *b, *c;
   void* d;
 
+  // As CUDA's library does where it knows β, it adds to what is there a product that is rounded before.
+  bool rounds_first() const {
+    return c == d && beta == 1 && value(CUBLASLT_MATMUL_DESC_POINTER_MODE) == CUBLASLT_POINTER_MODE_HOST;
+  }
   std::uint64_t value(cublasLtMatmulDescAttributes_t what) const { return desc.attribute[what]; }
   bool has(unsigned bit) const { return value(CUBLASLT_MATMUL_DESC_EPILOGUE) & bit; }
   cudaDataType_t type(cublasLtMatmulDescAttributes_t what) const {  // D's unless set
@@ -130,6 +139,7 @@ void MatmulCall::run(std::int64_t batch) const {
       for (std::int64_t e = 0; e < k; ++e)
         sum += x[static_cast<std::size_t>(i * k + e)] * y[static_cast<std::size_t>(j * k + e)];
       sum *= alpha;
+      if (rounds_first()) sum = rounded(sum, ld.type);
       if (beta != 0) sum += beta * load(c, lc.type, batch * lc.batch_stride + lc.at(i, j));
       const std::int64_t at = batch * aux_batch + j * aux_ld + i;
       if (has(4)) sum += load(bias, bias_type, bias_at + i);

@@ -153,6 +153,31 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
 
 // Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is
 // added.
+// A sum that is written over what is added has the bits of one that is written elsewhere.
+TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
+  for (const DType t : {bf16, f16, f32}) {
+    Graph g;
+    const Given a = given(g, {320, 24}, t, View::contiguous, 1),
+                b = given(g, {24, 16}, t, View::contiguous, 2),
+                c = given(g, {320, 16}, t, View::contiguous, 3);
+    const Tensor added = softmax(c.tensor, -1), sum = matmul(a.tensor, b.tensor) + added;
+    const std::vector<Feed> feeds{a.feed(), b.feed(), c.feed()};
+    const CompileOptions options{.device = Device::cuda()};
+    const auto place = [&](const Program& p) {  // of the sum, and of what is added to the product
+      for (const Step& s : p.steps())
+        if (s.op->name == "matmul" && s.in.size() == 3) return std::pair(s.in[2].data, s.out[0].data);
+      return std::pair<std::byte*, std::byte*>();
+    };
+    Program alone = compile(g, {sum}, options), both = compile(g, {sum, added}, options);
+    const auto [from, to] = place(alone);
+    const auto [kept, apart] = place(both);
+    EXPECT_TRUE(from && from == to) << name_of(t);
+    EXPECT_NE(kept, apart) << name_of(t);
+    alone.run(feeds), both.run(feeds);
+    EXPECT_TRUE(alone.fetch(sum).same_bits(both.fetch(sum))) << name_of(t);
+  }
+}
+
 TEST_F(CudaMatmul, GivesSmallProducts) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})

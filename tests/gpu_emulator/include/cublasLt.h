@@ -30,6 +30,7 @@ enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
 };
 enum cublasLtMatmulDescAttributes_t {
+  CUBLASLT_MATMUL_DESC_POINTER_MODE,
   CUBLASLT_MATMUL_DESC_TRANSA,
   CUBLASLT_MATMUL_DESC_TRANSB,
   CUBLASLT_MATMUL_DESC_EPILOGUE,
@@ -42,6 +43,7 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
   CUBLASLT_MATMUL_DESC_ATTRIBUTES  // their number
 };
+enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
 // Bits: 2 relu, 4 bias, 16 gradient of the bias, 32 gelu, 64 its gradient, 128 aux, 256 and 512 sums of a and
 // b.
 enum cublasLtEpilogue_t {
