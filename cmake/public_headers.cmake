@@ -94,9 +94,11 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/optimizer.h
     nn/optimizers/schedule.h
     nn/optimizers/sgd.h
+    nn/optimizers/shards.h
     nn/training/largest_batch.h
     nn/training/perplexity.h
     nn/training/training.h
+    ops/block_norms.h
     ops/ceilings.h
     ops/flash_attn.h
     ops/linear_cross_entropy.h

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>
+#include <tilegrad/ops/block_norms.h>
 #include <tilegrad/ops/flash_attn.h>
 #include <tilegrad/ops/paged_attn.h>
 
@@ -244,6 +245,10 @@ std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg 
 // if one of them is.
 Tensor squared_norm(const std::vector<Tensor>& xs,
                     std::source_location where = std::source_location::current());
+// The same file: of each x, √Σ x² over elements 0 … norm_block − 1, the next norm_block, … in row-major
+// order, the last block with what is left: [⌈n/norm_block⌉] f32, f64 for f64.
+std::vector<Tensor> block_norms(const std::vector<Tensor>& xs,
+                                std::source_location where = std::source_location::current());
 
 // matmul.cpp: over the last two axes; leading axes broadcast, and operands of any strides are read without a
 // copy. A vector a is treated as a row, a vector b as a column, and that axis is dropped from the result (as

@@ -1,5 +1,8 @@
-// squared_norm: Σ x² over all elements of a list of tensors, which may differ in shape and dtype, for
-// clipping gradients by their global norm. In f32, or in f64 if one of the tensors is f64.
+// Norms of a list of tensors, which may differ in shape and dtype, for clipping gradients by their global
+// norm:
+//   squared_norm  Σ x² over all elements of all tensors, in f32, or in f64 if one of the tensors is f64
+//   block_norms   √Σ x² over every norm_block elements of each tensor. Ranks that have a piece each of a
+//                 tensor compute the same norms as one that has all of it.
 #include "ops/common.h"
 
 namespace tg {
@@ -57,6 +60,50 @@ extern const Op squared_norm_op{
                call,
                Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
     }};
+
+extern const Op block_norms_op{
+    .name = "block_norms",
+    .doc = "x₁, … → y₁, …: yᵢ [⌈n/1024⌉] = √Σ x² over each 1024 of the n elements of xᵢ, in f32 or f64",
+    .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+      detail::require_operands(in, 1, SIZE_MAX);
+      std::vector<OutSpec> out;
+      for (const Operand& x : in) {
+        detail::require_float(x.dtype);
+        out.push_back({compute_type(x.dtype), row_major({norm_blocks(x.layout.numel())})});
+      }
+      return out;
+    },
+    .not_differentiable = "it is part of an optimizer's update",
+    .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
+      Tensors norms;
+      for (const Tensor& x : in) {
+        const std::int64_t n = x.numel(), blocks = norm_blocks(n);
+        const Tensor padded =
+            slice_assign(full(x.graph(), {blocks * norm_block}, 0, x.dtype()), reshape(x, {n}), 0, 0);
+        const Tensor rows = cast(view(padded, {blocks, norm_block}), compute_type(x.dtype()));
+        norms.push_back(sqrt(sum_squares(rows, {1})));
+      }
+      return norms;
+    },
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](std::span<const Tensor> x) { return block_norms(Tensors(x.begin(), x.end())); };
+      return {{"one", {{{3, 4}}}, call},
+              {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{1024}}, {{2, 3, 5}}}, call},
+              {"transposed",
+               {{{40, 60}}},
+               [](std::span<const Tensor> x) { return block_norms({transpose(x[0], 0, 1)}); }},
+              // Exact in every dtype: 1024 and 256 quarters.
+              {"several blocks",
+               {{.shape = {2304}, .values = std::vector<double>(2304, 0.5)}},
+               call,
+               Sample::Expected{{{16, 16, 8}}, {}}}};
+    },
+    .each = {1, 1}};
+
+Tensors block_norms(const std::vector<Tensor>& xs, std::source_location where) {
+  if (xs.empty()) throw Error(in_context("[block_norms] got no tensors, expected at least one", where));
+  return xs[0].graph().record(block_norms_op, xs, {}, where);
+}
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
   if (xs.empty()) throw Error(in_context("[squared_norm] got no tensors, expected at least one", where));

@@ -86,6 +86,22 @@ void require_updates(const Graph& graph, const Outputs& outputs, const std::vect
   }
 }
 
+void check_parts(std::span<const Parameter> used, const std::vector<Assign>& assign) {
+  std::set<const void*> assigned;
+  for (const Assign& a : assign) assigned.insert(a.target.key());
+  std::vector<const Parameter*> by_place;
+  for (const Parameter& p : used)
+    if (p.bytes() > 0) by_place.push_back(&p);
+  std::ranges::sort(by_place, {}, [](const Parameter* p) { return p->memory(); });
+  const Parameter* before = nullptr;  // of those so far, the one that reaches furthest
+  for (const Parameter* p : by_place) {
+    if (before && p->memory() < before->memory() + before->bytes() &&
+        (assigned.contains(before->key()) || assigned.contains(p->key())))
+      throw Error("[compile] the program assigns " + p->name() + " and uses both the whole and a part of it");
+    if (!before || p->memory() + p->bytes() > before->memory() + before->bytes()) before = p;
+  }
+}
+
 std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredStep> steps,
                                    const Outputs& outputs, const std::vector<Assign>& assign) {
   std::unordered_map<ValueId, int> producer;

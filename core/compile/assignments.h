@@ -23,6 +23,10 @@ Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::ve
 // assign it.
 void require_updates(const Graph& graph, const Outputs& outputs, const std::vector<Assign>& assign);
 
+// Throws Error if one of the parameters that a program uses is assigned and another one, of which it is a
+// part (Parameter::part) or the whole, has elements in the same memory.
+void check_parts(std::span<const Parameter> used, const std::vector<Assign>& assign);
+
 // By assignment: whether the step that computes the value can write it straight into the parameter. It can if
 // the value is a whole row-major result that is an output once, and no later step reads the parameter's old
 // value.

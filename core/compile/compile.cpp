@@ -48,6 +48,7 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
   p.plan = plan_buffers(graph, p.buffers, state.backend->status_bytes(), reuse);
   state.memory = p.plan.report;
   state.parameters = parameters_of(p.buffers, steps, state.device);
+  check_parts(state.parameters, known.assign);
   for (const Parameter& parameter : state.parameters)
     state.memory.parameters =
         add_bytes(state.memory.parameters, aligned_bytes(parameter.bytes()), "parameters");

@@ -15,6 +15,17 @@ Parameter::Parameter(std::string name, const Shape& shape, DType dtype, Device d
   state_->memory = backend(device).allocate(bytes(), "parameter " + state_->name);
 }
 
+Parameter Parameter::part(std::int64_t first, std::int64_t count) const {
+  if (first < 0 || count < 0 || first > numel(shape()) || count > numel(shape()) - first)
+    throw ShapeError("[parameter] " + name() + " is " + shape().text() + ": it has no " +
+                     std::to_string(count) + " elements from " + std::to_string(first) + " on");
+  Parameter p;
+  p.state_ = std::make_shared<State>(name(), Shape{count}, dtype(), device());
+  p.state_->memory = {state().memory, memory() + static_cast<std::size_t>(first) * size_of(dtype())};
+  p.state_->last_change = state().last_change;
+  return p;
+}
+
 void Parameter::refuse() {
   throw Error("[parameter] an empty Parameter was used: it was default-constructed or moved from");
 }
@@ -51,7 +62,7 @@ std::uint64_t Parameter::new_change() {
 
 void Parameter::note_change(std::uint64_t number) {
   state();
-  state_->last_change = number;
+  *state_->last_change = number;
 }
 
 }  // namespace tg

@@ -23,6 +23,10 @@ class Parameter {
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
   // Its memory alone, whose content is undefined until write() or write_bytes() has set all of it.
   Parameter(std::string name, const Shape& shape, DType dtype, Device device);
+  // Elements first … first + count − 1 in row-major order as a parameter [count] of its own, in the same
+  // memory: what changes one of them changes the other. Throws ShapeError unless they lie within. A program
+  // that assigns a part must not use the whole, nor the other way round: compile() throws Error.
+  Parameter part(std::int64_t first, std::int64_t count) const;
 
   const std::string& name() const { return state().name; }
   const Shape& shape() const { return state().shape; }
@@ -52,12 +56,12 @@ class Parameter {
   void unfreeze() { set_frozen(false); }
 
   // The number of the write or run that changed it last; what one run changes has one number.
-  std::uint64_t last_change() const { return state().last_change; }
+  std::uint64_t last_change() const { return *state().last_change; }
   static std::uint64_t new_change();       // a number for a change that begins
   void note_change(std::uint64_t number);  // for who writes to memory() without a program
 
   std::byte* memory() const { return state().memory.get(); }
-  const void* key() const { return state_.get(); }  // equal for handles on the same memory
+  const void* key() const { return state_.get(); }  // equal for handles on the same memory, but not of a part
 
  private:
   struct State {
@@ -70,7 +74,7 @@ class Parameter {
     std::shared_ptr<std::byte> memory;
     Settings settings = {};
     bool is_frozen = false;
-    std::atomic<std::uint64_t> last_change = 0;
+    std::shared_ptr<std::atomic<std::uint64_t>> last_change = std::make_shared<std::atomic<std::uint64_t>>(0);
   };
   const State& state() const {
     if (!state_) refuse();

@@ -65,7 +65,7 @@ Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimiz
 std::vector<io::CheckpointFile> Trainer::files() const {
   std::vector<io::CheckpointFile> all;
   if (hooks_.files) all = hooks_.files(state_);
-  all.insert(all.begin() + (all.empty() ? 0 : 1), {optimizer_file, optimizer_.state(), {}});
+  all.insert(all.begin() + (all.empty() ? 0 : 1), {optimizer_file, optimizer_.whole_state(), {}});
   return all;
 }
 
@@ -97,7 +97,10 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
       io::check_finite(all[i].parameters, values[i], where);
   }
   for (std::size_t i = 0; i < all.size(); ++i)
-    for (std::size_t k = 0; k < values[i].size(); ++k) Parameter(all[i].parameters[k]).write(values[i][k]);
+    if (all[i].name == optimizer_file)
+      optimizer_.set_state(values[i]);
+    else
+      for (std::size_t k = 0; k < values[i].size(); ++k) Parameter(all[i].parameters[k]).write(values[i][k]);
 }
 
 const Trainer::State& Trainer::run() {
@@ -132,6 +135,7 @@ const Trainer::State& Trainer::run() {
   }
   if (running) finish_one();
   if (state_.step > saved_) save();  // stopped
+  training_.gather_weights();
   if (metrics_) metrics_->close();
   metrics_.reset();
   return state_;
@@ -182,6 +186,7 @@ bool Trainer::stops() const {
 // The mean over the targets of fixed batches spread over what is held out. Of N ranks each takes every Nth
 // batch, and all add up the results of all in the order of the batches.
 void Trainer::validate(bool whole, MetricsRow& row) {
+  training_.gather_weights();
   const std::int64_t count = validation_batches(whole), answers = batches_.answers();
   if (count < 1)
     throw Error("[trainer] the batches have a validation_count of " + std::to_string(count) +
@@ -232,14 +237,18 @@ void Trainer::save() {
   saved_ = state_.step;
   // A rank whose step failed does not come here: then nothing is saved of what the others have made of it.
   if (o_.program.ranks) gather_one(*o_.program.ranks, state_.step);
-  if (!store_) return;
+  training_.gather_weights();
+  if (!store_) return optimizer_.gather_state({});
+  const std::vector<io::CheckpointFile> all = files();
+  for (const io::CheckpointFile& f : all)
+    if (f.name == optimizer_file) optimizer_.gather_state(f.parameters);
   try {
     metrics_->sync();  // a checkpoint never outruns its rows
   } catch (const Error&) {
-    store_->save(state_.step, state_.best_step, files());  // the steps are not lost with the rows
+    store_->save(state_.step, state_.best_step, all);  // the steps are not lost with the rows
     throw;
   }
-  store_->save(state_.step, state_.best_step, files());
+  store_->save(state_.step, state_.best_step, all);
 }
 
 // The step was skipped, so that everything is still what it was before it.

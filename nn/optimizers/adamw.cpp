@@ -2,40 +2,39 @@
 
 namespace tg::optim {
 
-AdamWState adamw_state(std::size_t place, const Parameter& p, const Optimizer::Decay& decay) {
-  return {place, p, Optimizer::zero_beside(p, "m"), Optimizer::zero_beside(p, "v"), decay(p)};
-}
-
 void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
-                  const AdamWOptions& options, std::vector<Assign>& assign) {
+                  const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign) {
   if (states.empty()) return;
   Graph& graph = step.learning_rate.graph();
   std::vector<AdamWTensors> all;
-  for (const AdamWState& s : states) {
-    const Parameter& copy = step.copies[s.place];
-    all.push_back({step.weights[s.place], step.gradients[s.place], graph.param(s.m), graph.param(s.v),
-                   s.decay, copy.key() ? std::optional(copy.dtype()) : std::nullopt});
-  }
+  for (const AdamWState& s : states)
+    all.push_back({step.weights[s.shard], step.gradients[s.shard], graph.param(s.m), graph.param(s.v),
+                   s.decay, step.copies[s.shard]});
   const auto after = adamw(all, step.learning_rate, step.number, step.scale, options);
   for (std::size_t i = 0; i < states.size(); ++i) {
     const auto& [w, m, v, copy] = after[i];
-    assign.push_back({states[i].parameter, w});
+    news[states[i].shard] = {w, copy};
     assign.push_back({states[i].m, m});
     assign.push_back({states[i].v, v});
-    if (copy.defined()) assign.push_back({step.copies[states[i].place], copy});
   }
 }
 
 AdamW::AdamW(const std::vector<Parameter>& params, Options o)
-    : Optimizer(params, o.clip, o.loss_scale), options_{o.beta1, o.beta2, o.eps} {
+    : Optimizer(params, o.clip, o.loss_scale, o.ranks), options_{o.beta1, o.beta2, o.eps} {
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (std::size_t i = 0; i < parameters().size(); ++i)
-    states_.push_back(adamw_state(i, parameters()[i], decay));
+  for (std::size_t i = 0; i < shards().list().size(); ++i)
+    states_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay(parameter_of(i))});
 }
 
-std::vector<Parameter> AdamW::moments() const {
-  std::vector<Parameter> all;
-  for (const AdamWState& s : states_) all.push_back(s.m), all.push_back(s.v);
+std::vector<NewWeight> AdamW::append(const Step& step, std::vector<Assign>& assign) const {
+  std::vector<NewWeight> news(states_.size());
+  append_adamw(states_, step, options_, news, assign);
+  return news;
+}
+
+std::vector<Optimizer::Moment> AdamW::moments() const {
+  std::vector<Moment> all(2);
+  for (const AdamWState& s : states_) all[0].push_back(s.m), all[1].push_back(s.v);
   return all;
 }
 

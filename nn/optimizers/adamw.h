@@ -6,16 +6,16 @@
 
 namespace tg::optim {
 
-// AdamW's moments of one parameter, the one at index `place` of a step's lists.
+// AdamW's moments of a shard.
 struct AdamWState {
-  std::size_t place;
-  Parameter parameter, m, v;
+  std::size_t shard;
+  Parameter m, v;
   double decay;
 };
-AdamWState adamw_state(std::size_t place, const Parameter& p, const Optimizer::Decay& decay);
-// Appends the update of these parameters, in one step of the program.
+// Appends the update of these shards, in one step of the program, and writes their new weights to `news`, by
+// shard.
 void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
-                  const AdamWOptions& options, std::vector<Assign>& assign);
+                  const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign);
 
 class AdamW final : public Optimizer {
  public:
@@ -25,16 +25,15 @@ class AdamW final : public Optimizer {
     double clip = 1.0;          // largest norm of all gradients together; 0 for none
     std::optional<LossScale> loss_scale = {};  // for Precision::f16
     Decay decay = {};                          // of each parameter, instead of weight_decay
+    std::shared_ptr<Communicator> ranks = {};  // which divide the update among them
   };
-  // Allocates the moments of each parameter that is not frozen, initially zero, on its device.
+  // Allocates the moments of the shards of each parameter that is not frozen, initially zero, on its device.
   AdamW(const std::vector<Parameter>& params, Options options);
   explicit AdamW(const std::vector<Parameter>& params) : AdamW(params, Options{}) {}
 
  private:
-  void append(const Step& step, std::vector<Assign>& assign) const override {
-    append_adamw(states_, step, options_, assign);
-  }
-  std::vector<Parameter> moments() const override;  // "optimizer.m.<path>" and "optimizer.v.<path>" of each
+  std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const override;
+  std::vector<Moment> moments() const override;  // "optimizer.m.<path>" and "optimizer.v.<path>" of each
 
   std::vector<AdamWState> states_;
   AdamWOptions options_;

@@ -47,6 +47,10 @@ std::vector<Tensor> all_orthogonalized(const std::vector<Tensor>& matrices, int 
   return all;
 }
 
+bool is_taken(const Parameter& p, const Muon::Options& o) {
+  return o.takes ? o.takes(p) : Muon::hidden_matrix(p);
+}
+
 }  // namespace
 
 bool Muon::hidden_matrix(const Parameter& p) {
@@ -57,7 +61,7 @@ bool Muon::hidden_matrix(const Parameter& p) {
 }
 
 Muon::Muon(const std::vector<Parameter>& params, Options o)
-    : Optimizer(params, o.clip, o.loss_scale),
+    : Optimizer(params, o.clip, o.loss_scale, o.ranks, [&](const Parameter& p) { return !is_taken(p, o); }),
       adamw_{o.beta1, o.beta2, o.eps},
       momentum_(o.momentum),
       iterations_(o.iterations),
@@ -66,46 +70,48 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
     throw Error("[Muon] products is " + std::string(name_of(*products_)) +
                 ", expected f64, f32, bf16 or f16");
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (std::size_t i = 0; i < parameters().size(); ++i) {
-    const Parameter& p = parameters()[i];
-    if (o.takes ? o.takes(p) : hidden_matrix(p)) {
+  for (std::size_t i = 0; i < shards().list().size(); ++i) {
+    const Parameter& p = parameter_of(i);
+    if (is_taken(p, o)) {
       if (p.shape().size() != 2)
         throw ShapeError("[Muon] " + p.name() + " is " + p.shape().text() + ", expected two dimensions");
-      matrices_.push_back({i, zero_beside(p, "momentum"), decay(p)});
+      matrices_.push_back({i, zero_beside(i, "momentum"), decay(p)});
     } else {
-      rest_.push_back(adamw_state(i, p, decay));
+      rest_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay(p)});
     }
   }
 }
 
-void Muon::append(const Step& step, std::vector<Assign>& assign) const {
+std::vector<NewWeight> Muon::append(const Step& step, std::vector<Assign>& assign) const {
   Graph& graph = step.learning_rate.graph();
   const Tensor taken = not_equal(step.scale, 0);
+  std::vector<NewWeight> news(step.weights.size());
   std::vector<Tensor> momenta, ahead;
   for (const Matrix& matrix : matrices_) {
-    const DType wide = compute_type(step.weights[matrix.place].dtype());
-    const Tensor g = cast(step.gradients[matrix.place], wide) * cast(step.scale, wide);
+    const DType wide = compute_type(step.weights[matrix.shard].dtype());
+    const Tensor g = cast(step.gradients[matrix.shard], wide) * cast(step.scale, wide);
     momenta.push_back(momentum_ * cast(graph.param(matrix.momentum), wide) + g);
     ahead.push_back(g + momentum_ * momenta.back());
   }
   const std::vector<Tensor> directions = all_orthogonalized(ahead, iterations_, products_);
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const Matrix& matrix = matrices_[i];
-    const Tensor &w = step.weights[matrix.place], b = graph.param(matrix.momentum);
+    const Tensor &w = step.weights[matrix.shard], b = graph.param(matrix.momentum);
     const DType wide = compute_type(w.dtype());
     const Tensor rate = cast(step.learning_rate, wide);
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(w.size(0), w.size(1))));
     const Tensor p = (1 - rate * matrix.decay) * cast(w, wide) - rate * (size * directions[i]);
     assign.push_back({matrix.momentum, where(taken, cast(momenta[i], b.dtype()), b)});
-    assign_weight(step, matrix.place, where(taken, cast(p, w.dtype()), w), assign);
+    news[matrix.shard] = {where(taken, cast(p, w.dtype()), w)};
   }
-  append_adamw(rest_, step, adamw_, assign);
+  append_adamw(rest_, step, adamw_, news, assign);
+  return news;
 }
 
-std::vector<Parameter> Muon::moments() const {
-  std::vector<Parameter> all;
-  for (const Matrix& m : matrices_) all.push_back(m.momentum);
-  for (const AdamWState& s : rest_) all.push_back(s.m), all.push_back(s.v);
+std::vector<Optimizer::Moment> Muon::moments() const {
+  std::vector<Moment> all(3, Moment(shards().list().size()));
+  for (const Matrix& m : matrices_) all[0][m.shard] = m.momentum;
+  for (const AdamWState& s : rest_) all[1][s.shard] = s.m, all[2][s.shard] = s.v;
   return all;
 }
 

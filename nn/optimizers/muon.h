@@ -24,6 +24,8 @@ class Muon final : public Optimizer {
     std::optional<LossScale> loss_scale = {};
     std::function<bool(const Parameter&)> takes = {};  // Muon's parameters, instead of hidden_matrix
     Decay decay = {};                                  // of each parameter, instead of weight_decay
+    // Which divide the update among them, but for Muon's matrices, whose products need all of a matrix.
+    std::shared_ptr<Communicator> ranks = {};
   };
   Muon(const std::vector<Parameter>& params, Options options);
   explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
@@ -33,12 +35,12 @@ class Muon final : public Optimizer {
   static bool hidden_matrix(const Parameter& p);
 
  private:
-  void append(const Step& step, std::vector<Assign>& assign) const override;
+  std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const override;
   // "optimizer.momentum.<path>" of each matrix, "optimizer.m.<path>" and "optimizer.v.<path>" of the rest.
-  std::vector<Parameter> moments() const override;
+  std::vector<Moment> moments() const override;
 
   struct Matrix {
-    std::size_t place;
+    std::size_t shard;
     Parameter momentum;
     double decay;
   };

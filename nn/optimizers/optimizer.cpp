@@ -42,6 +42,18 @@ std::vector<Parameter> not_frozen(const std::vector<Parameter>& parameters) {
   return trained;
 }
 
+std::vector<Parameter> checked(std::vector<Parameter> parameters) {
+  std::unordered_set<const void*> seen;
+  for (const Parameter& p : parameters) {
+    if (!seen.insert(p.key()).second)
+      throw Error("[optimizer] parameter " + p.name() + " is given twice: it would be updated twice");
+    if (!is_float(p.dtype()))
+      throw DTypeError("[optimizer] parameter " + p.name() + " is " + std::string(name_of(p.dtype())) +
+                       ", expected a floating type");
+  }
+  return parameters;
+}
+
 }  // namespace
 
 Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
@@ -49,17 +61,12 @@ Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
 }
 
 Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
-                     const std::optional<LossScale>& loss_scale)
-    : parameters_(not_frozen(parameters)), clip_(clip), loss_scale_(loss_scale) {
-  std::unordered_set<const void*> seen;
-  for (const Parameter& p : parameters_) {
-    if (!seen.insert(p.key()).second)
-      throw Error("[optimizer] parameter " + p.name() + " is given twice: it would be updated twice");
-    if (!is_float(p.dtype()))
-      throw DTypeError("[optimizer] parameter " + p.name() + " is " + std::string(name_of(p.dtype())) +
-                       ", expected a floating type");
-  }
-  const Device device = parameters_[0].device();
+                     const std::optional<LossScale>& loss_scale, std::shared_ptr<Communicator> ranks,
+                     const std::function<bool(const Parameter&)>& is_divisible)
+    : shards_(checked(not_frozen(parameters)), std::move(ranks), is_divisible),
+      clip_(clip),
+      loss_scale_(loss_scale) {
+  const Device device = this->parameters()[0].device();
   step_ = zero_parameter("step", {}, f32, device);
   skipped_ = zero_parameter("skipped", {}, f32, device);
   if (!loss_scale_) return;
@@ -69,15 +76,19 @@ Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
   overflowed_ = zero_parameter("overflowed", {}, f32, device);
 }
 
-Parameter Optimizer::zero_beside(const Parameter& p, const std::string& what) {
-  return zero_parameter(what + "." + p.name(), p.shape(), p.dtype(), p.device());
+Parameter Optimizer::zero_beside(std::size_t shard, const std::string& what) const {
+  if (shard >= shards_.list().size())
+    throw Error("[optimizer] there is no shard " + std::to_string(shard) + " among " +
+                std::to_string(shards_.list().size()));
+  const Parameter& p = parameter_of(shard);
+  return zero_parameter(what + "." + p.name(), shards_.shape_of(shard), p.dtype(), p.device());
 }
 
 std::vector<Tensor> Optimizer::differentiate(const Tensor& loss) const {
   const Scope scope("optimizer");
   Graph& graph = loss.graph();
   std::vector<Tensor> weights;
-  for (const Parameter& p : parameters_) weights.push_back(graph.param(p));
+  for (const Parameter& p : parameters()) weights.push_back(graph.param(p));
   // With loss scaling, the scale is what the walk backwards starts from.
   Tensor start;
   if (loss_scale_) start = reshape(cast(graph.param(scale_), loss.dtype()), loss.shape());
@@ -85,72 +96,63 @@ std::vector<Tensor> Optimizer::differentiate(const Tensor& loss) const {
   if (std::none_of(weights.begin(), weights.end(), [&](const Tensor& w) { return depends_on(loss, w); }))
     throw GradientError("[optimizer] the loss " + graph.label_of(graph.node_of(loss.id())) + " " +
                         loss.text() + " depends on none of the parameters, the first of which is " +
-                        parameters_[0].name() + " " + at_line(graph.node_of(loss.id()).where));
+                        parameters()[0].name() + " " + at_line(graph.node_of(loss.id()).where));
   for (Tensor& z_w : z) z_w = before_cast(z_w);
   return z;
 }
 
 Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor>& z,
-                                    const std::vector<Parameter>& copies) const {
-  if (z.size() != parameters_.size())
+                                    const UpdateOptions& o) const {
+  const std::vector<Parameter>& copies = o.reading.copies;
+  if (z.size() != parameters().size())
     throw Error("[optimizer] got " + std::to_string(z.size()) + " gradients for " +
-                std::to_string(parameters_.size()) + " parameters");
+                std::to_string(parameters().size()) + " parameters");
   for (std::size_t i = 0; i < z.size(); ++i)
-    if (!z[i].defined() || z[i].shape() != parameters_[i].shape())
-      throw ShapeError("[optimizer] the gradient of " + parameters_[i].name() + " is " +
+    if (!z[i].defined() || z[i].shape() != parameters()[i].shape())
+      throw ShapeError("[optimizer] the gradient of " + parameters()[i].name() + " is " +
                        (z[i].defined() ? z[i].text() : "undefined") + ", the parameter has shape " +
-                       parameters_[i].shape().text());
-  if (!copies.empty() && copies.size() != parameters_.size())
+                       parameters()[i].shape().text());
+  if (!copies.empty() && copies.size() != parameters().size())
     throw Error("[optimizer] got " + std::to_string(copies.size()) + " copies of " +
-                std::to_string(parameters_.size()) + " parameters");
+                std::to_string(parameters().size()) + " parameters");
   const Scope scope("optimizer");
   Graph& graph = loss.graph();
   const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();
-  Tensor norm = sqrt(squared_norm(z));
+  const auto [total_loss, sums] = shards_.sums(loss, z);
+  Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : sqrt(squared_norm(sums));
   if (loss_scale.defined()) norm = norm / loss_scale;
   const Tensor finite = less(norm, infinity);  // NaN is not
   Tensor factor = clip_ > 0 ? clip_ / maximum(norm, clip_) : ones_like(norm);
   if (loss_scale.defined()) factor = factor / loss_scale;
 
   Step step;
-  for (const Parameter& p : parameters_) step.weights.push_back(graph.param(p));
-  step.gradients = z;
-  step.copies = copies;
-  step.copies.resize(parameters_.size());
+  step.weights = shards_.weights(graph, o.reading);
+  step.gradients = sums;
+  for (const Shard& s : shards_.list()) step.copies.push_back(detail::copy_type(o.reading, s.place));
   step.scale = where(finite, factor, 0);
   step.number = graph.param(step_) + finite.to(f32);
   Update update;
+  update.loss = total_loss;
   update.learning_rate = step.learning_rate = graph.input("learning_rate", {}, f32);
   update.grad_norm = norm.to(f32);
   Tensor skip = logical_not(finite);
   if (loss_scale.defined()) {
-    const Tensor curable = logical_and(less(abs(reshape(loss, {})), infinity), greater(loss_scale, 1));
+    const Tensor curable = logical_and(less(abs(reshape(total_loss, {})), infinity), greater(loss_scale, 1));
     adapt_scale(finite, logical_and(skip, curable), update);
     skip = logical_and(skip, logical_not(curable));
   }
   update.skipped = graph.param(skipped_) + skip.to(f32);
   update.assign.push_back({step_, step.number});
   update.assign.push_back({skipped_, update.skipped});
-  append(step, update.assign);
-  std::unordered_map<const void*, Tensor> updated;
-  for (const Assign& a : update.assign) updated.emplace(a.target.key(), a.value);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter &p = parameters_[i], &copy = step.copies[i];
-    if (!updated.contains(p.key()))
-      throw Error("[optimizer] " + p.name() +
+  std::vector<NewWeight> news = append(step, update.assign);
+  news.resize(step.weights.size());
+  for (std::size_t i = 0; i < news.size(); ++i)
+    if (!news[i].weight.defined())
+      throw Error("[optimizer] " + parameter_of(i).name() +
                   " gets no update: the optimizer was moved from, or its append() left it out");
-    if (copy.key() && !updated.contains(copy.key()))
-      update.assign.push_back({copy, cast(updated.at(p.key()), copy.dtype())});
-  }
+  shards_.assign(news, o.reading, update.assign);
   for (const Assign& a : update.assign) graph.must_assign(a.target, a.value);
   return update;
-}
-
-void Optimizer::assign_weight(const Step& step, std::size_t place, const Tensor& value,
-                              std::vector<Assign>& assign) const {
-  assign.push_back({parameters_[place], value});
-  if (const Parameter& copy = step.copies[place]; copy.key())
-    assign.push_back({copy, cast(value, copy.dtype())});
 }
 
 void Optimizer::adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const {
@@ -166,12 +168,63 @@ void Optimizer::adapt_scale(const Tensor& finite, const Tensor& overflow, Update
   update.assign.push_back({overflowed_, update.overflowed});
 }
 
-std::vector<Parameter> Optimizer::state() const {
-  std::vector<Parameter> all = moments();
-  all.push_back(step_);
-  all.push_back(skipped_);
+std::vector<Parameter> Optimizer::counters() const {
+  std::vector<Parameter> all{step_, skipped_};
   if (loss_scale_) all.insert(all.end(), {scale_, good_steps_, overflowed_});
   return all;
+}
+
+// f(first shard of a parameter, moment) for each that it has, in the order of the state.
+template <class F>
+void Optimizer::each_moment(F f) const {
+  const std::vector<Moment> all = moments();
+  const std::vector<Shard>& list = shards_.list();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].kind == Shard::Kind::rest) continue;
+    for (const Moment& m : all)
+      if (m[i].key()) f(i, m);
+  }
+}
+
+std::vector<Parameter> Optimizer::state() const {
+  std::vector<Parameter> all;
+  each_moment([&](std::size_t shard, const Moment& m) {
+    all.push_back(m[shard]);
+    if (shard + 1 < m.size() && shards_.list()[shard + 1].kind == Shard::Kind::rest)
+      all.push_back(m[shard + 1]);
+  });
+  for (const Parameter& p : counters()) all.push_back(p);
+  return all;
+}
+
+std::vector<Parameter> Optimizer::whole_state() const {
+  std::vector<Parameter> all;
+  each_moment([&](std::size_t shard, const Moment& m) { all.push_back(shards_.whole(shard, m)); });
+  for (const Parameter& p : counters()) all.push_back(p);
+  return all;
+}
+
+void Optimizer::gather_state(const std::vector<Parameter>& to) const {
+  if (!to.empty()) check_count("gather_state", to.size());
+  std::size_t next = 0;
+  each_moment([&](std::size_t shard, const Moment& m) {
+    shards_.gather(shard, m, to.empty() ? Parameter() : to[next++]);
+  });
+}
+
+void Optimizer::set_state(std::span<const Array> values) const {
+  check_count("set_state", values.size());
+  std::size_t next = 0;
+  each_moment([&](std::size_t shard, const Moment& m) { shards_.scatter(shard, m, values[next++]); });
+  for (Parameter p : counters()) p.write(values[next++]);
+}
+
+void Optimizer::check_count(const std::string& who, std::size_t count) const {
+  std::size_t expected = counters().size();
+  each_moment([&](std::size_t, const Moment&) { ++expected; });
+  if (count != expected)
+    throw Error("[" + who + "] got " + std::to_string(count) + " values, the optimizer's state has " +
+                std::to_string(expected));
 }
 
 }  // namespace tg::optim

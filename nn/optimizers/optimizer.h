@@ -1,12 +1,13 @@
 // Optimizer: what all optimizers share, appended to the graph of the loss: gradients, their norm, clipping by
 // it, skipping steps that are not finite, loss scaling. Forward, backward, clipping and update are then one
-// Program.
+// Program. Ranks can divide the update and its state among them.
 #pragma once
 
 #include <optional>
 
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/nn/layers/params.h>
+#include <tilegrad/nn/optimizers/shards.h>
 
 namespace tg::optim {
 
@@ -27,6 +28,7 @@ class Optimizer {
   static Decay decay_of_matrices(double decay);
 
   struct Update {
+    Tensor loss;           // as given; of an optimizer with ranks the sum over them, f32 for half types
     Tensor learning_rate;  // [] f32, an input
     Tensor grad_norm;      // [] f32, before clipping, of the loss itself
     Tensor skipped;        // [] f32: steps skipped so far, including this one, except those in overflowed
@@ -48,49 +50,68 @@ class Optimizer {
   // `copies`, of parameters() in their order and empty where there is none, get the new weights in their own
   // dtype (nn::HalfCopies).
   Update minimize(const Tensor& loss, const std::vector<Parameter>& copies = {}) const {
-    return update(loss, differentiate(loss), copies);
+    return update(loss, differentiate(loss), {.reading = {.copies = copies}});
   }
 
   // Its two halves, which may be in different graphs: gradients of the loss (with loss scaling, of the scaled
-  // one) for parameters(), and the update by such gradients, or a mean of them.
+  // one) for parameters(), and the update by such gradients, or a mean of them. With ranks, gradients and
+  // loss are those of each rank, whose sums over the ranks are meant.
+  struct UpdateOptions {
+    WeightReading reading = {};   // copies as for minimize(), and with ranks which weights nothing else reads
+    bool norm_of_blocks = false;  // the norm has the same bits for any number of ranks that divides 16
+  };
   std::vector<Tensor> differentiate(const Tensor& loss) const;
-  Update update(const Tensor& loss, const std::vector<Tensor>& gradients,
-                const std::vector<Parameter>& copies = {}) const;
+  Update update(const Tensor& loss, const std::vector<Tensor>& gradients, const UpdateOptions& options) const;
 
-  const std::vector<Parameter>& parameters() const { return parameters_; }  // that it trains
+  const std::vector<Parameter>& parameters() const { return shards_.parameters(); }  // that it trains
+  const detail::Shards& shards() const { return shards_; }
   // What a resumed run needs: the optimizer's own ("optimizer.m.<path>", …), "optimizer.step",
   // "optimizer.skipped"; with loss scaling also "optimizer.loss_scale", "optimizer.good_steps",
-  // "optimizer.overflowed".
+  // "optimizer.overflowed". With ranks, of this rank's shards.
   std::vector<Parameter> state() const;
+  // The same of all ranks: what they divide is on the CPU. Its values are undefined until gather_state(),
+  // which all ranks must call, has filled it; `to` is empty on ranks that do not need them.
+  std::vector<Parameter> whole_state() const;
+  void gather_state(const std::vector<Parameter>& to) const;
+  // Sets the state, of all ranks, from values of whole_state() in its order. Throws ShapeError or DTypeError
+  // for one that does not fit, Error for another number of them.
+  void set_state(std::span<const Array> values) const;
 
-  // A step, as a derived class appends it.
+  // A step, as a derived class appends it: by shard.
   struct Step {
-    std::vector<Tensor> weights, gradients;  // of parameters(), in their order
-    Tensor learning_rate;                    // []
-    Tensor number;                           // [] f32, from 1; skipped steps do not count
-    Tensor scale;                   // [] to multiply gradients by; 0: the step is skipped and nothing changes
-    std::vector<Parameter> copies;  // of weights, in another dtype; empty where there is none
+    std::vector<Tensor> weights, gradients;
+    std::vector<std::optional<DType>> copies;  // of the new weight, in another dtype
+    Tensor learning_rate;                      // []
+    Tensor number;                             // [] f32, from 1; skipped steps do not count
+    Tensor scale;  // [] to multiply gradients by; 0: the step is skipped and nothing changes
   };
-  // "optimizer.<what>.<path>": zeros, of the parameter's shape and dtype.
-  static Parameter zero_beside(const Parameter& p, const std::string& what);
+  // One of the numbers that an optimizer keeps of each element: by shard, empty where it keeps none.
+  using Moment = std::vector<Parameter>;
+  // "optimizer.<what>.<path>": zeros, of the shard's shape and dtype.
+  Parameter zero_beside(std::size_t shard, const std::string& what) const;
 
  protected:
   // Trains those of the parameters that are not frozen; throws Error if there are none.
   // `clip`: largest norm of all gradients together; 0 for none.
-  Optimizer(const std::vector<Parameter>& parameters, double clip,
-            const std::optional<LossScale>& loss_scale);
+  // `ranks`: divide the update, but not that of a parameter whose elements need each other
+  // (`is_divisible`, default: none does).
+  Optimizer(const std::vector<Parameter>& parameters, double clip, const std::optional<LossScale>& loss_scale,
+            std::shared_ptr<Communicator> ranks = {},
+            const std::function<bool(const Parameter&)>& is_divisible = {});
 
-  // Adds the assignments of an update. Copies that it leaves out are cast behind it.
-  virtual void append(const Step& step, std::vector<Assign>& assign) const = 0;
-  // Assigns the new value of parameters()[place], and of its copy in the same pass over memory.
-  void assign_weight(const Step& step, std::size_t place, const Tensor& value,
-                     std::vector<Assign>& assign) const;
-  virtual std::vector<Parameter> moments() const = 0;  // in the order of state()
+  const Parameter& parameter_of(std::size_t shard) const { return shards_.parameter_of(shard); }
+  // The new weight of each shard; adds the assignments of moments.
+  virtual std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const = 0;
+  virtual std::vector<Moment> moments() const = 0;
 
  private:
+  std::vector<Parameter> counters() const;
+  template <class F>
+  void each_moment(F f) const;
+  void check_count(const std::string& who, std::size_t count) const;
   void adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const;
 
-  std::vector<Parameter> parameters_;
+  detail::Shards shards_;
   Parameter step_, skipped_;
   Parameter scale_, good_steps_, overflowed_;  // with loss scaling
   double clip_;

@@ -5,18 +5,23 @@
 namespace tg::optim {
 
 Sgd::Sgd(const std::vector<Parameter>& params, Options o)
-    : Optimizer(params, o.clip, o.loss_scale), momentum_(o.momentum), nesterov_(o.nesterov) {
+    : Optimizer(params, o.clip, o.loss_scale, o.ranks), momentum_(o.momentum), nesterov_(o.nesterov) {
   if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov needs a momentum, got 0");
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (const Parameter& p : parameters()) {
-    decays_.push_back(decay(p));
-    if (momentum_ != 0) momenta_.push_back(zero_beside(p, "momentum"));
+  for (std::size_t i = 0; i < shards().list().size(); ++i) {
+    decays_.push_back(decay(parameter_of(i)));
+    if (momentum_ != 0) momenta_.push_back(zero_beside(i, "momentum"));
   }
 }
 
-void Sgd::append(const Step& step, std::vector<Assign>& assign) const {
+std::vector<Optimizer::Moment> Sgd::moments() const {
+  return momenta_.empty() ? std::vector<Moment>() : std::vector<Moment>{momenta_};
+}
+
+std::vector<NewWeight> Sgd::append(const Step& step, std::vector<Assign>& assign) const {
   Graph& graph = step.learning_rate.graph();
   const Tensor taken = not_equal(step.scale, 0);
+  std::vector<NewWeight> news;
   for (std::size_t i = 0; i < step.weights.size(); ++i) {
     const Tensor& w = step.weights[i];
     const DType wide = compute_type(w.dtype());
@@ -30,8 +35,9 @@ void Sgd::append(const Step& step, std::vector<Assign>& assign) const {
       direction = nesterov_ ? g + momentum_ * after : after;
       assign.push_back({momenta_[i], where(taken, cast(after, b.dtype()), b)});
     }
-    assign_weight(step, i, where(taken, cast(p - rate * direction, w.dtype()), w), assign);
+    news.push_back({where(taken, cast(p - rate * direction, w.dtype()), w)});
   }
+  return news;
 }
 
 }  // namespace tg::optim

@@ -14,18 +14,19 @@ class Sgd final : public Optimizer {
     double weight_decay = 0;  // of parameters with two dimensions or more
     double clip = 1.0;        // largest norm of all gradients together; 0 for none
     std::optional<LossScale> loss_scale = {};
-    Decay decay = {};  // of each parameter, instead of weight_decay
+    Decay decay = {};                          // of each parameter, instead of weight_decay
+    std::shared_ptr<Communicator> ranks = {};  // which divide the update among them
   };
   // With momentum, allocates a buffer for each parameter, initially zero, on its device. Throws Error for
   // nesterov without momentum.
   Sgd(const std::vector<Parameter>& params, Options options);
 
  private:
-  void append(const Step& step, std::vector<Assign>& assign) const override;
-  std::vector<Parameter> moments() const override { return momenta_; }  // "optimizer.momentum.<path>" of each
+  std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const override;
+  std::vector<Moment> moments() const override;  // "optimizer.momentum.<path>" of each
 
-  std::vector<Parameter> momenta_;
-  std::vector<double> decays_;
+  Moment momenta_;              // none without momentum
+  std::vector<double> decays_;  // by shard
   double momentum_;
   bool nesterov_;
 };

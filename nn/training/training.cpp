@@ -74,6 +74,11 @@ std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
 }
 
+// A budget of which others take some; 0 stays no limit.
+std::size_t less(std::size_t budget, std::size_t others) {
+  return budget == 0 ? 0 : budget > others ? budget - others : 1;
+}
+
 // Bytes that steps read and write.
 double bytes_moved(std::span<const Step> steps) {
   double bytes = 0;
@@ -82,6 +87,16 @@ double bytes_moved(std::span<const Step> steps) {
     for (const Arg& a : s.out) bytes += bytes_of(a);
   }
   return bytes;
+}
+
+// Whether a step reads the parameter.
+bool reads(const Graph& graph, const Parameter& p) {
+  const auto is_read = [&](ValueId v) {
+    const Node& root = graph.node_of(graph.values()[v].root);
+    return root.op == &parameter_op && root.attrs.as<ParameterAttrs>().parameter.key() == p.key();
+  };
+  return std::ranges::any_of(
+      graph.nodes(), [&](const Node& n) { return !n.op->view && std::ranges::any_of(n.in, is_read); });
 }
 
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
@@ -184,32 +199,73 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
     share_ = graph_.input("share", {}, compute_type(loss_.dtype()));
     loss_ = reshape(loss_, {}) * share_;
   }
-  own_batches() == 1 ? compile_whole(optimizer, options) : compile_parts(optimizer, options);
+  ProgramOptions shared = options;
+  if (!shared.arena && (own_batches() > 1 || optimizer.shards().ranks()))
+    shared.arena = std::make_shared<SharedArena>();
+  own_batches() == 1 ? compile_whole(optimizer, shared) : compile_parts(optimizer, shared);
+  compile_gather(optimizer, shared);
   program_->seed(seed);
 }
 
-std::vector<Parameter> TrainingProgram::copies_of(const optim::Optimizer& optimizer) const {
-  return copies_ ? copies_->of(optimizer.parameters()) : std::vector<Parameter>();
+optim::WeightReading TrainingProgram::reading_of(const optim::Optimizer& optimizer) const {
+  if (!copies_) return {};
+  optim::WeightReading reading{.copies = copies_->of(optimizer.parameters())};
+  if (optimizer.shards().ranks())
+    for (std::size_t i = 0; i < reading.copies.size(); ++i)
+      reading.only_copies.push_back(reading.copies[i].key() && !reads(graph_, optimizer.parameters()[i]));
+  return reading;
 }
 
 void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums) {
-  if (ranks_) sums = sum_ranks(sums, ranks_count(), {.wide = true});
+  if (optimizer.shards().ranks() && optimizer.shards().ranks() != ranks_)
+    throw Error("[training] the optimizer divides its update among other ranks than those of the program");
+  if (ranks_ && !optimizer.shards().ranks()) sums = sum_ranks(sums, ranks_count(), {.wide = true});
   loss_ = sums.back();
   sums.pop_back();
-  update_ = optimizer.update(loss_, sums, copies_of(optimizer));
+  update_ = optimizer.update(loss_, sums, {.reading = reading_, .norm_of_blocks = accumulate_ > 1});
+  loss_ = update_.loss;
   results_ = results_of(loss_, update_);
 }
 
-void TrainingProgram::compile_whole(const optim::Optimizer& optimizer, const ProgramOptions& options) {
+void TrainingProgram::compile_gather(const optim::Optimizer& optimizer, const ProgramOptions& options) {
+  const std::vector<Assign> whole = optimizer.shards().whole_weights(gather_graph_, reading_);
+  if (whole.empty()) return;
+  ProgramOptions o = options;
+  o.memory_budget = 0;
+  gather_.emplace(compiled(gather_graph_, {}, whole, o));
+}
+
+// Of weights of which the step has this rank's shards alone, what it does not have.
+std::size_t TrainingProgram::bytes_beside_shards(const optim::Optimizer& optimizer) const {
+  std::size_t bytes = 0;
+  for (const optim::Shard& s : optimizer.shards().list()) {
+    if (s.kind == optim::Shard::Kind::whole || reading_.only_copies.empty() || !reading_.only_copies[s.place])
+      continue;
+    const Parameter& p = optimizer.parameters()[s.place];
+    if (s.kind == optim::Shard::Kind::piece) bytes += aligned_bytes(p.bytes());
+    bytes -= aligned_bytes(static_cast<std::size_t>(s.count) * size_of(p.dtype()));
+  }
+  return bytes;
+}
+
+void TrainingProgram::gather_weights() {
+  if (gather_ && std::exchange(is_scattered_, false)) gather_->run();
+}
+
+void TrainingProgram::compile_whole(const optim::Optimizer& optimizer, ProgramOptions options) {
   std::vector<Tensor> z = optimizer.differentiate(loss_);
+  reading_ = reading_of(optimizer);
+  scattered_bytes_ = bytes_beside_shards(optimizer);
   z.push_back(loss_);
   update_by(optimizer, std::move(z));
+  options.memory_budget = less(options.memory_budget, scattered_bytes_);
   program_.emplace(compiled(graph_, results_, update_.assign, options));
 }
 
 void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOptions options) {
-  if (!options.arena) options.arena = std::make_shared<SharedArena>();
   std::vector<Tensor> z = optimizer.differentiate(loss_);
+  reading_ = reading_of(optimizer);
+  scattered_bytes_ = bytes_beside_shards(optimizer);
   z.push_back(loss_);
   std::vector<std::string> names;
   for (const Parameter& p : optimizer.parameters()) names.push_back(p.name());
@@ -227,8 +283,8 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
     const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
     ArenaUse(*options.arena).expect(update.arena, update.workspace);
     const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();  // leaves are its parameters
-    const std::size_t others = parts_->state_bytes + held + own_bytes(update);
-    batch.memory_budget = budget > others ? budget - others : 1;
+    const std::size_t others = parts_->state_bytes + held + own_bytes(update) + scattered_bytes_;
+    batch.memory_budget = less(budget, others);
   }
   program_.emplace(compiled(graph_, {}, parts_->sums->leaves(), batch));
   parts_->sums->compile(compile_options(options));
@@ -252,6 +308,7 @@ std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vecto
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                                const std::vector<std::int32_t>& targets, double learning_rate) {
   const Feed rate(update_.learning_rate, learning_rate);
+  is_scattered_ = true;
   if (accumulate_ == 1) {
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
@@ -308,6 +365,12 @@ MemoryReport TrainingProgram::memory() const {
   if (variant_.whole > both.arena) both.recomputed.saved = variant_.whole - both.arena;
   const std::size_t copies = copies_ ? copies_->bytes() : 0;  // parameters, but the program's own
   both.constants += copies, both.parameters -= copies;
+  both.parameters += scattered_bytes_;
+  if (gather_) {
+    const MemoryReport gather = gather_->memory();
+    both.arena = std::max(both.arena, gather.arena),
+    both.workspace = std::max(both.workspace, gather.workspace);
+  }
   if (!parts_) return both;
   const MemoryReport more = parts_->program->memory();  // on the same arena
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
@@ -370,10 +433,7 @@ Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options,
   planned.plan_only = true;
   const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
   if (!options.arena) options.arena = std::make_shared<SharedArena>(evaluation.arena, evaluation.workspace);
-  if (options.memory_budget > 0) {
-    const std::size_t own = own_bytes(evaluation);
-    options.memory_budget = options.memory_budget > own ? options.memory_budget - own : 1;
-  }
+  options.memory_budget = less(options.memory_budget, own_bytes(evaluation));
   return {std::move(options), evaluation};
 }
 

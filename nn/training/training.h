@@ -47,9 +47,10 @@ struct ProgramOptions {
 // plus its gradients once for each level of the tree. A batch counts as much as it has targets that are not
 // ignored, so the step equals that of an `accumulate`-times larger batch, up to rounding and dropout.
 //
-// With ranks the gradients and the loss of all are added by sum_ranks, in f32 for half types, and each rank
-// makes the same update. So parameters, results and what is skipped are the same on all ranks. If
-// `accumulate` is a power of two, they have the same bits on any number of ranks that divides it.
+// With ranks the gradients and the loss of all are added, in f32 for half types. Either each rank makes the
+// same update, or, with an optimizer that has the same ranks, its part of it. So parameters, results and what
+// is skipped are the same on all ranks. If `accumulate` is a power of two, they have the same bits on any
+// number of ranks that divides it and 16.
 class TrainingProgram {
  public:
   // Errors of the model's runs name the line of this call.
@@ -73,6 +74,10 @@ class TrainingProgram {
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                 double learning_rate);
   Result result(const Pending& step) const;
+  // With ranks that divide the update, a step leaves f32 weights of which the next one reads a half copy new
+  // in each rank's part alone. This makes them whole, on all ranks, which must all call it before anything
+  // else reads them: an evaluation, a checkpoint. Otherwise it does nothing.
+  void gather_weights();
   void set_step(std::int64_t step);  // the number of steps run before, from which dropout continues
   // Of the step; with `accumulate`, of both programs. `constants` includes sums of gradients and half copies.
   // With memory_budget `recomputed` includes what chunks of the loss move and save.
@@ -104,8 +109,10 @@ class TrainingProgram {
     Graph graph;
     std::optional<Program> program;
   };
-  std::vector<Parameter> copies_of(const optim::Optimizer& optimizer) const;
-  void compile_whole(const optim::Optimizer& optimizer, const ProgramOptions& options);
+  optim::WeightReading reading_of(const optim::Optimizer& optimizer) const;
+  std::size_t bytes_beside_shards(const optim::Optimizer& optimizer) const;
+  void compile_gather(const optim::Optimizer& optimizer, const ProgramOptions& options);
+  void compile_whole(const optim::Optimizer& optimizer, ProgramOptions options);
   void compile_parts(const optim::Optimizer& optimizer, ProgramOptions options);
   // Sums over the ranks of what each has, the loss last, which become loss_ and update_.
   void update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums);
@@ -120,6 +127,7 @@ class TrainingProgram {
 
   Variant variant_;
   std::optional<nn::HalfCopies> copies_;
+  optim::WeightReading reading_;  // of weights, by the step
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   Tensor share_;  // [], an input where a step has several batches: of its targets, those that the batch has
@@ -129,6 +137,10 @@ class TrainingProgram {
   std::shared_ptr<Communicator> ranks_;
   optim::Optimizer::Update update_;
   std::unique_ptr<Parts> parts_;
+  Graph gather_graph_;
+  std::optional<Program> gather_;    // of weights; none where all are whole
+  std::size_t scattered_bytes_ = 0;  // of such weights, beside the shards that the step has
+  bool is_scattered_ = false;
   std::vector<Tensor> results_;
   std::optional<Program> program_;
 };

@@ -167,6 +167,13 @@ void train_model(World& w) {
   const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
   for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
+  step.gather_weights();
+  std::vector<Array> state;
+  for (const Parameter& p : o->whole_state()) state.push_back(w.hostile() ? Draw<Array>::of(w) : p.read());
+  o->gather_state(o->whole_state());
+  o->set_state(state);
+  o->zero_beside(w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : 0, "x");
+  (void)o->shards();
   const train::TrainingMemory planned = train::plan_memory(model, *o, options);
   (void)planned.beside_parameters(), planned.require(options.memory_budget), (void)step.loss_chunks();
   step.first_bad_node(ids(w, n), ids(w, n), 0);
@@ -618,7 +625,7 @@ std::vector<Call> model_calls() {
        [](World& w) {
          const Parameter p = Draw<Parameter>::of(w);
          (void)optim::Muon::hidden_matrix(p);
-         w.keep(optim::Optimizer::zero_beside(p, Draw<std::string>::of(w)));
+         w.keep(p.part(Draw<I>::of(w), Draw<I>::of(w)));
          (void)optim::Optimizer::decay_of_matrices(Draw<double>::of(w))(p);
        }},
       {"names",

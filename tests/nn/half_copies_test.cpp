@@ -73,12 +73,13 @@ class Descent final : public optim::Optimizer {
   Descent(const std::vector<Parameter>& params, Options) : Optimizer(params, 0, {}) {}
 
  private:
-  void append(const Step& step, std::vector<Assign>& assign) const override {
+  std::vector<optim::NewWeight> append(const Step& step, std::vector<Assign>&) const override {
+    std::vector<optim::NewWeight> news;
     for (std::size_t i = 0; i < step.weights.size(); ++i)
-      assign.push_back(
-          {parameters()[i], step.weights[i] - step.learning_rate * cast(step.gradients[i], f32)});
+      news.push_back({step.weights[i] - step.learning_rate * cast(step.gradients[i], f32)});
+    return news;
   }
-  std::vector<Parameter> moments() const override { return {}; }
+  std::vector<Moment> moments() const override { return {}; }
 };
 
 TEST(HalfCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {

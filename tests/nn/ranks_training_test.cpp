@@ -29,7 +29,8 @@ const How ways[] = {{"f32"},
                     {"sgd", nn::Precision::bf16, "sgd"},
                     {"muon", nn::Precision::bf16, "muon", 0, 0, micro_batches, 5},
                     {"f16_overflows", nn::Precision::f16, "adamw", 0, 0x1p30},
-                    {"eight_batches", nn::Precision::bf16, "adamw", 0.1, 0, 8, 5}};
+                    {"eight_batches", nn::Precision::bf16, "adamw", 0.1, 0, 8, 5},
+                    {"each_updates_all", nn::Precision::bf16, "adamw", 0, 0, micro_batches, 5, false}};
 INSTANTIATE_TEST_SUITE_P(Ways, OnRanks, ::testing::ValuesIn(ways),
                          [](const auto& way) { return std::string(way.param.name); });
 
@@ -54,7 +55,7 @@ TEST(RanksTraining, BatchesThatRanksCannotShareAreRefused) {
 TEST(RanksTraining, AllSkipAStepThatIsNotFiniteOnOne) {
   const std::vector<std::string> after = ask_ranks(2, [](Communicator& ranks) {
     nn::Params params(1);
-    const nn::Model model(params, small_gpt());
+    const nn::Model model(params, ranks_gpt());
     const optim::AdamW optimizer(params.all());
     train::TrainingProgram training(
         model, optimizer,
@@ -81,6 +82,88 @@ TEST(RanksTraining, AllSkipAStepThatIsNotFiniteOnOne) {
     return bytes;
   });
   EXPECT_TRUE(after[0] == after[1]);
+}
+
+std::size_t bytes_of(const std::vector<Parameter>& parameters) {
+  std::size_t bytes = 0;
+  for (const Parameter& p : parameters) bytes += p.bytes();
+  return bytes;
+}
+
+// 3 · 16384 elements of the model's parameters are divided, and have two moments.
+TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
+  for (const int n : {2, 4})
+    run_ranks(n, [&](Communicator& ranks) {
+      const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
+      nn::Params params(1);
+      const nn::Model model(params, ranks_gpt());
+      const optim::AdamW alone(params.all()), divided(params.all(), {.ranks = shared});
+      const std::size_t moments = std::size_t{2} * 3 * 16384 * 4;
+      EXPECT_EQ(bytes_of(alone.state()) - bytes_of(divided.state()),
+                moments - moments / static_cast<std::size_t>(n));
+      EXPECT_EQ(bytes_of(divided.whole_state()), bytes_of(alone.state()));
+      // A program has the moments of its shards, and in bf16 the f32 weights of the others only beside it.
+      for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+        train::ProgramOptions options{
+            .batch = rank_batch, .threads = 1, .precision = precision, .accumulate = n};
+        options.ranks = shared;
+        const train::TrainingProgram one(model, alone, options), part(model, divided, options);
+        EXPECT_EQ(one.memory().parameters - part.memory().parameters,
+                  moments - moments / static_cast<std::size_t>(n));
+      }
+    });
+}
+
+// What a rank does not update stays as it was until the ranks gather the weights.
+TEST(RanksTraining, WeightsOfHalfCopiesAreWholeAfterGathering) {
+  run_ranks(2, [&](Communicator& ranks) {
+    const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
+    nn::Params params(1);
+    const nn::Model model(params, ranks_gpt());
+    const optim::AdamW optimizer(params.all(), {.ranks = shared});
+    train::TrainingProgram training(model, optimizer,
+                                    {.batch = rank_batch,
+                                     .threads = 1,
+                                     .precision = nn::Precision::bf16,
+                                     .accumulate = 2,
+                                     .ranks = shared});
+    Parameter divided;
+    for (const Parameter& p : params.all())
+      if (numel(p.shape()) == 16384) divided = p;
+    const Array before = divided.read();
+    const StepRows rows(0, 2);
+    training.run(rows.x, rows.y, 1e-2);
+    const auto changed = [&](int half) {
+      const Array now = divided.read();
+      for (std::int64_t i = half * 8192; i < (half + 1) * 8192; ++i)
+        if (now.at(i) != before.at(i)) return true;
+      return false;
+    };
+    EXPECT_TRUE(changed(ranks.rank()));
+    EXPECT_FALSE(changed(1 - ranks.rank()));
+    training.gather_weights();
+    EXPECT_TRUE(changed(1 - ranks.rank()));
+  });
+}
+
+// A state is set from the whole one, whatever number of ranks has written it.
+TEST(RanksTraining, StateIsSetFromTheWhole) {
+  run_ranks(2, [&](Communicator& ranks) {
+    nn::Params params(1);
+    const nn::Model model(params, ranks_gpt());
+    const optim::AdamW optimizer(params.all(), {.ranks = {std::shared_ptr<void>(), &ranks}});
+    std::vector<Array> values;
+    double next = 0;
+    for (const Parameter& p : optimizer.whole_state()) {
+      Array a(p.shape(), p.dtype());
+      for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, next++);
+      values.push_back(a);
+    }
+    optimizer.set_state(values);
+    const std::vector<Parameter> whole = optimizer.whole_state();
+    optimizer.gather_state(whole);
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(whole[i].read().same_bits(values[i])) << i;
+  });
 }
 
 }  // namespace

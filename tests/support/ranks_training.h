@@ -9,11 +9,16 @@ namespace tg::testing {
 
 inline constexpr std::int64_t rank_batch = 2, micro_batches = 4;
 
+// Of its parameters ranks divide two wholly (16384 elements) and one but for a rest (19200).
+inline nn::ModelConfig ranks_gpt(double dropout = 0) {
+  return {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64, .dropout = dropout};
+}
+
 // Rows of step `n`, of which some have few targets: batches count differently.
 struct StepRows {
   std::vector<std::int32_t> x, y;
   StepRows(std::int64_t n, std::int64_t batches) {
-    const std::int64_t context = small_gpt().context, rows = rank_batch * batches;
+    const std::int64_t context = ranks_gpt().context, rows = rank_batch * batches;
     for (std::int64_t i = 0; i < rows * context; ++i) {
       const auto character = [&](std::int64_t at) {
         return static_cast<std::int32_t>((at * at + at / 5 + 7 * n) % 13);
@@ -31,16 +36,21 @@ struct How {
   double dropout = 0, loss_scale = 0;
   std::int64_t accumulate = micro_batches;
   std::uint64_t steps = 20;
+  bool divides = true;  // the optimizer's update
 };
 
-inline std::unique_ptr<optim::Optimizer> optimizer_of(const How& how, const std::vector<Parameter>& params) {
+inline std::unique_ptr<optim::Optimizer> optimizer_of(const How& how, const std::vector<Parameter>& params,
+                                                      const std::shared_ptr<Communicator>& ranks) {
   const auto scale =
       how.loss_scale > 0 ? std::optional(optim::LossScale{.initial = how.loss_scale}) : std::nullopt;
+  const auto dividing = how.divides ? ranks : nullptr;
   if (how.optimizer == std::string("sgd"))
-    return std::make_unique<optim::Sgd>(params, optim::Sgd::Options{.momentum = 0.9, .loss_scale = scale});
+    return std::make_unique<optim::Sgd>(
+        params, optim::Sgd::Options{.momentum = 0.9, .loss_scale = scale, .ranks = dividing});
   if (how.optimizer == std::string("muon"))
-    return std::make_unique<optim::Muon>(params, optim::Muon::Options{});
-  return std::make_unique<optim::AdamW>(params, optim::AdamW::Options{.clip = 0.5, .loss_scale = scale});
+    return std::make_unique<optim::Muon>(params, optim::Muon::Options{.ranks = dividing});
+  return std::make_unique<optim::AdamW>(
+      params, optim::AdamW::Options{.clip = 0.5, .loss_scale = scale, .ranks = dividing});
 }
 
 inline void append(std::string& bytes, const void* from, std::size_t count) {
@@ -50,11 +60,11 @@ inline void append(std::string& bytes, const void* from, std::size_t count) {
 // The bytes of all results, parameters and optimizer's state after training.
 inline std::string trained(Communicator& ranks, const How& how, Device device = Device::cpu()) {
   nn::Params params(1, f32, device);
-  const nn::Model model(params, small_gpt(how.dropout));
-  const auto optimizer = optimizer_of(how, params.all());
+  const nn::Model model(params, ranks_gpt(how.dropout));
   train::ProgramOptions options{
       .batch = rank_batch, .threads = 1, .precision = how.precision, .accumulate = how.accumulate};
   if (ranks.size() > 1) options.ranks = {std::shared_ptr<void>(), &ranks};
+  const auto optimizer = optimizer_of(how, params.all(), options.ranks);
   train::TrainingProgram training(model, *optimizer, options, 5);
   std::string bytes;
   for (std::uint64_t n = 0; n < how.steps; ++n) {
@@ -71,8 +81,11 @@ inline std::string trained(Communicator& ranks, const How& how, Device device = 
       EXPECT_GT(r.overflowed, 0);
     }
   }
+  training.gather_weights();
   std::vector<Parameter> all = params.all();
-  for (const Parameter& p : optimizer->state()) all.push_back(p);
+  const std::vector<Parameter> state = optimizer->whole_state();
+  optimizer->gather_state(state);
+  all.insert(all.end(), state.begin(), state.end());
   for (const Parameter& p : all) {
     const Array a = p.read();
     append(bytes, a.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype()));

@@ -9,7 +9,7 @@ trap 'rm -rf "$dir"' EXIT
 fail() { echo "ranks_tool: $*" >&2; exit 1; }
 for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and $((i * 7 % 31))"; done >"$dir/text"
 
-options="--text $dir/text --layers 2 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 300 --eval-every 20 --eval-batches 5
+options="--text $dir/text --layers 1 --heads 2 --width 64 --context 16 --batch 2 --accumulate 4 --steps 300 --eval-every 20 --eval-batches 5
   --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
 run() {  # run N DIR OPTIONS…
   local n=$1 out=$2

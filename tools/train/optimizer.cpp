@@ -55,10 +55,12 @@ optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps) {
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                                  const std::vector<Parameter>& parameters,
                                                  const std::optional<optim::LossScale>& scale,
-                                                 nn::Precision precision) {
+                                                 nn::Precision precision,
+                                                 std::shared_ptr<Communicator> ranks) {
   if (o.optimizer == "sgd")
     return std::make_unique<optim::Sgd>(
-        parameters, optim::Sgd::Options{o.momentum, o.nesterov, o.weight_decay, o.clip, scale});
+        parameters,
+        optim::Sgd::Options{o.momentum, o.nesterov, o.weight_decay, o.clip, scale, {}, std::move(ranks)});
   const bool is_half = precision == nn::Precision::bf16 || precision == nn::Precision::f16;
   if (o.optimizer == "muon")
     return std::make_unique<optim::Muon>(
@@ -66,9 +68,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                          .weight_decay = o.weight_decay,
                                          .clip = o.clip,
                                          .products = is_half ? std::optional(bf16) : std::nullopt,
-                                         .loss_scale = scale});
+                                         .loss_scale = scale,
+                                         .ranks = std::move(ranks)});
   return std::make_unique<optim::AdamW>(
-      parameters, optim::AdamW::Options{.weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
+      parameters,
+      optim::AdamW::Options{
+          .weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale, .ranks = std::move(ranks)});
 }
 
 std::string description(const OptimizerOptions& o) {

@@ -27,7 +27,8 @@ optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                                  const std::vector<Parameter>& parameters,
                                                  const std::optional<optim::LossScale>& loss_scale,
-                                                 nn::Precision precision);
+                                                 nn::Precision precision,
+                                                 std::shared_ptr<Communicator> ranks = {});
 // "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up"
 std::string description(const OptimizerOptions& o);
 

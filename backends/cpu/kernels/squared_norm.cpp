@@ -1,14 +1,28 @@
-// squared_norm: Σ x² over a list of tensors. Each chunk is summed block by block, and the chunks' sums in
-// their order in f64: the same bits for any number of threads.
+// Norms of a list of tensors. squared_norm: Σ x². Each chunk is summed block by block, and the chunks' sums
+// in their order in f64: the same bits for any number of threads. block_norms: √Σ x² of each block.
+#include <cmath>
+
+#include <tilegrad/ops/block_norms.h>
 #include "backends/cpu/kernels/tensor_list.h"
 
 namespace tg::cpu::TG_ISA {
 
 namespace {
 
+constexpr i64 block = norm_block;
+static_assert(block <= Flat<float>::block && list_chunk % block == 0);
+
+// Σ v² of n ≤ block elements.
+template <class C>
+double sum_of_block(const C* v, i64 n) {
+  return static_cast<double>(sum_of<C>(n, [&](i64 at, int k) {
+    const auto e = load_n(v + at, k);
+    return e * e;
+  }));
+}
+
 template <class C>
 void run_as(Worker& w, const Call& call) {
-  constexpr i64 block = Flat<C>::block;
   C* buffer = reinterpret_cast<C*>(w.scratch);         // [block]
   double* sums = reinterpret_cast<double*>(w.shared);  // [chunks]
   const auto tensors = static_cast<i64>(call.in.size());
@@ -18,11 +32,7 @@ void run_as(Worker& w, const Call& call) {
     double sum = 0;
     for (i64 start = begin; start < end; start += block) {
       const i64 n = end - start < block ? end - start : block;
-      const C* v = x.read(start, n, buffer);
-      sum += static_cast<double>(sum_of<C>(n, [&](i64 at, int k) {
-        const auto e = load_n(v + at, k);
-        return e * e;
-      }));
+      sum += sum_of_block(x.read(start, n, buffer), n);
     }
     sums[chunk] = sum;
   });
@@ -33,6 +43,27 @@ void run_as(Worker& w, const Call& call) {
   double total = 0;
   for (i64 c = 0; c < chunks; ++c) total += sums[c];
   *reinterpret_cast<C*>(call.out[0].data) = static_cast<C>(total);
+}
+
+template <class C>
+void norms_of(const Arg& x, i64 begin, i64 end, const Arg& out, std::byte* scratch) {
+  const Flat<C> from(x);
+  for (i64 start = begin; start < end; start += block) {
+    const i64 n = end - start < block ? end - start : block;
+    const double sum = sum_of_block(from.read(start, n, reinterpret_cast<C*>(scratch)), n);
+    reinterpret_cast<C*>(out.data)[start / block] = static_cast<C>(std::sqrt(sum));
+  }
+}
+
+void run_block_norms(Worker& w, const Call& call) {
+  const auto tensor = [&](i64 i) -> const Arg& { return call.in[static_cast<std::size_t>(i)]; };
+  each_chunk(
+      w, static_cast<i64>(call.in.size()), [&](i64 i) { return tensor(i).layout.numel(); },
+      [&](i64 i, i64, i64 begin, i64 end) {
+        const Arg& out = call.out[static_cast<std::size_t>(i)];
+        out.dtype == DType::f64 ? norms_of<double>(tensor(i), begin, end, out, w.scratch)
+                                : norms_of<float>(tensor(i), begin, end, out, w.scratch);
+      });
 }
 
 void run(Worker& w, const Call& call) {
@@ -48,5 +79,8 @@ Scratch scratch(const Call& call, int) {
 }  // namespace
 
 extern const Kernel squared_norm_kernel{&run, &scratch};
+extern const Kernel block_norms_kernel{&run_block_norms, [](const Call&, int) -> Scratch {
+                                         return {block * sizeof(double), 0};
+                                       }};
 
 }  // namespace tg::cpu::TG_ISA

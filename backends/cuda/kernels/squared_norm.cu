@@ -1,6 +1,8 @@
-// squared_norm: Σ x² over a list of tensors, in one launch. Each thread sums its elements, each block sums
-// its threads' sums in f64, and the last block to finish adds up the blocks' sums in their order: the same
-// bits in every run on the same GPU.
+// Norms of a list of tensors, each in one launch. squared_norm: Σ x². Each thread sums its elements, each
+// block sums its threads' sums in f64, and the last block to finish adds up the blocks' sums in their order:
+// the same bits in every run on the same GPU. block_norms: a warp computes √Σ x² of a block, whose bits
+// depend neither on where the block lies in a tensor nor on how long that is.
+#include <tilegrad/ops/block_norms.h>
 #include "backends/cuda/kernels/tensor_list.cuh"
 
 namespace tg::cuda {
@@ -148,8 +150,86 @@ void launch_squared_norm(const Stream& s, const Call& c) {
     run(reinterpret_cast<float*>(c.out[0].data), sum_squares<float>);
 }
 
+// An operand and where its norms go.
+struct NormedBlocks {
+  Source from;
+  void* to;
+};
+
+// The thread's share of Σ x² over elements begin … end − 1: four of them in a row, the next four 128 further
+// on.
+template <class C>
+__device__ C share_of_block(const Source& a, i64 begin, i64 end) {
+  C sum[4] = {};
+  const i64 first = begin + threadIdx.x % 32 * 4;
+  if (std::is_same_v<C, float> && a.packs && a.x.type == DType::f32 && end - begin == norm_block) {
+#pragma unroll
+    for (int i = 0; i < norm_block; i += 128) {
+      const auto p = static_cast<const Pack<float, 4>*>(a.x.data)[(first + i) / 4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[e] += static_cast<C>(p.at[e]) * static_cast<C>(p.at[e]);
+    }
+  } else {
+    for (i64 i = first; i < end; i += 128)
+      for (int e = 0; e < 4 && i + e < end; ++e) {
+        const C x = load_as<C>(a.x.data, a.x.type, a.x.offset(i + e));
+        sum[e] += x * x;
+      }
+  }
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+template <class C>
+__device__ void write_norm(const NormedBlocks& t, i64 begin, i64 end) {
+  C sum = share_of_block<C>(t.from, begin, end);
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) sum += __shfl_down_sync(0xffffffffu, sum, by);
+  if (threadIdx.x % 32 == 0) static_cast<C*>(t.to)[begin / norm_block] = sqrt(sum);
+}
+
+constexpr int norms_of_chunk = list_block / 32;
+
+__global__ void __launch_bounds__(list_block)
+    norms_of_blocks(const NormedBlocks* tensors, const Chunk* chunks, int count) {
+  let_next_kernel_begin();
+  ask_for_row(tensors, chunks, count);
+  wait_for_kernel_before();
+  for (int c = blockIdx.x; c < count; c += gridDim.x) {
+    const NormedBlocks& t = tensors[chunks[c].tensor];
+    const i64 begin = (chunks[c].number * norms_of_chunk + threadIdx.x / 32) * norm_block;
+    if (begin >= t.from.count) continue;
+    const i64 end = begin + norm_block < t.from.count ? begin + norm_block : t.from.count;
+    t.from.x.type == DType::f64 ? write_norm<double>(t, begin, end) : write_norm<float>(t, begin, end);
+  }
+}
+
+struct BlockNormsPlan {
+  std::shared_ptr<const NormedBlocks> tensors;
+  std::shared_ptr<const Chunk> chunks;
+  std::size_t count;
+};
+
+std::shared_ptr<const void> plan_block_norms(const Call& c) {
+  std::vector<NormedBlocks> tensors;
+  std::vector<Chunk> chunks;
+  for (std::size_t i = 0; i < c.in.size(); ++i) {
+    add_chunks(chunks, i, c.in[i].layout.numel(), norms_of_chunk * norm_block);
+    tensors.push_back({Source(c.in[i]), c.out[i].data});
+  }
+  return std::make_shared<BlockNormsPlan>(
+      BlockNormsPlan{on_device(tensors), on_device(chunks), chunks.size()});
+}
+
+void launch_block_norms(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const BlockNormsPlan*>(c.plan);
+  if (p.count == 0) return;
+  launch_early(s, {list_grid(p.count, s.gpu), list_block}, norms_of_blocks, p.tensors.get(), p.chunks.get(),
+               static_cast<int>(p.count));
+}
+
 }  // namespace
 
+extern const Kernel block_norms_kernel{&launch_block_norms, nullptr, &plan_block_norms};
 extern const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
 
 }  // namespace tg::cuda
