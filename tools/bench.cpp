@@ -93,6 +93,10 @@ int run(int argc, char** argv, const Join& join) {
   args.example("bench lora --backend cuda --dtype bf16",
                "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
   args.example("launch -n 2 bench ranks --backend cuda --dtype bf16", "what two GPUs take to exchange data");
+  args.example(
+      "launch -n 2 bench ranks --backend cuda --dtype bf16 --layers 12 --heads 12 --width 768 --context 1024 "
+      "--vocabulary 50304 --batch 32",
+      "a training step on two GPUs beside that of one");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
@@ -130,7 +134,7 @@ int run(int argc, char** argv, const Join& join) {
   if (!attention.once.empty()) return run_attention_once(settings);
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
-  if (!settings.train.model) report.head();
+  if (!settings.train.model || settings.ranks) report.head();
   m.run(settings, machine, report);
   if (report.empty()) {
     std::fprintf(stderr, "bench: no row of %s has '%s' in its name\n", mode.c_str(), settings.filter.c_str());

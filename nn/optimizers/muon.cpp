@@ -102,7 +102,7 @@ std::vector<NewWeight> Muon::append(const Step& step, std::vector<Assign>& assig
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(w.size(0), w.size(1))));
     const Tensor p = (1 - rate * matrix.decay) * cast(w, wide) - rate * (size * directions[i]);
     assign.push_back({matrix.momentum, where(taken, cast(momenta[i], b.dtype()), b)});
-    news[matrix.shard] = {where(taken, cast(p, w.dtype()), w)};
+    news[matrix.shard] = with_copy(step, matrix.shard, where(taken, cast(p, w.dtype()), w));
   }
   append_adamw(rest_, step, adamw_, news, assign);
   return news;

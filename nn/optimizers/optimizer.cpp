@@ -155,6 +155,11 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   return update;
 }
 
+NewWeight Optimizer::with_copy(const Step& step, std::size_t shard, const Tensor& weight) {
+  const std::optional<DType> copy = step.copies[shard];
+  return {weight, copy ? cast(weight, *copy) : Tensor()};
+}
+
 void Optimizer::adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const {
   const LossScale& o = *loss_scale_;
   Graph& graph = finite.graph();

@@ -100,6 +100,8 @@ class Optimizer {
             const std::function<bool(const Parameter&)>& is_divisible = {});
 
   const Parameter& parameter_of(std::size_t shard) const { return shards_.parameter_of(shard); }
+  // A shard's new weight, with its copy computed beside it, in the same pass over memory.
+  static NewWeight with_copy(const Step& step, std::size_t shard, const Tensor& weight);
   // The new weight of each shard; adds the assignments of moments.
   virtual std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const = 0;
   virtual std::vector<Moment> moments() const = 0;

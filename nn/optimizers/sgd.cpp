@@ -35,7 +35,7 @@ std::vector<NewWeight> Sgd::append(const Step& step, std::vector<Assign>& assign
       direction = nesterov_ ? g + momentum_ * after : after;
       assign.push_back({momenta_[i], where(taken, cast(after, b.dtype()), b)});
     }
-    news.push_back({where(taken, cast(p - rate * direction, w.dtype()), w)});
+    news.push_back(with_copy(step, i, where(taken, cast(p - rate * direction, w.dtype()), w)));
   }
   return news;
 }

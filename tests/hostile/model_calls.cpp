@@ -570,8 +570,9 @@ std::vector<Call> model_calls() {
          std::vector<Parameter> copies;
          if (w.chance(0.3))
            copies = w.chance(0.5) ? Draw<std::vector<Parameter>>::of(w) : half_copies(w).of(o->parameters());
-         const auto update =
-             w.chance(0.5) ? o->minimize(loss, copies) : o->update(loss, o->differentiate(loss), copies);
+         const auto update = w.chance(0.5)
+                                 ? o->minimize(loss, copies)
+                                 : o->update(loss, o->differentiate(loss), {.reading = {.copies = copies}});
          const std::vector<Tensor> fetch{loss, update.grad_norm};
          Program step =
              compile(w.graph, fetch, {.assign = update.assign, .plan_only = w.graph.nodes().size() > 4000});

@@ -17,6 +17,7 @@ void run_overhead(const Settings& settings, const Machine& machine, Report& repo
 void run_generate(const Settings& settings, const Machine& machine, Report& report);
 void run_serve(const Settings& settings, const Machine& machine, Report& report);
 void run_ranks(const Settings& settings, const Machine& machine, Report& report);
+void report_rank_steps(const Settings& settings, Report& report);  // of run_ranks
 void run_load(const Settings& settings, const Machine& machine, Report& report);
 void run_tokens(const Settings& settings, const Machine& machine, Report& report);
 

@@ -82,6 +82,7 @@ void measure(const Measured& m, const std::string& shape, const Sizes& sizes, co
 }  // namespace
 
 void run_ranks(const Settings& settings, const Machine&, Report& report) {
+  if (settings.train.model) return report_rank_steps(settings, report);
   for (const Measured& m : measured) {
     if (!report.selects(m.name)) continue;
     if (!settings.shapes.empty()) {

@@ -38,8 +38,10 @@ std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
   std::string first;  // of its options, the first one that is given
   for (const std::string& name : own_options(*this))
     if (args.given(name) && first.empty()) first = name;
-  if (mode != "train") return first.empty() ? "" : "--" + first + " is an option of the mode train";
-  if (first.empty() && args.given("compare")) first = "compare";
+  if (mode != "train" && mode != "ranks")
+    return first.empty() ? "" : "--" + first + " is an option of the modes train and ranks";
+  if (mode == "ranks" && args.given("plot")) return "--plot is an option of the mode train";
+  if (first.empty() && mode == "train" && args.given("compare")) first = "compare";
   if (first.empty()) return "";
   for (const char* name : {"shape", "filter"})
     if (args.given(name)) return "--" + std::string(name) + " and --" + first + " exclude each other";

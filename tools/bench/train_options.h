@@ -1,4 +1,4 @@
-// The options that only the mode `train` of bench has.
+// The options of a model, which the modes `train` and `ranks` of bench have.
 #pragma once
 
 #include "tools/bench/measure.h"
