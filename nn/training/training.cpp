@@ -273,6 +273,8 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
   parts_ = std::make_unique<Parts>();
   parts_->sums = std::make_shared<GradientTree>(z, names, own_batches(), optimizer.parameters()[0].device());
   parts_->state_bytes = bytes_of_all(optimizer.state());
+  for (const Parameter& p : optimizer.parameters())
+    if (!reads(graph_, p)) parts_->state_bytes += aligned_bytes(p.bytes());
   update_by(optimizer, parts_->sums->sums(parts_->graph));
   // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
   const std::size_t budget = std::exchange(options.memory_budget, 0);
@@ -283,7 +285,7 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
     const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
     ArenaUse(*options.arena).expect(update.arena, update.workspace);
     const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();  // leaves are its parameters
-    const std::size_t others = parts_->state_bytes + held + own_bytes(update) + scattered_bytes_;
+    const std::size_t others = parts_->state_bytes + held + own_bytes(update);
     batch.memory_budget = less(budget, others);
   }
   program_.emplace(compiled(graph_, {}, parts_->sums->leaves(), batch));
@@ -365,7 +367,7 @@ MemoryReport TrainingProgram::memory() const {
   if (variant_.whole > both.arena) both.recomputed.saved = variant_.whole - both.arena;
   const std::size_t copies = copies_ ? copies_->bytes() : 0;  // parameters, but the program's own
   both.constants += copies, both.parameters -= copies;
-  both.parameters += scattered_bytes_;
+  if (!parts_) both.parameters += scattered_bytes_;
   if (gather_) {
     const MemoryReport gather = gather_->memory();
     both.arena = std::max(both.arena, gather.arena),

@@ -105,7 +105,7 @@ class TrainingProgram {
   // Where a rank has several batches of a step: their sums, and the program that updates by them.
   struct Parts {
     std::shared_ptr<GradientTree> sums;
-    std::size_t state_bytes = 0;  // of the optimizer's state
+    std::size_t state_bytes = 0;  // of the optimizer's state, and of weights that a batch does not read
     Graph graph;
     std::optional<Program> program;
   };
