@@ -491,4 +491,21 @@ TEST(Generator, RepeatsWhatTheModelHasLearned) {
   EXPECT_THROW(generator.extend(none, 1, {}, 1), Error);
 }
 
+// Weights of which a batch reads half copies are updated by another program than that of a batch.
+TEST(Training, BatchesOfAStepCountTheSameParameters) {
+  for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+    nn::Params params(1);
+    const nn::Model model(
+        params, nn::ModelConfig{.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32});
+    const optim::AdamW optimizer(params.all());
+    std::size_t bytes = 0;
+    for (const std::int64_t accumulate : {1, 2, 4}) {
+      const train::TrainingProgram training(model, optimizer,
+                                            {.batch = 2, .precision = precision, .accumulate = accumulate});
+      if (accumulate == 1) bytes = training.memory().parameters;
+      EXPECT_EQ(training.memory().parameters, bytes) << accumulate;
+    }
+  }
+}
+
 }  // namespace

@@ -1,7 +1,9 @@
-// bench ranks with the options of a model: a training step of ranks that have a batch each, beside that of
-// one GPU alone, where each rank makes the whole update, and where they divide it.
+// bench ranks with the options of a model: a training step of ranks that have a batch each, where each rank
+// makes the whole update, and where they divide it, as a share of what all of them train alone at the same
+// time.
 #include <algorithm>
 
+#include "core/run/gather.h"
 #include "tools/bench/modes.h"
 #include "tools/bench/step_times.h"
 
@@ -35,12 +37,12 @@ void report_rank_steps(const Settings& settings, Report& report) {
   const int n = ranks->size();
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
-  double alone = 0;
+  double alone = 0;  // tokens/s of all ranks
   struct Way {
     const char* name;
     bool together, divides;
   };
-  for (const Way& way : {Way{"step alone", false, false}, Way{"step, whole update", true, false},
+  for (const Way& way : {Way{"step, each alone", false, false}, Way{"step, whole update", true, false},
                          Way{"step, divided update", true, true}}) {
     const optim::AdamW optimizer(params.all(), {.ranks = way.divides ? ranks : nullptr});
     train::ProgramOptions options{.batch = settings.train.batch,
@@ -54,12 +56,15 @@ void report_rank_steps(const Settings& settings, Report& report) {
     const TrainBatch batch(options.batch * options.accumulate, config.context, config.vocabulary);
     const double seconds = seconds_of_step(training, batch);
     training.gather_weights();
-    if (!way.together) alone = seconds;
+    double rate = 0;
+    for (double s : gather_one(*ranks, seconds))
+      rate += static_cast<double>(batch.tokens.size()) / s / (way.together ? n : 1);
+    if (!way.together) alone = rate;
     Row row{way.name, std::to_string(options.batch) + "x" + std::to_string(config.context),
-            settings.dtype_name(), std::to_string(way.together ? n : 1) + " ranks", 1};
+            settings.dtype_name(), std::to_string(n) + " ranks", 1};
     row.ms = seconds * 1e3;
-    row.rate = static_cast<double>(batch.tokens.size()) / seconds, row.unit = "tokens/s";
-    row.share = alone / seconds, row.of = "one alone";
+    row.rate = rate, row.unit = "tokens/s";
+    row.share = rate / alone, row.of = "all alone";
     report.add(row);
   }
 }
