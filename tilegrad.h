@@ -20,4 +20,5 @@
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/ops/ranks.h>
+#include <tilegrad/ops/ring_attention.h>
 #include <tilegrad/version.h>

@@ -66,6 +66,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/generation/scheduler.h
     nn/layers/attention.h
     nn/layers/autocast.h
+    nn/layers/context_parallel.h
     nn/layers/half_copies.h
     nn/layers/kv_cache.h
     nn/layers/latent_attention.h
@@ -104,6 +105,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/linear_cross_entropy.h
     ops/ops.h
     ops/ranks.h
+    ops/ring_attention.h
     ops/paged_attn.h
     parallel/group.h
     parallel/world.h

@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include <tilegrad/nn/layers/context_parallel.h>
+#include <tilegrad/ops/ring_attention.h>
+
 namespace tg::nn {
 
 namespace detail {
@@ -21,8 +24,13 @@ Tensor merged(const Tensor& o) {
   return transpose(o, 1, 2).view({o.size(0), o.size(2), o.size(1) * o.size(3)});
 }
 
-Tensor positions_by_head(const Call& call) {
-  return call.cache ? unsqueeze(call.cache->positions(), 1) : Tensor();
+Tensor positions_by_head(const Call& call, TensorArg x) {
+  if (call.cache) return unsqueeze(call.cache->positions(), 1);
+  return ContextParallel::positions(x.tensor().graph(), x.tensor().size(1));
+}
+
+Tensor attended(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  return merged(ring_attention(q, k, v, ContextParallel::ranks(q.graph()), options).o);
 }
 
 }  // namespace detail
@@ -45,7 +53,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scores& s
                            .window_left = s.options.window_left,
                            .softcap = s.options.softcap};
   if (call.mode == Mode::train) options.dropout = s.dropout;
-  return merged(flash_attn(q, k, v, options).o);
+  return detail::attended(q, k, v, options);
 }
 
 std::int64_t dividing(const Path& at, std::int64_t width, std::int64_t heads) {
@@ -163,7 +171,7 @@ Tensor GroupedAttention::magnified(const Tensor& k) const {
 Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
   const Call same{.mode = call.mode};
-  const Tensor positions = o_.rotate ? detail::positions_by_head(call) : Tensor();
+  const Tensor positions = o_.rotate ? detail::positions_by_head(call, x) : Tensor();
   const Tensor q = rotated(q_proj_(x, same), heads_, 0, positions);
   Tensor k = rotated(k_proj_(x, same), o_.key_heads, 1, positions);
   if (o_.magnitude != 1) k = magnified(k);

@@ -85,8 +85,11 @@ namespace detail {
 std::int64_t head_width(const Path& at, std::int64_t width, std::int64_t heads);
 Tensor by_head(const Tensor& x, std::int64_t heads);  // [B, L, heads·d] → [B, heads, L, d], a view
 Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, d] → [B, L, H·d], a view
-// For rope on [B, H, L, d]: those after the tokens in the call's cache, [B, 1, L]; undefined without one.
-Tensor positions_by_head(const Call& call);
+// For rope on [B, H, L, d] of a layer's input x [B, L, …]: those after the tokens in the call's cache, [B, 1,
+// L], or those of the rank's tokens, [L] (ContextParallel); undefined if they are 0, 1, ….
+Tensor positions_by_head(const Call& call, TensorArg x);
+// flash_attn, or what it is where sequences are divided among ranks; heads merged.
+Tensor attended(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options);
 
 }  // namespace detail
 

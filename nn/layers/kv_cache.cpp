@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
@@ -73,6 +74,8 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, const InPages& call) : cache_
 }
 
 void CacheCall::check(TensorArg x) const {
+  if (ContextParallel::ranks(x.tensor().graph()) > 1)
+    throw Error(in_context("[kv_cache] sequences that are divided among ranks have no cache", x.where()));
   const Shape &shape = x.tensor().shape(), &call = positions_.shape();
   if (shape.size() < 2 || shape[0] != call[0] || shape[1] != call[1])
     throw ShapeError(in_context(

@@ -9,7 +9,7 @@ namespace tg::nn {
 
 namespace {
 
-using detail::by_head, detail::merged;
+using detail::by_head;
 
 LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std::int64_t width,
                                  std::int64_t heads) {
@@ -97,7 +97,7 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions, Mode mode)
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
-  const Tensor positions = detail::positions_by_head(call);
+  const Tensor positions = detail::positions_by_head(call, x);
   const Tensor q = queries(x, positions, call.mode);
   const auto a = split(kv_a_(x, {.mode = call.mode}), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
@@ -119,7 +119,7 @@ Tensor LatentAttention::expanded(const Tensor& q, const Tensor& latent, const Te
   const Tensor k = concat({kv[0], shared}, -1);
   AttentionOptions options{.scale = o_.scale, .causal = true};
   if (mode == Mode::train) options.dropout = o_.dropout;
-  return merged(flash_attn(q, transpose(k, 1, 2), transpose(kv[1], 1, 2), options).o);
+  return detail::attended(q, transpose(k, 1, 2), transpose(kv[1], 1, 2), options);
 }
 
 Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Tensor& k_rope,

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/ops/ops.h>
 
@@ -102,6 +103,8 @@ Tensor PositionEmbedding::record(TensorArg tokens, const Call& call) const {
   const Tensor table = weight_.tensor(tokens);
   if (call.cache) return embedding(table, call.cache->positions());
   const std::int64_t length = tokens.tensor().size(-1);
+  if (const Tensor own = ContextParallel::positions(tokens.tensor().graph(), length); own.defined())
+    return embedding(table, own);
   return length == table.size(0) ? table : slice(table, 0, 0, length);
 }
 

@@ -55,7 +55,8 @@ class Embedding : public Module {
 };
 
 // Learned positions, a table [context, width] ("weight"): tokens [B, L] → the rows of their positions, [L,
-// width]. Positions are 0 to L - 1; after the tokens in a call's cache, [B, L, width].
+// width]. Positions are 0 to L - 1, or those of the rank's tokens (ContextParallel); after the tokens in a
+// call's cache, [B, L, width].
 class PositionEmbedding : public Module {
  public:
   PositionEmbedding(const Path& at, std::int64_t context, std::int64_t width, Init init = Init::gpt2());

@@ -1,6 +1,7 @@
 #include <tilegrad/nn/models/model.h>
 
 #include <tilegrad/autograd/gradients.h>
+#include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/ops/linear_cross_entropy.h>
@@ -33,9 +34,10 @@ Tensor Model::features(TensorArg tokens, const Call& call) const {
   const Scope scope(parts_.name, tokens.where());
   const Call inside{.mode = call.mode, .cache = call.cache, .recompute = call.recompute};
   const Shape& shape = tokens.tensor().shape();
-  if (shape.size() != 2 || shape[1] > parts_.context)
+  const int ranks = ContextParallel::ranks(tokens.tensor().graph());
+  if (shape.size() != 2 || shape[1] > parts_.context / ranks)
     throw ShapeError(in_context("[model] expected tokens [batch, length up to " +
-                                    std::to_string(parts_.context) + "], got " + shape.text(),
+                                    std::to_string(parts_.context / ranks) + "], got " + shape.text(),
                                 tokens.where()));
   if (call.cache) call.cache->check(tokens);
   Tensor x = parts_.tokens(tokens, inside);

@@ -1,5 +1,5 @@
-// Every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h and
-// ops/ranks.h.
+// Every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h,
+// ops/ranks.h and ops/ring_attention.h.
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -140,6 +140,8 @@ std::vector<Call> op_calls() {
       OP(exchange_ranks),
       OP(shift_ranks),
       OP(own_piece),
+      OP(ring_attention),
+      one<Graph&, int, I, Where>("ring_positions", tg::ring_positions),
       OP(matmul),
       OP(matmul_wide),
       OP(linear),

@@ -1,0 +1,48 @@
+#include <tilegrad/nn/layers/context_parallel.h>
+
+#include <string>
+
+#include <tilegrad/ops/ring_attention.h>
+
+namespace tg::nn {
+
+namespace {
+
+thread_local ContextParallel* innermost = nullptr;
+
+}  // namespace
+
+ContextParallel::ContextParallel(Graph& graph, int ranks) : graph_(graph), ranks_(ranks), outer_(innermost) {
+  if (ranks < 1)
+    throw ShapeError("[ContextParallel] the number of ranks is " + std::to_string(ranks) +
+                     ", expected at least 1");
+  innermost = this;
+}
+
+ContextParallel::~ContextParallel() {
+  innermost = outer_;
+}
+
+ContextParallel* ContextParallel::of(const Graph& graph) {
+  ContextParallel* c = innermost;
+  while (c && c->graph_ != graph) c = c->outer_;
+  return c;
+}
+
+int ContextParallel::ranks(const Graph& graph) {
+  const ContextParallel* const c = of(graph);
+  return c ? c->ranks_ : 1;
+}
+
+Tensor ContextParallel::positions(Graph& graph, std::int64_t length) {
+  ContextParallel* const c = of(graph);
+  if (!c || c->ranks_ == 1) return {};
+  Tensor& all = c->positions_[length];
+  if (!all.defined()) {
+    const SegmentScope outside(-1);  // not computed again with the segment that came first
+    all = ring_positions(graph, c->ranks_, length * c->ranks_);
+  }
+  return all;
+}
+
+}  // namespace tg::nn

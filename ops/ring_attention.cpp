@@ -1,0 +1,316 @@
+// Ring attention of the calls in ring_schedule.h. It is a region with a gradient of its own: differentiating
+// the calls and merges would give the same, but keep all keys and all partial results.
+#include <tilegrad/ops/ring_attention.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include <tilegrad/ops/ranks.h>
+
+#include "ops/common.h"
+#include "ops/ring_schedule.h"
+
+namespace tg {
+
+namespace {
+
+using detail::RingCall, detail::RingStep;
+
+struct Ring {
+  int ranks;
+  std::int64_t piece;  // tokens
+  std::vector<RingStep> steps;
+  AttentionOptions options;  // those that all calls have
+};
+
+Tensor rows(const Tensor& x, std::int64_t first, std::int64_t count) {
+  return first == 0 && count == x.size(2) ? x : slice(x, 2, first, first + count);
+}
+
+// Numbers of one of the two pieces, with `value` around them. x [B, H, rows, …] are those from row `first`.
+Tensor whole_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value) {
+  const std::int64_t behind = piece - first - x.size(2);
+  if (first == 0 && behind == 0) return x;
+  Dims before, after;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    before.push_back(axis == 2 ? first : 0);
+    after.push_back(axis == 2 ? behind : 0);
+  }
+  return pad(x, before, after, value);
+}
+
+// f(p, x) with that part of x, rows from `first` on, that lies in piece p, as a whole piece.
+template <class F>
+void each_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value, F f) {
+  for (int p = 0; p < 2; ++p) {
+    const std::int64_t from = std::max(first, p * piece);
+    const std::int64_t count = std::min(first + x.size(2), (p + 1) * piece) - from;
+    if (count > 0) f(p, whole_piece(rows(x, from - first, count), from - p * piece, piece, value));
+  }
+}
+
+using Pieces = std::array<Tensor, 2>;
+
+// [B, H, L, d] of the two pieces, in memory [B, L, H, d]: heads merge as a view.
+Tensor joined(const Pieces& x, DType dtype) {
+  return transpose(cast(concat({transpose(x[0], 1, 2), transpose(x[1], 1, 2)}, 1), dtype), 1, 2);
+}
+
+void add_rows(Pieces& sum, const Tensor& x, std::int64_t first, std::int64_t piece) {
+  each_piece(cast(x, compute_type(x.dtype())), first, piece, 0,
+             [&](std::size_t p, const Tensor& part) { sum[p] = sum[p].defined() ? sum[p] + part : part; });
+}
+
+// Keys and values on their way, with what travels with them.
+struct Travellers {
+  Tensor k, v;
+  Pieces z_k, z_v;
+  int at = 0;  // how far they have come
+
+  void go_on(int shift, int ranks, bool with_keys) {
+    if (shift == at) return;
+    std::vector<Tensor*> moved;
+    if (with_keys) moved = {&k, &v};
+    for (Pieces* z : {&z_k, &z_v})
+      for (Tensor& piece : *z)
+        if (piece.defined()) moved.push_back(&piece);
+    TensorList list;
+    for (const Tensor* x : moved) list.push_back(*x);
+    list = shift_ranks(list, ranks, shift - at);
+    for (std::size_t i = 0; i < moved.size(); ++i) *moved[i] = list[i];
+    at = shift;
+  }
+};
+
+// How many of a call's keys there are, i32 [ranks, calls for which that differs]: a row for each rank.
+Array visible_table(const Ring& ring, std::int64_t calls) {
+  std::vector<std::int32_t> numbers;
+  for (int rank = 0; rank < ring.ranks; ++rank)
+    for (const RingStep& step : ring.steps)
+      for (const RingCall& c : step.calls)
+        if (!c.visible.empty())
+          numbers.push_back(static_cast<std::int32_t>(c.visible[static_cast<std::size_t>(rank)]));
+  return Array::of({ring.ranks, calls}, numbers);
+}
+
+std::int64_t calls_that_differ(const Ring& ring) {
+  std::int64_t n = 0;
+  for (const RingStep& step : ring.steps)
+    n += std::ranges::count_if(step.calls, [](const RingCall& c) { return !c.visible.empty(); });
+  return n;
+}
+
+// The options of calls, in their order.
+class CallOptions {
+ public:
+  // `visible`: the rank's row of the table; undefined if no call needs it.
+  CallOptions(const Ring& ring, const Tensor& visible, std::int64_t batch)
+      : ring_(ring), visible_(visible), batch_(batch) {}
+
+  AttentionOptions next(const RingCall& c) {
+    AttentionOptions o = ring_.options;
+    o.causal = c.right == 0;
+    o.window_left = c.left, o.window_right = c.right == 0 ? -1 : c.right;
+    if (c.visible.empty()) return o;
+    const Tensor number = view(slice(visible_, 1, column_, column_ + 1), {1});
+    ++column_;
+    o.kv_lengths = contiguous(expand(number, {batch_}));
+    return o;
+  }
+
+ private:
+  const Ring& ring_;
+  Tensor visible_;
+  std::int64_t batch_, column_ = 0;
+};
+
+// One piece of queries: (O, ξ), merged with those of further calls.
+struct Merged {
+  Tensor o, lse;  // [B, H, piece, dv], [B, H, piece]
+
+  void add(const Tensor& o_j, const Tensor& lse_j) {
+    if (!o.defined()) {
+      o = o_j, lse = lse_j;
+      return;
+    }
+    // ξ is finite: the first call of a query is of keys among which is its own. So a call without keys, with
+    // ξ_j = −∞ and O_j = 0, changes nothing.
+    const Tensor sum = maximum(lse, lse_j) + log(1 + exp(neg(abs(lse - lse_j))));
+    o = o + unsqueeze(exp(lse_j - sum), 3) * (o_j - o);
+    lse = sum;
+  }
+};
+
+// in: q, k, v, and the rank's row of the table if there is one.
+Tensors forward(const Ring& ring, const Tensors& in) {
+  const Tensor& q = in[0];
+  Travellers keys{.k = in[1], .v = in[2]};
+  CallOptions options(ring, in.size() > 3 ? in[3] : Tensor(), q.size(0));
+  std::array<Merged, 2> merged;
+  const DType compute = compute_type(q.dtype());
+  for (const RingStep& step : ring.steps) {
+    keys.go_on(step.shift, ring.ranks, true);
+    for (const RingCall& c : step.calls) {
+      const AttentionResult r = flash_attn(rows(q, c.query, c.queries), rows(keys.k, c.key, c.keys),
+                                           rows(keys.v, c.key, c.keys), options.next(c));
+      Pieces o;
+      each_piece(cast(r.o, compute), c.query, ring.piece, 0,
+                 [&](std::size_t p, const Tensor& part) { o[p] = part; });
+      each_piece(r.lse, c.query, ring.piece, -INFINITY,
+                 [&](std::size_t p, const Tensor& part) { merged[p].add(o[p], part); });
+    }
+  }
+  return {joined({merged[0].o, merged[1].o}, q.dtype()), concat({merged[0].lse, merged[1].lse}, 2)};
+}
+
+bool is_zero(const Tensor& x) {
+  const Node& node = x.graph().node_of(x.id());
+  return node.op == &full_op && node.attrs.as<FullAttrs>().value == 0;
+}
+
+// z_q, z_k, z_v of one call, from the merged o and ξ of its queries.
+Tensors call_backward(const Tensors& in, const Tensor& z_lse, const AttentionOptions& o) {
+  AttentionAttrs a{.scale = *o.scale,
+                   .causal = o.causal,
+                   .window_left = o.window_left,
+                   .window_right = o.window_right,
+                   .softcap = o.softcap,
+                   .has_lengths = o.kv_lengths.defined(),
+                   .free_order = o.free_order,
+                   .kernels = o.kernels,
+                   .backward = true,
+                   .has_z_lse = z_lse.defined()};
+  Tensors operands = in;
+  if (a.has_z_lse) operands.push_back(contiguous(z_lse));
+  if (a.has_lengths) operands.push_back(o.kv_lengths);
+  return in[0].graph().record(flash_attn_backward_op, operands, a, std::source_location::current());
+}
+
+Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const Tensors& z) {
+  const Tensor &q = in[0], &o = out[0], &lse = out[1];
+  const Tensor z_o = detail::last_axis_contiguous(cast(z[0], q.dtype()));
+  Travellers keys{.k = in[1], .v = in[2]};
+  CallOptions options(ring, in.size() > 3 ? in[3] : Tensor(), q.size(0));
+  Pieces z_q;
+  for (const RingStep& step : ring.steps) {
+    keys.go_on(step.shift, ring.ranks, true);
+    for (const RingCall& c : step.calls) {
+      const auto of_call = [&](const Tensor& x) { return rows(x, c.query, c.queries); };
+      const Tensors part =
+          call_backward({of_call(q), detail::last_axis_contiguous(rows(keys.k, c.key, c.keys)),
+                         detail::last_axis_contiguous(rows(keys.v, c.key, c.keys)), of_call(o),
+                         contiguous(of_call(lse)), of_call(z_o)},
+                        is_zero(z[1]) ? Tensor() : of_call(z[1]), options.next(c));
+      add_rows(z_q, part[0], c.query, ring.piece);
+      add_rows(keys.z_k, part[1], c.key, ring.piece);
+      add_rows(keys.z_v, part[2], c.key, ring.piece);
+    }
+  }
+  if (keys.at > 0) keys.go_on(ring.ranks, ring.ranks, false);  // home
+  Tensors all{joined(z_q, q.dtype()), joined(keys.z_k, in[1].dtype()), joined(keys.z_v, in[2].dtype())};
+  all.resize(in.size());
+  return all;
+}
+
+void check(const TensorArg& q, const TensorArg& k, const TensorArg& v, int ranks, const AttentionOptions& o) {
+  const auto text = [&](const std::string& what) {
+    return in_context("[ring_attention] " + what, q.where());
+  };
+  if (ranks < 1 || ranks > most_ring_ranks)
+    throw ShapeError(text("the number of ranks is " + std::to_string(ranks) + ", expected 1 to " +
+                          std::to_string(most_ring_ranks)));
+  if (o.dropout > 0) throw Error(text("there is no dropout of attention weights on several ranks"));
+  if (o.bias.defined() || o.sink.defined() || o.cu_seqlens_q.defined() || o.cu_seqlens_k.defined() ||
+      o.kv_lengths.defined())
+    throw Error(text("there is no bias, sink, cu_seqlens or kv_lengths on several ranks"));
+  if (o.window_left < -1 || o.window_right < -1)
+    throw Error(text("a window bound must be at least 0, or -1 for none"));
+  for (const TensorArg* x : {&q, &k, &v})
+    if (x->tensor().rank() != 4)
+      throw ShapeError(
+          text("needs q [B, H, L, d], k [B, Hk, L, d] and v [B, Hk, L, dv]; got " + x->tensor().text()));
+  const std::int64_t length = q.tensor().size(2);
+  if (k.tensor().size(2) != length || v.tensor().size(2) != length)
+    throw ShapeError(text("q, k and v differ in length"));
+  if (length < 2 || length % 2 != 0)
+    throw ShapeError(text("the rank has " + std::to_string(length) +
+                          " tokens, expected two pieces of one size, not empty"));
+}
+
+// Whether a sequence can be divided into two pieces for each rank.
+void check_division(int ranks, std::int64_t length) {
+  if (ranks < 1 || ranks > most_ring_ranks)
+    throw ShapeError("[ring_positions] the number of ranks is " + std::to_string(ranks) + ", expected 1 to " +
+                     std::to_string(most_ring_ranks));
+  if (length < 0 || length > INT32_MAX || (ranks > 1 && length % (2 * std::int64_t{ranks}) != 0))
+    throw ShapeError("[ring_positions] a sequence of " + std::to_string(length) +
+                     " tokens cannot be divided into two equal pieces for each of " + std::to_string(ranks) +
+                     " ranks");
+}
+
+}  // namespace
+
+std::vector<std::int64_t> ring_positions(int rank, int ranks, std::int64_t length) {
+  check_division(ranks, length);
+  if (rank < 0 || rank >= ranks)
+    throw Error("[ring_positions] got rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(length / ranks));
+  const auto half = ranks == 1 ? all.end() : all.begin() + std::ssize(all) / 2;
+  std::iota(all.begin(), half, rank * (half - all.begin()));
+  std::iota(half, all.end(), (2 * std::int64_t{ranks} - 1 - rank) * (all.end() - half));
+  return all;
+}
+
+Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, std::source_location where) {
+  try {
+    check_division(ranks, length);
+  } catch (const ShapeError& e) {
+    throw ShapeError(in_context(e.what(), where));
+  }
+  if (ranks == 1) return arange(graph, 0, static_cast<double>(length), 1, i64, where);
+  const std::int64_t piece = length / ranks / 2;
+  std::vector<std::int64_t> first;
+  for (int rank = 0; rank < ranks; ++rank)
+    first.insert(first.end(), {rank * piece, (2 * std::int64_t{ranks} - 1 - rank) * piece});
+  const Tensor own = own_piece({graph.constant(Array::of({ranks, 2}, first), where)}, ranks, 0, where)[0];
+  const Tensor places = arange(graph, 0, static_cast<double>(piece), 1, i64, where);
+  return view({add({view({own, where}, {2, 1}), where}, places), where}, {2 * piece});
+}
+
+AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
+                               const AttentionOptions& options) {
+  if (ranks == 1) return flash_attn(q, k, v, options);
+  check(q, k, v, ranks, options);
+  const Scope scope("ring_attention", q.where());
+  Graph& graph = q.tensor().graph();
+  Ring ring{ranks, q.tensor().size(2) / 2, {}, options};
+  if (!options.scale) {
+    const std::int64_t d = std::max<std::int64_t>(1, q.tensor().size(3));
+    ring.options.scale = 1 / std::sqrt(static_cast<double>(d));
+  }
+  ring.options.alignment = AttentionOptions::bottom_right;  // the same where queries are as many as keys
+  const std::int64_t most = 2 * ranks * ring.piece;         // of a window that ends anywhere
+  ring.steps = detail::ring_schedule(
+      ranks, ring.piece,
+      {std::min(options.window_left, most), options.causal ? 0 : std::min(options.window_right, most)});
+
+  Tensors in{detail::last_axis_contiguous(q.tensor()), detail::last_axis_contiguous(k.tensor()),
+             detail::last_axis_contiguous(v.tensor())};
+  if (const std::int64_t n = calls_that_differ(ring); n > 0)
+    in.push_back(own_piece({graph.constant(visible_table(ring, n), q.where())}, ranks, 0, q.where())[0]);
+  const auto first = static_cast<NodeId>(graph.nodes().size());
+  const Tensors out = forward(ring, in);
+  CustomGradient region{
+      first,
+      static_cast<NodeId>(graph.nodes().size() - 1),
+      {},
+      {out[0].id(), out[1].id()},
+      [ring](const Tensors& x, const Tensors& y, const Tensors& z) { return backward(ring, x, y, z); }};
+  for (const Tensor& x : in) region.in.push_back(x.id());
+  graph.add_custom_gradient(std::move(region));
+  return {out[0], out[1]};
+}
+
+}  // namespace tg
