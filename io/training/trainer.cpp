@@ -8,7 +8,6 @@
 #include "core/run/gather.h"
 #include "io/training/optimizer_state.h"
 #include "io/training/prefetch.h"
-#include "nn/training/targets.h"
 
 namespace tg::train {
 
@@ -59,6 +58,8 @@ Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimiz
   if (batches.answers() > 0 && !o_.program.predictions)
     throw Error(
         in_context("[trainer] the batches count right answers, which needs program.predictions", where));
+  if (batches.answers() > 0 && divides_tokens())
+    throw Error(in_context("[trainer] the batches count right answers, which no rank has as a whole", where));
   step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);
 }
 
@@ -183,8 +184,12 @@ bool Trainer::stops() const {
   return stop != 0;
 }
 
+bool Trainer::divides_tokens() const {
+  return o_.program.context_parallel && o_.program.ranks && o_.program.ranks->size() > 1;
+}
+
 // The mean over the targets of fixed batches spread over what is held out. Of N ranks each takes every Nth
-// batch, and all add up the results of all in the order of the batches.
+// batch, or its own tokens of all, and all add up the results of all in the order of the batches.
 void Trainer::validate(bool whole, MetricsRow& row) {
   training_.gather_weights();
   const std::int64_t count = validation_batches(whole), answers = batches_.answers();
@@ -192,7 +197,8 @@ void Trainer::validate(bool whole, MetricsRow& row) {
     throw Error("[trainer] the batches have a validation_count of " + std::to_string(count) +
                 ", expected at least 1");
   const Communicator* ranks = o_.program.ranks.get();
-  const std::int64_t size = ranks ? ranks->size() : 1, first = ranks ? ranks->rank() : 0;
+  const bool whole_batches = ranks && !divides_tokens();
+  const std::int64_t size = whole_batches ? ranks->size() : 1, first = whole_batches ? ranks->rank() : 0;
   struct Evaluated {
     double mean;
     std::int64_t targets, right;
@@ -202,7 +208,7 @@ void Trainer::validate(bool whole, MetricsRow& row) {
   Pending before;  // the batch that runs while the next one is prepared
   std::vector<std::int32_t> y_before;
   const auto finish_batch = [&](Evaluated& to) {
-    to = {evaluation_.result(before), count_targets(y_before),  // the result is the mean over these
+    to = {evaluation_.result(before), evaluation_.own_targets(y_before),  // the result is the mean over these
           answers > 0 ? batches_.right_answers(y_before, evaluation_.predictions(before)) : 0};
   };
   std::size_t started = 0;
@@ -216,12 +222,14 @@ void Trainer::validate(bool whole, MetricsRow& row) {
   const std::vector<Evaluated> all = ranks ? gather(*o_.program.ranks, std::span<const Evaluated>(own)) : own;
   double total = 0;
   std::int64_t right = 0, targets = 0;
-  for (std::int64_t k = 0; k < count; ++k) {
-    const Evaluated& e =
-        all[static_cast<std::size_t>(k % size) * own.size() + static_cast<std::size_t>(k / size)];
-    total += e.mean * static_cast<double>(e.targets);
-    targets += e.targets, right += e.right;
-  }
+  for (std::int64_t k = 0; k < count; ++k)
+    for (std::int64_t part = 0; part < (divides_tokens() ? ranks->size() : 1); ++part) {
+      const std::int64_t rank = k % size + part;
+      const Evaluated& e =
+          all[static_cast<std::size_t>(rank) * own.size() + static_cast<std::size_t>(k / size)];
+      total += e.mean * static_cast<double>(e.targets);
+      targets += e.targets, right += e.right;
+    }
   row.val_loss = static_cast<float>(total / static_cast<double>(std::max<std::int64_t>(1, targets)));
   if (answers > 0)
     row.val_accuracy = static_cast<float>(static_cast<double>(right) /

@@ -40,15 +40,16 @@ class Trainer {
   };
 
   // With program.ranks all ranks make the same steps, and agree when to stop: a rank that is to stop stops
-  // all. The batches of a step and of a validation are divided among them. One of them has a store, usually
+  // all. The batches of a step and of a validation are divided among them, or with program.context_parallel
+  // the tokens of each batch. One of them has a store, usually
   // rank 0, and the others none; all of them resume from the same checkpoint. It does not depend on the
   // number of ranks.
   //
   // With a store, checkpoints go there; its directory has metrics.jsonl. The arguments must outlive the
   // Trainer, except options and hooks. Plans both programs and allocates their memory, one arena for both.
   // OutOfMemory for a program.memory_budget that is too small. Error for options that no run can have:
-  // negative steps, intervals below 1, program.plan_only, trap_nan with ranks, and no
-  // program.predictions for batches with answers.
+  // negative steps, intervals below 1, program.plan_only, trap_nan with ranks, and, for batches with
+  // answers, no program.predictions or program.context_parallel.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
           Options options, Hooks hooks, io::CheckpointStore* store = nullptr,
           const std::source_location& where = std::source_location::current());
@@ -80,7 +81,8 @@ class Trainer {
   void finish(const Running& running);
   void validate(bool whole, MetricsRow& row);
   void validate_start();
-  bool stops() const;  // whether any rank is to stop
+  bool divides_tokens() const;  // among ranks
+  bool stops() const;           // whether any rank is to stop
   void save();
   [[noreturn]] void trap(std::int64_t step);
   std::vector<io::CheckpointFile> files() const;

@@ -1,5 +1,6 @@
 #include <tilegrad/nn/layers/context_parallel.h>
 
+#include <limits>
 #include <string>
 
 #include <tilegrad/ops/ring_attention.h>
@@ -13,9 +14,9 @@ thread_local ContextParallel* innermost = nullptr;
 }  // namespace
 
 ContextParallel::ContextParallel(Graph& graph, int ranks) : graph_(graph), ranks_(ranks), outer_(innermost) {
-  if (ranks < 1)
+  if (ranks < 1 || ranks > most_ring_ranks)
     throw ShapeError("[ContextParallel] the number of ranks is " + std::to_string(ranks) +
-                     ", expected at least 1");
+                     ", expected 1 to " + std::to_string(most_ring_ranks));
   innermost = this;
 }
 
@@ -37,6 +38,9 @@ int ContextParallel::ranks(const Graph& graph) {
 Tensor ContextParallel::positions(Graph& graph, std::int64_t length) {
   ContextParallel* const c = of(graph);
   if (!c || c->ranks_ == 1) return {};
+  if (length < 0 || length > std::numeric_limits<std::int32_t>::max() / c->ranks_)
+    throw ShapeError("[ContextParallel] " + std::to_string(length) + " tokens on each of " +
+                     std::to_string(c->ranks_) + " ranks, expected 0 to 2^31 of all");
   Tensor& all = c->positions_[length];
   if (!all.defined()) {
     const SegmentScope outside(-1);  // not computed again with the segment that came first

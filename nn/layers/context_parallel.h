@@ -18,7 +18,7 @@ namespace tg::nn {
 // Layers throw Error for a call with a cache, and for dropout of attention weights in training.
 class ContextParallel {
  public:
-  // Throws ShapeError for fewer than one rank. One changes nothing.
+  // One rank changes nothing. Throws ShapeError unless there are 1 to most_ring_ranks.
   ContextParallel(Graph& graph, int ranks);
   ~ContextParallel();
   ContextParallel(const ContextParallel&) = delete;

@@ -5,29 +5,37 @@
 
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/core/run/cost.h>
+#include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/ops/ranks.h>
 #include "core/base/alignment.h"
 #include "core/compile/budget.h"
 #include "core/run/arena_use.h"
 #include "nn/training/gradient_tree.h"
+#include "nn/training/own_tokens.h"
 #include "nn/training/targets.h"
 
 namespace tg::train {
 
 namespace {
 
-Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& model,
-                   const ProgramOptions& options, const std::source_location& where) {
+std::shared_ptr<const OwnTokens> own_tokens(const nn::LanguageModel& model, const ProgramOptions& options) {
   if (options.batch < 1 || model.context < 1)
     throw ShapeError("[training] batch is " + std::to_string(options.batch) + " and the model's context " +
                      std::to_string(model.context) + ", expected at least 1");
-  return graph.input(name, {options.batch, model.context}, i32, where);
+  return std::make_shared<OwnTokens>(options.context_parallel ? options.ranks.get() : nullptr, model.context);
+}
+
+Tensor token_input(Graph& graph, const char* name, const ProgramOptions& options, const OwnTokens& own,
+                   const std::source_location& where) {
+  return graph.input(name, {options.batch, own.in_row()}, i32, where);
 }
 
 // The mean loss of a training step.
 Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor& targets,
-                  const ProgramOptions& o, std::int64_t chunks, nn::HalfCopies* copies) {
+                  const ProgramOptions& o, const OwnTokens& own, std::int64_t chunks,
+                  nn::HalfCopies* copies) {
+  const nn::ContextParallel parallel(tokens.tensor().graph(), own.ranks());
   const nn::Autocast autocast(tokens.tensor().graph(), o.precision, true, copies);
   const Tensor x = model.features_of(tokens, {.mode = nn::Mode::train, .recompute = o.recompute});
   const std::int64_t rows = targets.numel();
@@ -36,7 +44,9 @@ Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor
 }
 
 // The logits of an evaluation.
-Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Precision precision) {
+Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Precision precision,
+                    const OwnTokens& own) {
+  const nn::ContextParallel parallel(tokens.tensor().graph(), own.ranks());
   const nn::Autocast autocast(tokens.tensor().graph(), precision, true);
   return model.logits(tokens, {.mode = nn::Mode::evaluate});
 }
@@ -56,11 +66,10 @@ std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Updat
   return results;
 }
 
-// The share of batch `i` in the targets of a step: by it gradients and loss are the means over all of them.
-double share_of(std::size_t i, std::size_t size, std::span<const std::int32_t> targets) {
+// The share of a part in the targets of a step: by it gradients and loss are the means over all of them.
+double share_of(std::span<const std::int32_t> part, std::span<const std::int32_t> targets) {
   const std::int64_t all = count_targets(targets);
-  return all == 0 ? 0
-                  : static_cast<double>(count_targets(targets.subspan(i, size))) / static_cast<double>(all);
+  return all == 0 ? 0 : static_cast<double>(count_targets(part)) / static_cast<double>(all);
 }
 
 std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
@@ -155,9 +164,10 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
       return std::nullopt;
     }
   };
+  const std::int64_t rows = options.batch * own_tokens(model, options)->in_row();
   std::size_t nodes = 0;  // with fewer chunks
   const auto is_possible = [&](std::int64_t n) {
-    return options.loss_chunks == 0 && n <= most && options.batch * model.context / n >= least_rows;
+    return options.loss_chunks == 0 && n <= most && rows / n >= least_rows;
   };
   for (std::int64_t n = first; n == first || is_possible(n); n *= 2) {
     if (may_copy)
@@ -182,20 +192,22 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
     : variant_(variant),
       copies_(variant.has_copies ? std::optional(nn::HalfCopies(*nn::half_type(options.precision)))
                                  : std::nullopt),
-      tokens_(token_input(graph_, "tokens", model, options, where)),
-      targets_(token_input(graph_, "targets", model, options, where)),
-      loss_(model_loss(model, {tokens_, where}, targets_, options, variant.chunks,
+      own_(own_tokens(model, options)),
+      tokens_(token_input(graph_, "tokens", options, *own_, where)),
+      targets_(token_input(graph_, "targets", options, *own_, where)),
+      loss_(model_loss(model, {tokens_, where}, targets_, options, *own_, variant.chunks,
                        copies_ ? &*copies_ : nullptr)),
       seed_(seed),
       threads_(options.threads),
       accumulate_(options.accumulate),
-      ranks_(options.ranks) {
+      ranks_(options.ranks),
+      divides_tokens_(own_->ranks() > 1) {
   if (accumulate_ < 1)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected at least 1");
-  if (accumulate_ % ranks_count() != 0)
+  if (divides_batches() && accumulate_ % ranks_count() != 0)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected a multiple of the " +
                 std::to_string(ranks_count()) + " ranks, which share the batches of a step");
-  if (accumulate_ > 1) {
+  if (accumulate_ > 1 || divides_tokens_) {
     share_ = graph_.input("share", {}, compute_type(loss_.dtype()));
     loss_ = reshape(loss_, {}) * share_;
   }
@@ -301,9 +313,15 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
 std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vector<std::int32_t>& tokens,
                                             const std::vector<std::int32_t>& targets) const {
   const std::size_t size = batch_size(tokens, targets), from = static_cast<std::size_t>(batch) * size;
-  std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},
-                          {targets_, std::span(targets).subspan(from, size)}};
-  if (share_.defined()) feeds.emplace_back(share_, share_of(from, size, targets));
+  const std::span<const std::int32_t> x = std::span(tokens).subspan(from, size),
+                                      y = std::span(targets).subspan(from, size);
+  if (divides_tokens_) {
+    std::vector<std::int32_t> own = own_->of(y);
+    const double share = share_of(own, targets);
+    return {{tokens_, own_->of(x)}, {targets_, std::move(own)}, {share_, share}};
+  }
+  std::vector<Feed> feeds{{tokens_, x}, {targets_, y}};
+  if (share_.defined()) feeds.emplace_back(share_, share_of(y, targets));
   return feeds;
 }
 
@@ -311,7 +329,7 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                                const std::vector<std::int32_t>& targets, double learning_rate) {
   const Feed rate(update_.learning_rate, learning_rate);
   is_scattered_ = true;
-  if (accumulate_ == 1) {
+  if (!share_.defined()) {
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
   }
@@ -320,7 +338,8 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     const std::int64_t batch = first_own() + i;
     std::vector<Feed> feeds = feeds_of(batch, tokens, targets);
     if (!parts_) feeds.push_back(rate);
-    program_->set_step(step * accumulate_ + batch);
+    // Ranks that divide tokens have numbers of their own for dropout.
+    program_->set_step((step * accumulate_ + batch) * own_->ranks() + own_->rank());
     program_->run(feeds);
     if (i + 1 < own) parts_->sums->add(i);
   }
@@ -331,12 +350,12 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
 
 std::size_t TrainingProgram::batch_size(const std::vector<std::int32_t>& tokens,
                                         const std::vector<std::int32_t>& targets) const {
-  const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
+  const auto size = static_cast<std::size_t>(numel(tokens_.shape()) * own_->ranks());
   const std::size_t expected = size * static_cast<std::size_t>(accumulate_);
   if (tokens.size() != expected || targets.size() != expected)
     throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
                      std::to_string(targets.size()) + " targets, expected " + std::to_string(accumulate_) +
-                     " times " + tokens_.shape().text());
+                     " times " + Shape{tokens_.size(0), tokens_.size(1) * own_->ranks()}.text());
   return size;
 }
 
@@ -396,9 +415,10 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
 
 EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
                                      const std::source_location& where)
-    : tokens_(token_input(graph_, "tokens", model, options, where)),
-      targets_(token_input(graph_, "targets", model, options, where)),
-      logits_(model_logits(model, {tokens_, where}, options.precision)),
+    : own_(own_tokens(model, options)),
+      tokens_(token_input(graph_, "tokens", options, *own_, where)),
+      targets_(token_input(graph_, "targets", options, *own_, where)),
+      logits_(model_logits(model, {tokens_, where}, options.precision, *own_)),
       loss_(cross_entropy({logits_, where}, targets_)),
       predictions_(options.predictions ? argmax(logits_, {-1}) : Tensor()),
       results_(options.predictions ? std::vector{loss_, predictions_} : std::vector{loss_}),
@@ -406,8 +426,15 @@ EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const Progr
 
 Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
                                  const std::vector<std::int32_t>& targets) {
-  program_.run({{tokens_, tokens}, {targets_, targets}});
+  if (own_->ranks() == 1)
+    program_.run({{tokens_, tokens}, {targets_, targets}});
+  else
+    program_.run({{tokens_, own_->of(tokens)}, {targets_, own_->of(targets)}});
   return program_.fetch_later(results_);
+}
+
+std::int64_t EvaluationProgram::own_targets(const std::vector<std::int32_t>& targets) const {
+  return count_targets(own_->of(targets));
 }
 
 std::size_t TrainingMemory::beside_parameters() const {

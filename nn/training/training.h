@@ -10,6 +10,7 @@
 namespace tg::train {
 
 class GradientTree;
+class OwnTokens;
 
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
@@ -22,6 +23,9 @@ struct ProgramOptions {
   // The ranks that train together, each an equal share of the batches of a step, all with these options;
   // null: one rank. `accumulate` is the number of batches on all ranks.
   std::shared_ptr<Communicator> ranks = {};
+  // The ranks divide the tokens of each sequence instead of the batches (nn::ContextParallel): all compute
+  // each batch of a step, each its own tokens. The context must be a multiple of twice their number.
+  bool context_parallel = false;
   // Parts of a batch's rows in which head and loss are computed one after the other, so that the logits of
   // one need exist at a time; 0: as many as memory_budget asks for. A step has the same bits with any number.
   // They are of whole units of rows (LinearCrossEntropyOptions), and so not of one size and not always as
@@ -64,7 +68,8 @@ class TrainingProgram {
     std::int64_t overflowed = 0;  // steps so far that a smaller loss scale would have saved
     float loss_scale = 1;         // for the next step
   };
-  // tokens and targets i32 [accumulate·batch, context], row-major: of all ranks, of which each takes its own.
+  // tokens and targets i32 [accumulate·batch, context], row-major: of all ranks, of which each takes its own
+  // batches, or with context_parallel its own tokens of each row.
   Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
              double learning_rate) {
     return result(start(tokens, targets, learning_rate));
@@ -116,25 +121,28 @@ class TrainingProgram {
   void compile_parts(const optim::Optimizer& optimizer, ProgramOptions options);
   // Sums over the ranks of what each has, the loss last, which become loss_ and update_.
   void update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums);
-  std::int64_t own_batches() const { return accumulate_ / ranks_count(); }
+  bool divides_batches() const { return ranks_ && !divides_tokens_; }
+  std::int64_t own_batches() const { return divides_batches() ? accumulate_ / ranks_count() : accumulate_; }
   int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
-  std::int64_t first_own() const { return ranks_ ? ranks_->rank() * own_batches() : 0; }
+  std::int64_t first_own() const { return divides_batches() ? ranks_->rank() * own_batches() : 0; }
   std::vector<Feed> feeds_of(std::int64_t batch, const std::vector<std::int32_t>& tokens,
                              const std::vector<std::int32_t>& targets) const;
-  // Tokens of one batch; throws ShapeError unless these are those of a step.
+  // Tokens of one batch, of all ranks; throws ShapeError unless these are those of a step.
   std::size_t batch_size(const std::vector<std::int32_t>& tokens,
                          const std::vector<std::int32_t>& targets) const;
 
   Variant variant_;
   std::optional<nn::HalfCopies> copies_;
   optim::WeightReading reading_;  // of weights, by the step
+  std::shared_ptr<const OwnTokens> own_;
   Graph graph_;
   Tensor tokens_, targets_, loss_;
-  Tensor share_;  // [], an input where a step has several batches: of its targets, those that the batch has
+  Tensor share_;  // [], an input where a step has several parts: of its targets, those that the part has
   std::uint64_t seed_;
   int threads_;
   std::int64_t accumulate_, step_ = 0;
   std::shared_ptr<Communicator> ranks_;
+  bool divides_tokens_;
   optim::Optimizer::Update update_;
   std::unique_ptr<Parts> parts_;
   Graph gather_graph_;
@@ -145,7 +153,7 @@ class TrainingProgram {
   std::optional<Program> program_;
 };
 
-// The mean loss of a batch, without dropout.
+// The mean loss of a batch, without dropout; with context_parallel of the rank's own tokens.
 class EvaluationProgram {
  public:
   EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
@@ -153,14 +161,18 @@ class EvaluationProgram {
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }
-  // As TrainingProgram's.
+  // As TrainingProgram's, of one batch.
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
+  std::int64_t own_targets(
+      const std::vector<std::int32_t>& targets) const;  // over which the loss is the mean
   float result(const Pending& batch) const { return static_cast<float>(batch.number(loss_)); }
-  // The likeliest token after each position, i64 [batch, context]; only with ProgramOptions::predictions.
+  // The likeliest token after each position, i64 [batch, context], of a rank's own tokens with
+  // context_parallel; only with ProgramOptions::predictions.
   Array predictions(const Pending& batch) const { return batch.fetch(predictions_); }
   Program& program() { return program_; }
 
  private:
+  std::shared_ptr<const OwnTokens> own_;
   Graph graph_;
   Tensor tokens_, targets_, logits_, loss_, predictions_;
   std::vector<Tensor> results_;

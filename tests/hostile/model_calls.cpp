@@ -2,6 +2,7 @@
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/layers/latent_attention.h>
@@ -52,6 +53,9 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
               autocast.emplace(w.graph, w.one_of({Precision::full, Precision::bf16, Precision::f16}),
                                w.chance(0.5));
             (void)Autocast::has_half_logits(x);
+            std::optional<ContextParallel> parallel;
+            if (w.chance(0.1)) parallel.emplace(w.graph, Draw<int>::of(w));
+            if (ContextParallel::ranks(w.graph) > 1) w.keep(ContextParallel::positions(w.graph, size(w)));
             std::optional<KvCache> cache;
             std::optional<CacheCall> cached;
             nn::Call call{.mode = w.chance(0.5) ? Mode::train : Mode::evaluate, .recompute = w.chance(0.2)};

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include "tools/args.h"
