@@ -92,6 +92,7 @@ class Run {
                                          .predictions = data_->answers() > 0,
                                          .accumulate = o_.learning.accumulate,
                                          .ranks = ranks(),
+                                         .context_parallel = divides_tokens(),
                                          .recompute = o_.recompute,
                                          .memory_budget = o_.budget};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
@@ -156,6 +157,7 @@ class Run {
     return group_->communicator().size() > 1 ? std::shared_ptr<Communicator>(group_, &group_->communicator())
                                              : nullptr;
   }
+  bool divides_tokens() const { return o_.context_parallel > 1; }
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   nn::Precision precision() const { return nn::precision_named(o_.dtype); }
   bool has_lora() const { return o_.lora.rank > 0; }
@@ -262,10 +264,13 @@ class Run {
                   description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                   (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     if (const int n = group_->communicator().size(); n > 1)
-      print_row("ranks", std::to_string(n) + " on this host, each " +
-                             std::to_string(o_.learning.accumulate / n) + " of " +
-                             std::to_string(o_.learning.accumulate) +
-                             " batches of a step; gradients are added by a fixed tree");
+      print_row("ranks",
+                std::to_string(n) + " on this host, each " +
+                    (divides_tokens() ? std::to_string(o_.data.context / n) + " of " +
+                                            std::to_string(o_.data.context) + " tokens of a row"
+                                      : std::to_string(o_.learning.accumulate / n) + " of " +
+                                            std::to_string(o_.learning.accumulate) + " batches of a step") +
+                    "; gradients are added by a fixed tree");
     if (resumed_)
       print_row("resumed",
                 resumed_->directory() + ", after step " + grouped(state_.step) +
@@ -389,7 +394,8 @@ int main(int argc, char** argv) {
     const std::shared_ptr<parallel::Group> group = join();
     const int ranks = group->communicator().size();
     const bool is_first = group->communicator().rank() == 0;
-    if (!args.given("accumulate")) o.learning.accumulate = ranks;  // a resumed run has its own
+    if (!args.given("accumulate"))
+      o.learning.accumulate = o.context_parallel > 1 ? 1 : ranks;  // a resumed run has its own
     std::unique_ptr<io::CheckpointStore> store;
     std::optional<BaseModel> base;
     if (args.given("from")) {
@@ -437,6 +443,8 @@ int main(int argc, char** argv) {
       return args.fail(mistake);
     if (ranks > 1 && (o.profile > 0 || o.trap_nan))
       return args.fail("--profile and --trap-nan are for one rank, not " + std::to_string(ranks));
+    if (const std::string mistake = mistake_in_context_parallel(o, ranks); !mistake.empty())
+      return args.fail(mistake);
     if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
       return args.fail(mistake);
     catch_signals();

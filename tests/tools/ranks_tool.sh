@@ -72,4 +72,23 @@ refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "
 refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
 refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
 refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"
+
+# Sequences that are divided among ranks: the losses of one rank, to rounding.
+long="--text $dir/text --layers 2 --heads 2 --width 32 --context 32 --batch 2 --accumulate 3 --steps 40 --eval-every 20 --eval-batches 3
+  --threads 1 --sample 0"
+losses() { grep -oE '_loss":[0-9][0-9.e+-]*' "$dir/$1/metrics.jsonl" | cut -d: -f2; }
+"$train" $long --out "$dir/long1" >/dev/null
+for n in 2 4; do
+  "$launch" -n $n "$train" $long --context-parallel $n --out "$dir/long$n" >"$dir/long$n.txt" || fail "--context-parallel $n ended with $?"
+  grep -q "^ranks  *$n on this host, each $((32 / n)) of 32 tokens of a row" "$dir/long$n.txt" || fail "the table does not say whose tokens are where"
+  [ "$(losses long$n | wc -l)" = "$(losses long1 | wc -l)" ] || fail "--context-parallel $n has other rows"
+  paste <(losses long1) <(losses long$n) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d < 1e-3 * $1)) bad = 1 } END { exit bad || NR < 40 }' ||
+    fail "losses of --context-parallel $n are not those of one rank"
+done
+"$launch" -n 2 "$train" --resume --steps 50 --context-parallel 2 --out "$dir/long4" >/dev/null || fail "a run of --context-parallel 4 is not resumed with 2"
+"$train" --resume --steps 60 --out "$dir/long4" >/dev/null || fail "nor with one rank"
+refused 2 'is for as many ranks, not 1' "$train" $long --context-parallel 2 --out "$dir/none"
+refused 2 'a --context that is a multiple of 6' "$launch" -n 3 "$train" $long --context-parallel 3 --out "$dir/none"
+refused 2 'has no --dropout' "$launch" -n 2 "$train" $long --context-parallel 2 --dropout 0.1 --out "$dir/none"
+refused 2 'no rank has a whole answer' "$launch" -n 2 "$train" --task add --context 24 --context-parallel 2 --out "$dir/none"
 echo "ranks_tool: passed"

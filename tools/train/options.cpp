@@ -1,5 +1,6 @@
 #include "tools/train/options.h"
 
+#include <tilegrad/ops/ring_attention.h>
 #include "backends/cpu/pool.h"
 
 namespace tg {
@@ -23,6 +24,10 @@ void declare_options(Args& args, TrainOptions& o) {
               "precision of forward and backward; weights and optimizer stay f32; tf32: f32 with"
               " matmuls on a GPU's tensor cores, exact f32 on the CPU",
               o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option("context-parallel", "N",
+              "ranks that divide the tokens of each sequence among them: all there are; 1: ranks divide the "
+              "batches",
+              o.context_parallel, {.min = 1, .max = most_ring_ranks});
   args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});
   args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
@@ -66,7 +71,24 @@ void declare_options(Args& args, TrainOptions& o) {
                "multi-head latent attention");
   args.example("train --from SmolLM-135M --text mine.txt --out out/ft",
                "fine-tune a model from Hugging Face; export --to hf gives it back");
+  args.example("launch -n 4 train --text input.txt --context 4096 --batch 1 --context-parallel 4",
+               "long sequences, each divided among four ranks");
   args.example("train --resume --out out/big", "resume a run that was stopped or killed");
+}
+
+std::string mistake_in_context_parallel(const TrainOptions& o, int ranks) {
+  const std::int64_t n = o.context_parallel;
+  if (n == 1) return {};
+  const std::string option = "--context-parallel " + std::to_string(n);
+  if (n != ranks)
+    return option + " is for as many ranks, not " + std::to_string(ranks) +
+           "; with 1 ranks divide batches, not sequences";
+  if (o.model.context % (2 * n) != 0)
+    return option + " needs a --context that is a multiple of " + std::to_string(2 * n) + ", not " +
+           std::to_string(o.model.context);
+  if (o.model.dropout > 0) return option + " has no --dropout";
+  if (o.data.task == "add") return option + " is not for --task add: no rank has a whole answer";
+  return {};
 }
 
 std::string not_for_from(const Args& args, TrainOptions& o) {
