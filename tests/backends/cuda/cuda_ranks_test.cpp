@@ -127,6 +127,66 @@ TEST(CudaRanks, TrainingInBf16HasTheBitsOfOneGpu) {
   expect_bits_of_one({"bf16", nn::Precision::bf16, "adamw", 0, 0, micro_batches, 4});
 }
 
+// o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention; of heads that tensor cores
+// take.
+std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions& options, bool on_gpu) {
+  const int n = ranks.size();
+  const std::int64_t own = 64, d = 64;
+  Graph g;
+  std::vector<Feed> feeds;
+  const auto input = [&](const char* name, std::int64_t heads) {
+    const Tensor x = g.input(name, {1, own, heads, d}, dtype);
+    Array a(x.shape(), dtype);
+    const HostView view{dtype, x.shape(), a.raw()};
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+      view.set(i, std::sin(1.0 + 17.0 * ranks.rank() + 3 * static_cast<double>(heads) +
+                           0.37 * static_cast<double>(i) + 0.01 * static_cast<double>(i % 13)));
+    feeds.emplace_back(x, a);
+    return transpose(x, 1, 2);
+  };
+  const Tensor q = input("q", 4), k = input("k", 2), v = input("v", 2), w = input("w", 4);
+  const auto [o, lse] = ring_attention(q, k, v, n, options);
+  const std::vector<Tensor> z = gradients(sum(cast(o * w, f32)) + sum(lse), {q, k, v});
+  std::vector<Tensor> results;
+  for (const Tensor& x : {o, lse, z[0], z[1], z[2]}) results.push_back(contiguous(cast(x, f32)));
+  std::vector<float> all;
+  for (const Array& a : eval(results, feeds,
+                             {.device = on_gpu ? own_gpu(ranks) : Device::cpu(),
+                             .threads = 1,
+                             .ranks = {std::shared_ptr<void>(), &ranks}}))
+    for (std::int64_t i = 0; i < a.numel(); ++i) all.push_back(static_cast<float>(a.at(i)));
+  return all;
+}
+
+// Both round parts of results, in other orders: the largest difference is a few roundings of the largest.
+TEST(CudaRanks, RingAttentionIsThatOfTheCpu) {
+  NEEDS_GPUS(2);
+  const AttentionOptions all[] = {{.causal = true}, {}, {.causal = true, .window_left = 40}};
+  for (int n : {2, 4}) {
+    if (n > most_ranks()) continue;
+    for (DType dtype : {f32, bf16})
+      for (const AttentionOptions& options : all)
+        ask_ranks(
+            n,
+            [&](Communicator& ranks) {
+              const std::vector<float> gpu = ring(ranks, dtype, options, true),
+                                       cpu = ring(ranks, dtype, options, false);
+              EXPECT_GT(gpu.size(), 1000u);
+              float most = 0, largest = 0;
+              for (std::size_t i = 0; i < gpu.size(); ++i) {
+                const float apart = std::abs(gpu[i] - cpu[i]);
+                most = std::isfinite(apart) ? std::max(most, apart) : HUGE_VALF;
+                largest = std::max(largest, std::abs(cpu[i]));
+              }
+              EXPECT_LT(most, (dtype == f32 ? 1e-5f : 2e-2f) * largest)
+                  << name_of(dtype) << ", window " << options.window_left << ", rank " << ranks.rank()
+                  << " of " << n;
+              return std::string();
+            },
+            300);
+  }
+}
+
 #ifndef TG_RACE_RUNS  // each emulated GPU is another one
 TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
   NEEDS_GPUS(1);
