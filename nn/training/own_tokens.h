@@ -19,9 +19,9 @@ class OwnTokens {
       : context_(context),
         ranks_(ranks ? ranks->size() : 1),
         rank_(ranks ? ranks->rank() : 0),
-        positions_(ring_positions(rank_, ranks_, context)) {}
+        positions_(ranks ? ring_positions(rank_, ranks_, context) : std::vector<std::int64_t>()) {}
 
-  std::int64_t in_row() const { return std::ssize(positions_); }
+  std::int64_t in_row() const { return context_ / ranks_; }
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
   // Those of whole rows, row by row. Throws ShapeError for others.
@@ -29,6 +29,7 @@ class OwnTokens {
     if (rows.size() % static_cast<std::size_t>(context_) != 0)
       throw ShapeError("[training] got " + std::to_string(rows.size()) + " tokens, expected rows of " +
                        std::to_string(context_));
+    if (positions_.empty()) return {rows.begin(), rows.end()};
     std::vector<std::int32_t> own;
     own.reserve(rows.size() / static_cast<std::size_t>(ranks_));
     for (std::size_t row = 0; row < rows.size(); row += static_cast<std::size_t>(context_))
@@ -40,7 +41,7 @@ class OwnTokens {
  private:
   std::int64_t context_;
   int ranks_, rank_;
-  std::vector<std::int64_t> positions_;
+  std::vector<std::int64_t> positions_;  // empty: all
 };
 
 }  // namespace tg::train

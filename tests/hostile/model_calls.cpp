@@ -184,7 +184,7 @@ void train_model(World& w) {
   train::EvaluationProgram evaluation(model, options);
   const Pending batch =
       evaluation.start(ids(w, options.batch * c.context), ids(w, options.batch * c.context));
-  evaluation.result(batch);
+  evaluation.result(batch), (void)evaluation.own_targets(ids(w, options.batch * c.context));
   evaluation.predictions(batch);
   const train::Perplexity p = train::perplexity(model, ids(w, static_cast<I>(w.below(40))),
                                                 {.stride = w.hostile() ? Draw<I>::of(w) : 0,
