@@ -77,18 +77,17 @@ Results recorded(Graph& g, const nn::Params& params, const nn::Model& model, con
   return {loss, gradients(loss, weights)};
 }
 
-// Losses and norms of training steps, and the mean loss of an evaluation after them.
-std::string trained_on_tokens(Communicator& ranks, std::int64_t accumulate, nn::Precision precision) {
+// Losses and norms of training steps, and the loss of an evaluation after them, summed over the rank's
+// targets. divides: the ranks divide the update too.
+std::vector<double> trained_on_tokens(Communicator& ranks, std::int64_t accumulate, bool divides) {
   using namespace tg::testing;
   nn::Params params(1);
-  const nn::Model model(params, small_gpt());
-  const optim::AdamW optimizer(params.all(), {.clip = 0.5});
-  const train::ProgramOptions options{.batch = rank_batch,
-                                      .threads = 1,
-                                      .precision = precision,
-                                      .accumulate = accumulate,
-                                      .ranks = {std::shared_ptr<void>(), &ranks},
-                                      .context_parallel = true};
+  const nn::Model model(params, ranks_gpt());
+  const auto group =
+      ranks.size() > 1 ? std::shared_ptr<Communicator>(std::shared_ptr<void>(), &ranks) : nullptr;
+  const optim::AdamW optimizer(params.all(), {.clip = 0.5, .ranks = divides ? group : nullptr});
+  const train::ProgramOptions options{
+      .batch = rank_batch, .threads = 1, .accumulate = accumulate, .ranks = group, .context_parallel = true};
   train::TrainingProgram training(model, optimizer, options);
   train::EvaluationProgram evaluation(model, options);
   std::vector<double> numbers;
@@ -97,46 +96,57 @@ std::string trained_on_tokens(Communicator& ranks, std::int64_t accumulate, nn::
     const auto r = training.run(rows.x, rows.y, 1e-2);
     numbers.insert(numbers.end(), {r.loss, r.grad_norm});
   }
+  training.gather_weights();
   const StepRows rows(7, 1);
   const double own = evaluation.run(rows.x, rows.y);
   numbers.push_back(own * static_cast<double>(evaluation.own_targets(rows.y)));
-  std::string bytes;
-  append(bytes, numbers.data(), numbers.size() * sizeof(double));
-  return bytes;
+  return numbers;
+}
+
+// By rank.
+std::vector<std::vector<double>> all_trained_on_tokens(int n, std::int64_t accumulate, bool divides) {
+  std::vector<std::vector<double>> all;
+  const auto run = [&](Communicator& ranks) {
+    const std::vector<double> numbers = trained_on_tokens(ranks, accumulate, divides);
+    std::string bytes;
+    tg::testing::append(bytes, numbers.data(), numbers.size() * sizeof(double));
+    return bytes;
+  };
+  for (const std::string& bytes : ask_ranks(n, run, 120)) {
+    all.emplace_back(bytes.size() / sizeof(double));
+    std::memcpy(all.back().data(), bytes.data(), bytes.size());
+  }
+  return all;
 }
 
 TEST(ContextParallelTraining, StepsAreThoseOfOneRank) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
-    const auto run = [&](Communicator& ranks) {
-      return trained_on_tokens(ranks, accumulate, nn::Precision::full);
-    };
-    const auto numbers = [](const std::string& bytes) {
-      std::vector<double> all(bytes.size() / sizeof(double));
-      std::memcpy(all.data(), bytes.data(), bytes.size());
-      return all;
-    };
-    const std::vector<double> one = numbers(ask_ranks(1, run)[0]);
+    const std::vector<double> one = all_trained_on_tokens(1, accumulate, false)[0];
     ASSERT_EQ(one.size(), 11u);
-    for (int n : {2, 4}) {
-      std::vector<std::vector<double>> all;
-      for (const std::string& bytes : ask_ranks(n, run, 120)) all.push_back(numbers(bytes));
-      double evaluated = 0;
-      for (const std::vector<double>& rank : all) {
-        ASSERT_EQ(rank.size(), one.size());
-        evaluated += rank.back();
-        for (std::size_t i = 0; i + 1 < one.size(); ++i) {
-          EXPECT_EQ(rank[i], all[0][i]) << i;  // all ranks have the same step
-          EXPECT_NEAR(rank[i], one[i], 1e-4 * std::abs(one[i])) << i << ", " << n << " ranks";
+    for (int n : {2, 4})
+      for (const bool divides : {false, true}) {
+        const std::string what = std::to_string(n) + " ranks, " + std::to_string(accumulate) + " batches" +
+                                 (divides ? ", the update divided" : "");
+        const std::vector<std::vector<double>> all = all_trained_on_tokens(n, accumulate, divides);
+        double evaluated = 0;
+        for (const std::vector<double>& rank : all) {
+          ASSERT_EQ(rank.size(), one.size());
+          evaluated += rank.back();
+          for (std::size_t i = 0; i + 1 < one.size(); ++i) {
+            EXPECT_EQ(rank[i], all[0][i]) << i << ", " << what;  // all ranks have the same step
+            EXPECT_NEAR(rank[i], one[i], 1e-4 * std::abs(one[i])) << i << ", " << what;
+          }
         }
+        EXPECT_NEAR(evaluated, one.back(), 1e-4 * std::abs(one.back())) << what;
       }
-      EXPECT_NEAR(evaluated, one.back(), 1e-4 * std::abs(one.back())) << n << " ranks";
-    }
   }
 }
 
 TEST(ContextParallelTraining, WhatIsRefused) {
-  const std::vector<RankResult> results =
-      ask_each_rank(3, [](Communicator& ranks) { return trained_on_tokens(ranks, 1, nn::Precision::full); });
+  const std::vector<RankResult> results = ask_each_rank(3, [](Communicator& ranks) {
+    trained_on_tokens(ranks, 1, false);
+    return std::string();
+  });
   EXPECT_NE(
       results[0].text.find("a sequence of 16 tokens cannot be divided into two equal pieces for each of "
                            "3 ranks"),
