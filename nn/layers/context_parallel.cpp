@@ -9,23 +9,24 @@ namespace tg::nn {
 
 namespace {
 
-thread_local ContextParallel* innermost = nullptr;
+thread_local ContextParallel* innermost_division = nullptr;
 
 }  // namespace
 
-ContextParallel::ContextParallel(Graph& graph, int ranks) : graph_(graph), ranks_(ranks), outer_(innermost) {
+ContextParallel::ContextParallel(Graph& graph, int ranks)
+    : graph_(graph), ranks_(ranks), outer_(innermost_division) {
   if (ranks < 1 || ranks > most_ring_ranks)
     throw ShapeError("[ContextParallel] the number of ranks is " + std::to_string(ranks) +
                      ", expected 1 to " + std::to_string(most_ring_ranks));
-  innermost = this;
+  innermost_division = this;
 }
 
 ContextParallel::~ContextParallel() {
-  innermost = outer_;
+  innermost_division = outer_;
 }
 
 ContextParallel* ContextParallel::of(const Graph& graph) {
-  ContextParallel* c = innermost;
+  ContextParallel* c = innermost_division;
   while (c && c->graph_ != graph) c = c->outer_;
   return c;
 }
