@@ -284,6 +284,27 @@ TEST(RingAttentionGraph, CanBeComputedAgain) {
   });
 }
 
+// Nothing is as large as the whole sequence, and each hop is one step.
+TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
+  run_ranks(4, [](Communicator& ranks) {
+    const Case c{.name = "share", .length = 16};  // of the rank
+    Graph g;
+    const std::vector<Tensor> y =
+        recorded(g, c, f64, {}, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+          return ring_attention(q, k, v, 4, c.options);
+        });
+    const Program program = compile(g, y, {.threads = 1, .ranks = {std::shared_ptr<void>(), &ranks}});
+    std::map<std::string, int> steps;
+    for (const Step& s : program.steps()) {
+      if (s.op) ++steps[s.op->name];
+      for (const Arg& x : s.out) EXPECT_LE(numel(x.layout.shape), c.length * c.H * c.d);
+    }
+    EXPECT_EQ(steps["flash_attn"], 1 + 3 * 2);  // a causal square, then two halves for each other rank
+    EXPECT_EQ(steps["flash_attn_backward"], 1 + 3 * 2);
+    EXPECT_EQ(steps["shift_ranks"], 3 + 3 + 1);
+  });
+}
+
 TEST(RingAttentionGraph, OfOneRankItIsFlashAttn) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 5, 4});
