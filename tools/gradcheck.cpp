@@ -7,10 +7,11 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include "tools/args.h"
+#include "tools/gradcheck/rank_checks.h"
 #include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"
-#include "tools/run_tool.h"
+#include "tools/run_as_rank.h"
 
 namespace {
 
@@ -72,13 +73,26 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
   return nothing_ran;
 }
 
-int run(int argc, char** argv) {
+// Prints the report, writes it to the file `json` if that is named, and returns the exit code.
+int finish(const Report& report, std::chrono::steady_clock::time_point start, const std::string& json) {
+  report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (!json.empty()) {
+    const std::string text = report.json();
+    const std::string_view piece = text;
+    io::replace_file(json, std::span(&piece, 1), "gradcheck");
+  }
+  return report.exit_code();
+}
+
+template <class Join>
+int run(int argc, char** argv, const Join& join) {
   std::vector<std::string> names, plugins;
   std::string dtypes = "f64,f32,bf16,f16",
               views = "contiguous,transposed,sliced,offset,expanded,expanded_last", backend = "cpu", json,
               curve;
   std::int64_t order = 1, seed = 0;
-  bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false;
+  bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false,
+       ranks = false;
 
   Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
   args.flag("list", "list everything that can be checked", list);
@@ -96,12 +110,14 @@ int run(int argc, char** argv) {
   args.option("json", "FILE", "also write all results to this file", json);
   args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve);
   args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
+  args.flag("ranks", "check the ops in which ranks exchange data, on the ranks that launch started", ranks);
   args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
   args.flag("verbose", "print every check; also -v", verbose);
   args.example("gradcheck --all", "every op and layer, all dtypes and views");
   args.example("gradcheck --op flash_attn --fast", "a quick look at one op");
   args.example("gradcheck --op softmax --dtype f64 --views transposed -v", "details of one view");
   args.example("gradcheck --plugin ./libmyop.so --op my_op", "an op of your own");
+  args.example("launch -n 4 gradcheck --ranks", "ops in which ranks exchange data, over 4 processes");
   args.example("gradcheck --all --mutate", "does the checker catch planted faults?");
   std::vector<const char*> words(argv, argv + argc);
   for (const char*& w : words)
@@ -116,13 +132,23 @@ int run(int argc, char** argv) {
   run.options.fast = fast;
   run.options.seed = static_cast<std::uint64_t>(seed);
   if (!mistake.empty()) return args.fail(mistake);
-  if (!list && !print_reference && !all && names.empty())
-    return args.fail("nothing to do: give --all, --op NAME, --list or --reference");
+  if (!list && !print_reference && !all && !ranks && names.empty())
+    return args.fail("nothing to do: give --all, --op NAME, --ranks, --list or --reference");
+  for (const char* other :
+       {"all", "list", "reference", "views", "order", "fast", "vcurve", "plugin", "mutate"})
+    if (ranks && args.given(other))
+      return args.fail("--ranks and --" + std::string(other) + " exclude each other");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
   if (!curve.empty() && names.empty()) return args.fail("--vcurve needs an op: --op NAME");
   for (const std::string& file : {json, curve})
     if (!file.empty()) io::require_replaceable(file, "gradcheck");
-  run.options.device = Device::parse(backend);
+  std::shared_ptr<parallel::Group> group;
+  if (ranks) {
+    group = join();
+    run.ranks = group->communicator().size();
+    if (run.ranks == 1) return args.fail("--ranks is for several ranks: launch -n 4 gradcheck --ranks");
+  }
+  run.options.device = Device::parse(own_gpu(backend, run.ranks));
   try {
     tg::backend(run.options.device);
   } catch (const DeviceError& e) {
@@ -130,6 +156,12 @@ int run(int argc, char** argv) {
     return nothing_ran;
   }
 
+  const auto start = std::chrono::steady_clock::now();
+  Report report(run);
+  if (ranks) {
+    if (!add_rank_checks(report, group, run.options, names)) return nothing_ran;
+    return finish(report, start, group->communicator().rank() == 0 ? json : "");
+  }
   for (const std::string& p : plugins) load_plugin(p);
   if (print_reference) {
     std::fputs(reference().c_str(), stdout);
@@ -146,8 +178,6 @@ int run(int argc, char** argv) {
   }
   if (!curve.empty()) return draw_v_curve(cases, run.options, curve);
 
-  const auto start = std::chrono::steady_clock::now();
-  Report report(run);
   for (const std::string& op : untested(names)) report.incomplete(op + " has a gradient and no sample");
   for (const Case& c : cases) {
     if (!mutants)
@@ -155,18 +185,12 @@ int run(int argc, char** argv) {
     else if (std::vector<Mutant> planted = mutate(c, run.options); !planted.empty())
       report.add(c, std::move(planted));
   }
-  report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  if (!json.empty()) {
-    const std::string text = report.json();
-    const std::string_view piece = text;
-    io::replace_file(json, std::span(&piece, 1), "gradcheck");
-  }
-  return report.exit_code();
+  return finish(report, start, json);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tool(
-      "gradcheck", [&] { return run(argc, argv); }, 2);
+  return run_as_rank(
+      "gradcheck", [&](const auto& join) { return run(argc, argv, join); }, 2);
 }

@@ -29,11 +29,11 @@ inline std::string own_gpu(const std::string& backend, int ranks) {
 
 // run_tool of f(join). join() meets the other ranks, once the command line is read; what the first rank alone
 // is to print is then lost on the others. An exception ends all ranks: the one that threw it with 1, the
-// others, which are told why, with exit_rank_lost.
+// others, which are told why, with exit_rank_lost. `failure`: another code than 1.
 template <class F>
-int run_as_rank(const char* tool, F&& f) {
+int run_as_rank(const char* tool, F&& f, int failure = 1) {
   std::shared_ptr<parallel::Group> group;
-  return run_tool(tool, [&]() -> int {
+  const auto joined = [&]() -> int {
     try {
       return f([&] {
         group = parallel::join(parallel::world(), {.end_after = std::chrono::seconds(5)});
@@ -48,7 +48,8 @@ int run_as_rank(const char* tool, F&& f) {
       report_failure(tool, e.what());
       return code;
     }
-  });
+  };
+  return run_tool(tool, joined, failure);
 }
 
 }  // namespace tg

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <tilegrad/tilegrad.h>
+#include "autograd/gradcheck_ranks.h"
 
 namespace {
 
@@ -153,63 +154,72 @@ TEST(Ranks, SumsAreAFixedTree) {
     });
 }
 
-// L = Σ over ranks of ⟨w_r, y_r⟩, or ⟨w, y⟩ where y is replicated. ∂L/∂x of one rank's element, or of a
-// replicated one, by differences, against gradients().
-struct Differentiated {
-  const char* name;
-  std::function<Tensor(const Tensor&, int)> call;
-  bool is_input_replicated = false, is_output_replicated = false;
-};
-const std::vector<Differentiated> differentiated{
-    {"sum_ranks", [](const Tensor& x, int n) { return sum_ranks({x}, n)[0]; }, false, true},
-    {"spread_ranks", [](const Tensor& x, int n) { return spread_ranks({x}, n)[0]; }, true},
-    {"gather_ranks", [](const Tensor& x, int n) { return gather_ranks({x}, n, 1)[0]; }},
-    {"scatter_sum", [](const Tensor& x, int n) { return scatter_sum({x}, n)[0]; }},
-    {"exchange_ranks", [](const Tensor& x, int n) { return exchange_ranks({x}, n)[0]; }},
-    {"shift_ranks", [](const Tensor& x, int n) { return shift_ranks({x}, n, 1)[0]; }},
-    {"own_piece", [](const Tensor& x, int n) { return own_piece({x}, n)[0]; }, true},
-    {"several, one after the other",
-     [](const Tensor& x, int n) {
-       const Tensor pieces = own_piece({tanh(x)}, n)[0];
-       return sum_ranks(
-           {gather_ranks({shift_ranks({pieces * pieces}, n, 1)[0]}, n)[0] * spread_ranks({x}, n)[0]}, n)[0];
-     },
-     true, true}};
+using gradcheck::RankCase;
+using gradcheck::Status;
+
+std::vector<gradcheck::Result> checked(const RankCase& c, Communicator& ranks) {
+  return gradcheck::check_ranks(c, std::shared_ptr<Communicator>(std::shared_ptr<void>(), &ranks), {});
+}
 
 TEST(Ranks, GradientsAreThoseOfDifferences) {
   for (int n : {2, 4})
-    run_ranks(n, [n](Communicator& ranks) {
-      const Shape shape{4, 3};
-      for (const Differentiated& d : differentiated) {
-        SCOPED_TRACE(d.name);
-        Graph g;
-        const Tensor x = g.input("x", shape, f64);
-        const Tensor y = d.call(x, n);
-        const Tensor w = g.input("w", y.shape(), f64);
-        const Array weights = array_of(d.is_output_replicated ? 100 : 100 + ranks.rank(), y.shape());
-        const Tensor own = sum(w * y), loss = d.is_output_replicated ? own : sum_ranks({own}, n)[0];
-        const Tensor z = gradients(loss, {x})[0];
-        Program program = compile(g, {loss, z}, of(ranks));
-        Array at = array_of(d.is_input_replicated ? 0 : ranks.rank(), shape);
-        program.run({{x, at}, {w, weights}});
-        const Array gradient = program.fetch(z);
-        const double h = 1e-5;
-        for (int mover = 0; mover < (d.is_input_replicated ? 1 : n); ++mover)
-          for (std::int64_t i = 0; i < numel(shape); ++i) {
-            const bool moves = d.is_input_replicated || mover == ranks.rank();
-            const auto loss_at = [&](double step) {
-              Array moved = array_of(d.is_input_replicated ? 0 : ranks.rank(), shape);
-              const HostView view{f64, shape, moved.raw()};
-              if (moves) view.set(i, at.at(i) + step);
-              program.run({{x, moved}, {w, weights}});
-              return program.fetch(loss).at(0);
-            };
-            const double difference = (loss_at(h) - loss_at(-h)) / (2 * h);
-            if (!moves) continue;
-            EXPECT_NEAR(gradient.at(i), difference, 1e-8) << "rank " << mover << ", element " << i;
-          }
-      }
+    run_ranks(n, [](Communicator& ranks) {
+      for (const RankCase& c : gradcheck::rank_cases(ranks.size()))
+        for (const gradcheck::Result& r : checked(c, ranks)) {
+          EXPECT_EQ(r.status, Status::ok)
+              << r.text() << ", " << name_of(r.dtype) << ": " << r.note << " " << r.worst.where << ", "
+              << r.worst.analytic << ", expected " << r.worst.numeric << ", " << r.ratio << " of its bound";
+          EXPECT_GE(r.checked, ranks.size()) << r.text();
+        }
     });
+}
+
+// What is wrong on one rank is the result of all.
+TEST(Ranks, WrongGradientsAreFound) {
+  run_ranks(2, [](Communicator& ranks) {
+    const auto one = [&](auto f, bool is_input_replicated, bool is_output_replicated) {
+      return RankCase{{"op",
+                       "planted",
+                       {{{4, 3}}},
+                       [f](DType, Device) {
+                         return gradcheck::Callable{
+                             {}, [f](std::span<const Tensor> x) { return std::vector<Tensor>{f(x[0])}; }};
+                       }},
+                      is_input_replicated,
+                      is_output_replicated};
+    };
+    const auto gathered = [](const Tensor& x) { return gather_ranks({x}, 2)[0]; };
+    const auto counted_twice = checked(one(gathered, false, true), ranks);
+    for (const gradcheck::Result& r : counted_twice)
+      EXPECT_EQ(r.status, r.dtype == f64 ? Status::mismatch : Status::ok) << r.text();
+    EXPECT_TRUE(counted_twice[0].worst.where.starts_with("rank ")) << counted_twice[0].worst.where;
+    EXPECT_NEAR(counted_twice[0].worst.analytic, 2 * counted_twice[0].worst.numeric, 1e-9);
+
+    const auto own = [](const Tensor& x) { return x * 2; };
+    const auto differs = checked(one(own, false, true), ranks);
+    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 has other bits than rank 0");
+    const auto partial = checked(one(own, true, false), ranks);
+    EXPECT_EQ(partial[1].note,
+              "the gradient of input 0 is replicated, but rank 1 has other bits than rank 0");
+    EXPECT_EQ(partial[1].status, Status::mismatch);
+
+    // On rank 1 in f32 only.
+    const auto rank_of = [](const Tensor& x) {
+      return own_piece({arange(x.graph(), 0, 2, 1, x.dtype())}, 2)[0];
+    };
+    const auto in_f32 = [&](const Tensor& x) {
+      return x.dtype() == f32 ? x * (1 + 1e-4 * rank_of(x)) : x * 1;
+    };
+    const auto planted = checked(one(in_f32, false, false), ranks);
+    EXPECT_EQ(planted[0].status, Status::ok) << planted[0].worst.where;
+    EXPECT_EQ(planted[1].status, Status::mismatch);
+    EXPECT_TRUE(planted[1].worst.where.starts_with("rank 1, ")) << planted[1].worst.where;
+    EXPECT_EQ(planted[2].status, Status::ok);
+
+    const auto nan_there =
+        checked(one([&](const Tensor& x) { return log(x * 0 + (1 - 2 * rank_of(x))); }, false, false), ranks);
+    EXPECT_EQ(nan_there[0].status, Status::non_finite);
+  });
 }
 
 TEST(Ranks, AGroupOfOneRecordsNothing) {

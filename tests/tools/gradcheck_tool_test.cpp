@@ -79,8 +79,9 @@ TEST(GradcheckTool, EndsWith2OnAMistakeInOneLine) {
   for (const char* arguments :
        {"", "--no-such-flag", "--op", "--op exp --dtype f8", "--op exp --views sideways",
         "--op exp --order 3", "--op exp --seed x", "--all --op exp", "--all --vcurve x.png",
-        "--op exp --backend abacus", "--op exp --plugin /no/such/library.so",
-        "--op exp --json /no/such/folder/x.json", "--op exp --vcurve /no/such/folder/x.png", "exp"}) {
+        "--op exp --backend abacus", "--op exp --plugin /no/such/library.so", "--ranks", "--ranks --all",
+        "--ranks --fast", "--op exp --json /no/such/folder/x.json", "--op exp --vcurve /no/such/folder/x.png",
+        "exp"}) {
     const Ended e = run(arguments);
     EXPECT_EQ(e.code, 2) << arguments << "\n" << e.text;
     EXPECT_NE(e.text.find("gradcheck"), std::string::npos) << e.text;

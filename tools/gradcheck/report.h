@@ -14,6 +14,7 @@ struct Run {
   Options options;
   std::vector<std::string> plugins;
   bool verbose = false;
+  int ranks = 1;
 };
 
 class Report {
