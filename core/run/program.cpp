@@ -326,11 +326,19 @@ Transfer& Pending::transfer() const {
 }
 
 bool Pending::ready() const {
-  return transfer().done();
+  return transfer().done() && (!earlier_ || earlier_->done());
 }
 
 void Pending::wait() const {
-  transfer().wait();
+  Transfer& own = transfer();
+  if (earlier_) earlier_->wait();
+  own.wait();
+}
+
+void Pending::depend_on(const Pending& earlier) {
+  Transfer& other = earlier.transfer();
+  if (&other == &transfer()) return;
+  earlier_program_ = earlier.program_, earlier_ = earlier.transfer_;
 }
 
 const std::byte* Pending::bytes(const Tensor& t) const {

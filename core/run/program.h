@@ -178,6 +178,9 @@ class Pending {
 
   void wait() const;
   bool ready() const;  // whether fetch and item would not have to wait
+  // These values were made of what that run left: whatever waits for this one waits for that one first, and
+  // throws its error, if it failed. Replaces the one that was given before.
+  void depend_on(const Pending& earlier);
   Array fetch(const Tensor& t) const;
   // The only element, of the tensor's own type or as a double; throws ShapeError if there are more. Allocates
   // nothing.
@@ -204,8 +207,9 @@ class Pending {
   const std::byte* element(const Tensor& t) const;
   const std::byte* in_order(const Tensor& t) const;
   [[noreturn]] static void refuse(const Tensor& t, DType dtype);
-  std::shared_ptr<const Program::State> program_;  // declared first: it must outlive transfer_
-  std::shared_ptr<Transfer> transfer_;
+  // Declared before the transfers, which they must outlive.
+  std::shared_ptr<const Program::State> program_, earlier_program_;
+  std::shared_ptr<Transfer> transfer_, earlier_;  // earlier_ may be null
 };
 
 }  // namespace tg

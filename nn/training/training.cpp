@@ -344,8 +344,11 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     if (i + 1 < own) parts_->sums->add(i);
   }
   if (!parts_) return program_->fetch_later(results_);
+  const Pending batches = program_->fetch_later({});  // one may have failed, which the update does not know
   parts_->program->run({rate});
-  return parts_->program->fetch_later(results_);
+  Pending updated = parts_->program->fetch_later(results_);
+  updated.depend_on(batches);
+  return updated;
 }
 
 std::size_t TrainingProgram::batch_size(const std::vector<std::int32_t>& tokens,

@@ -259,6 +259,7 @@ std::vector<Call> programs() {
        }},
       METHOD(Pending, wait),
       METHOD(Pending, ready),
+      METHOD(Pending, depend_on),
       METHOD(Pending, fetch),
       METHOD(Pending, number),
       call("Pending::item", &Pending::item<float>),

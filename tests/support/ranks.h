@@ -52,11 +52,11 @@ struct Child {
 inline RankResult result_in_child(const std::function<std::string(int)>& f, int rank) {
   try {
     std::string text = f(rank);
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
     std::string failures;
     if (test)
       for (int i = 0; i < test->result()->total_part_count(); ++i)
-        if (const testing::TestPartResult& part = test->result()->GetTestPartResult(i); part.failed())
+        if (const ::testing::TestPartResult& part = test->result()->GetTestPartResult(i); part.failed())
           failures += std::string(part.file_name() ? part.file_name() : "?") + ":" +
                       std::to_string(part.line_number()) + ": " + part.message() + "\n";
     if (!failures.empty()) return {'-', failures};

@@ -1,0 +1,20 @@
+// A rank whose step fails ends the training of all, and nothing is saved of what they made of that step.
+#include "tests/support/ranks_faults.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+Device on_cpu(const Communicator&) {
+  return Device::cpu();
+}
+
+TEST(RanksFaults, AnIndexOutOfRangeEndsAll) {
+  for (int n : {2, 4}) expect_faults_end_all(n, PlantedFault::index, 4, on_cpu, 60);
+}
+TEST(RanksFaults, AnExceptionOfAHostFunctionEndsAll) {
+  for (int n : {2, 4}) expect_faults_end_all(n, PlantedFault::host_function, 4, on_cpu, 60);
+}
+
+}  // namespace
