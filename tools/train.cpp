@@ -140,6 +140,7 @@ class Run {
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
     trainer.run();
+    if (trainer.state().step < o_.steps) stop_asked = 1;  // perhaps of another rank
     progress.reset();
     if (!is_first()) return stop_asked ? 130 : 0;
     if (trainer.state().step == 0) return stop_asked ? 130 : 0;

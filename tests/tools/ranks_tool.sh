@@ -50,6 +50,20 @@ grep -q 'rank 2' "$dir/killed.txt" || fail "no line names rank 2: $(cat "$dir/ki
 "$launch" -n 2 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null
 same alone killed
 
+# A run of which one rank is asked to stop: all stop, and say so.
+"$launch" -n 2 "$train" $options --out "$dir/asked" >"$dir/asked.txt" 2>&1 &
+pid=$!
+while [ ! -e "$dir/asked/last" ]; do sleep 0.01; done
+for process in $(pgrep -P $pid); do
+  grep -qz '^RANK=1$' /proc/$process/environ 2>/dev/null && kill -TERM $process
+done
+code=0
+wait $pid || code=$?
+[ $code = 130 ] || fail "after one rank was asked to stop launch ended with $code: $(cat "$dir/asked.txt")"
+grep -q '^stopped ' "$dir/asked.txt" || fail "rank 0 does not say that it stopped: $(cat "$dir/asked.txt")"
+"$train" --resume --out "$dir/asked" --threads 1 >/dev/null
+same alone asked
+
 # A run that is stopped, and resumed by one process.
 "$launch" -n 2 "$train" $options --out "$dir/stopped" >"$dir/stopped.txt" 2>&1 &
 pid=$!
