@@ -64,9 +64,14 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
   for (const Rank& r : ranks_) {
     const int rank = static_cast<int>(&r - ranks_.data());
-    if (r.seen.has_ended && waited >= after_its_end) return LostRank{rank, "has ended " + of_whom};
+    if (r.seen.has_ended && !waiting->seen.is_on_gpu && waited >= after_its_end)
+      return LostRank{rank, "has ended " + of_whom};
   }
   if (step_timeout_ == Milliseconds(0)) return std::nullopt;
+  for (const Rank& r : ranks_) {
+    const int rank = static_cast<int>(&r - ranks_.data());
+    if (r.seen.has_ended && waited >= timeout_of(r)) return LostRank{rank, "has ended " + of_whom};
+  }
   for (const Rank& r : ranks_) {  // also in a pause, and where it waits: such a process says nothing at all
     const int rank = static_cast<int>(&r - ranks_.data());
     const auto silent = now - r.beaten;
@@ -148,7 +153,8 @@ void Watchdog::look_for_hangs() {
   std::vector<HangDetector::Seen> seen;
   for (int r = 0; r < memory_->ranks(); ++r) {
     const RankState& s = memory_->state(r);
-    seen.push_back({s.steps, s.moves, s.pauses, s.beats, s.is_waiting != 0, s.has_ended != 0});
+    seen.push_back(
+        {s.steps, s.moves, s.pauses, s.beats, s.is_waiting != 0, s.has_ended != 0, s.is_waiting == 2});
   }
   if (const std::optional<LostRank> lost = hangs_.look(Clock::now(), seen))
     memory_->mark_lost(lost->rank, lost->why, rank_);

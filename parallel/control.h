@@ -32,6 +32,7 @@ class HangDetector {
     std::int64_t steps = 0;
     std::uint32_t moves = 0, pauses = 0, beats = 0;
     bool is_waiting = false, has_ended = false;
+    bool is_on_gpu = false;  // where it waits: perhaps for its own work
   };
 
   // `step_timeout` as in JoinOptions.

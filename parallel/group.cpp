@@ -84,8 +84,13 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
     Meeting meeting = meet(world, options, own_build());
     parts->communicator = std::make_unique<HostCommunicator>(meeting.memory, world.rank);
     parts->memory = meeting.memory, parts->rank = world.rank;
+    JoinOptions watched = options;
+    watched.on_lost = [ranks = parts->communicator.get(), f = options.on_lost](const RankLost& e) {
+      ranks->tell_lost();
+      if (f) f(e);
+    };
     parts->watchdog =
-        std::make_unique<Watchdog>(meeting.memory, std::move(meeting.connections), world.rank, options);
+        std::make_unique<Watchdog>(meeting.memory, std::move(meeting.connections), world.rank, watched);
   }
   return std::shared_ptr<Group>(new Group(std::move(parts)));
 }

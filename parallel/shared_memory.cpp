@@ -244,6 +244,12 @@ HostCommunicator::HostCommunicator(std::shared_ptr<SharedMemory> memory, int ran
     for (int r = 0; r < size(); ++r) shown_[half].push_back(memory_->window(half, r));
 }
 
+void HostCommunicator::note_wait(bool begins) {
+  RankState& state = memory_->state(rank());
+  if (!begins) state.moves.fetch_add(1, std::memory_order_relaxed);
+  state.is_waiting.store(begins ? 2 : 0, std::memory_order_relaxed);
+}
+
 // Calls of share() use the two halves of the windows by turns, and so one barrier is enough. A rank writes
 // into a half again in the second call after this one, when it has passed the barrier of the call in between.
 // All ranks have come to that barrier, which means that they have returned from `read` of this call.

@@ -18,7 +18,7 @@ constexpr int most_ranks = 1024;
 struct alignas(64) RankState {
   std::atomic<std::int64_t> steps;        // the last one that it finished, + 1
   std::atomic<std::uint32_t> moves;       // how often it said that it goes on
-  std::atomic<std::uint32_t> is_waiting;  // for other ranks, in share()
+  std::atomic<std::uint32_t> is_waiting;  // for other ranks: 1 in share(), 2 on a GPU
   std::atomic<std::uint32_t> pauses;      // that hold
   std::atomic<std::uint32_t> beats;       // of its watchdog: its process runs
   std::atomic<std::uint32_t> has_ended;   // by itself, without an error
@@ -66,6 +66,8 @@ class HostCommunicator : public Communicator {
   HostCommunicator(std::shared_ptr<SharedMemory> memory, int rank);
 
   void share(std::span<const std::byte> own, const Reader& read) override;
+  void check_lost() const override { memory_->check_lost(); }
+  void note_wait(bool begins) override;
   // As SharedMemory's, by this rank. From any thread.
   void mark_lost(int rank, std::string_view why) { memory_->mark_lost(rank, why, this->rank()); }
 

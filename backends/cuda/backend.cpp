@@ -72,9 +72,16 @@ class CudaBackend final : public Backend {
     check(staging_->flush(), "a copy to the GPU");
     if (bytes > 0)
       check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
+    Communicator* ranks = nullptr;
     for (Program* p : programs_)
-      if (p->executable.unread()) p->faults = p->executable.transfer({});
-    check(cudaStreamSynchronize(stream_), "running programs");
+      if (p->executable.unread()) {
+        p->faults = p->executable.transfer({});
+        if (p->executable.ranks()) ranks = p->executable.ranks();
+      }
+    {
+      const WaitsForRanks waits(ranks);
+      check(cudaStreamSynchronize(stream_), "running programs");
+    }
     for (Program* p : programs_)
       if (const std::shared_ptr<Transfer> faults = std::exchange(p->faults, nullptr)) {
         p->executable.set_read();

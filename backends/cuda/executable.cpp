@@ -170,6 +170,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
     if (plan && kernel) t.kernel = kernel;
     if (rank_attrs_of(*steps_[at].op, steps_[at].attrs)) {
       t.kernel = &ranks_kernel;
+      ranks_ = options.ranks;
       plan = plan_ranks(steps_[at], options.ranks ? NcclGroup::of(options.ranks, gpu_.ordinal) : nullptr);
     } else if (!t.kernel && steps_[at].op->host) {
       t.kernel = &host_kernel;
@@ -280,6 +281,7 @@ std::shared_ptr<Transfer> CudaExecutable::transfer(std::span<const Piece> pieces
 }
 
 void CudaExecutable::fail_run(cudaError_t status) const {
+  if (ranks_) ranks_->check_lost();
   std::string what = "running a program of " + std::to_string(steps_.size()) + " steps";
   if (!steps_.empty())
     what += " from " + steps_.front().name + " to " + steps_.back().name + " " + at_line(steps_.back().where);
@@ -287,7 +289,10 @@ void CudaExecutable::fail_run(cudaError_t status) const {
 }
 
 void CudaExecutable::report(const Fault& f, int epoch) {
-  if (f.step == Fault::none) return;
+  if (f.step == Fault::none) {
+    if (ranks_) ranks_->check_lost();
+    return;
+  }
   if (epoch == epoch_) {
     if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
     ++epoch_;

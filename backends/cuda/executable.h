@@ -11,6 +11,21 @@
 
 namespace tg::cuda {
 
+// While one exists this rank waits on its GPU, perhaps for others. `ranks` may be null.
+class WaitsForRanks {
+ public:
+  explicit WaitsForRanks(Communicator* ranks) : ranks_(ranks) {
+    if (ranks_) ranks_->note_wait(true);
+  }
+  ~WaitsForRanks() {
+    if (ranks_) ranks_->note_wait(false);
+  }
+  WaitsForRanks(const WaitsForRanks&) = delete;
+
+ private:
+  Communicator* const ranks_;
+};
+
 class CudaExecutable final : public Executable {
  public:
   // Finds and plans the kernels. Throws DeviceError for a step without a kernel.
@@ -27,12 +42,13 @@ class CudaExecutable final : public Executable {
   std::vector<double> profile() override;
   std::string choice(std::size_t step) const override;
 
-  // Throws the fault of a run, if it has one. The first report of a fault in the current epoch begins a new
-  // epoch: runs started before it do not change parameters and report the same fault, runs started after it
-  // are normal again.
+  // Throws the fault of a run, if it has one, or else the RankLost if a rank is lost, of which nothing came.
+  // The first report of a fault in the current epoch begins a new epoch: runs started before it do not change
+  // parameters and report the same fault, runs started after it are normal again.
   void report(const Fault& fault, int epoch);
-  // Throws DeviceError for an error that CUDA reports of a run, and names the program.
+  // Throws DeviceError for an error that CUDA reports of a run, and names the program; RankLost as above.
   [[noreturn]] void fail_run(cudaError_t status) const;
+  Communicator* ranks() const { return ranks_.get(); }  // null where it has no step for which ranks wait
   bool unread() const { return unread_; }  // whether there were runs whose faults have not been read
   void set_read() { unread_ = false; }
 
@@ -78,6 +94,7 @@ class CudaExecutable final : public Executable {
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   const WrittenMemory written_;
+  std::shared_ptr<Communicator> ranks_;  // null where no step needs it
   cudaGraphExec_t graph_ = nullptr;
   cudaGraphExec_t timed_ =
       nullptr;  // the same with events between the steps, recorded by the first profile()

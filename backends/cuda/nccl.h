@@ -4,9 +4,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include <tilegrad/core/run/communicator.h>
 
@@ -39,8 +41,9 @@ struct Nccl {
 // one before 2.18.
 const Nccl& nccl();
 
-// The ranks' GPUs: an NCCL communicator over all of them. When a rank is lost, its work on the GPU is
-// aborted.
+// The ranks' GPUs: an NCCL communicator over all of them. When a rank is lost its exchanges that wait on this
+// GPU end, with any numbers for what did not come: who waited for them asks Communicator::check_lost(). CUDA
+// graphs that use it must be destroyed before it.
 class NcclGroup {
  public:
   // That of these ranks on this GPU, made by the first call, which all ranks must make. Throws DeviceError if
@@ -59,10 +62,15 @@ class NcclGroup {
   void end() const;
 
  private:
-  NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm) : ranks_(std::move(ranks)), comm_(comm) {}
+  NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm);
   void connect() const;
+  void abort();
+  bool has_failed() const;
   const std::shared_ptr<Communicator> ranks_;
   const NcclComm comm_;
+  std::atomic<bool> is_aborted_{false};
+  std::thread aborting_;         // waits for the graphs to be destroyed
+  std::shared_ptr<void> watch_;  // over the ranks
 };
 
 }  // namespace tg::cuda

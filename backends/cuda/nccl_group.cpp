@@ -1,6 +1,7 @@
 #include "backends/cuda/nccl.h"
 
 #include <array>
+#include <exception>
 #include <map>
 #include <vector>
 
@@ -66,8 +67,34 @@ void NcclGroup::connect() const {
   check(cudaStreamSynchronize(nullptr), "meeting the other ranks");
 }
 
+NcclGroup::NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm)
+    : ranks_(std::move(ranks)), comm_(comm), watch_(ranks_->on_lost([this] { abort(); })) {}
+
+// comm_abort ends exchanges at once and then waits until no graph uses the communicator, which whoever calls
+// this may have to destroy.
+void NcclGroup::abort() {
+  if (!is_aborted_.exchange(true)) aborting_ = std::thread([comm = comm_] { nccl().comm_abort(comm); });
+}
+
+bool NcclGroup::has_failed() const {
+  if (std::uncaught_exceptions() > 0) return true;
+  try {
+    ranks_->check_lost();
+    return false;
+  } catch (const RankLost&) {
+    return true;
+  }
+}
+
+// To destroy it is to wait for the other ranks to do so, who after a failure do not.
 NcclGroup::~NcclGroup() {
-  nccl().comm_destroy(comm_);
+  watch_.reset();  // from here on nobody else aborts it
+  if (aborting_.joinable())
+    aborting_.join();
+  else if (has_failed())
+    nccl().comm_abort(comm_);
+  else
+    nccl().comm_destroy(comm_);
 }
 
 void NcclGroup::begin() const {

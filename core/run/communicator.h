@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include <tilegrad/core/base/error.h>
@@ -18,7 +19,7 @@ struct RankLost : Error {
 
 class Communicator {
  public:
-  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  Communicator(int rank, int size);
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
 
@@ -33,8 +34,21 @@ class Communicator {
   using Reader = std::function<void(std::span<const std::byte* const> shown)>;
   virtual void share(std::span<const std::byte> own, const Reader& read) = 0;
 
+  // Throws the RankLost if a rank is lost: for what waits for other ranks somewhere else than in share(),
+  // such as on a GPU.
+  virtual void check_lost() const {}
+  // Such a wait begins, or ends: meanwhile a rank that does nothing is one that this rank waits for.
+  virtual void note_wait(bool /* begins */) {}
+  // `f` ends such a wait. As long as the result exists it is called, once, by another thread, when a rank is
+  // lost, or here if one is. It must not wait itself. To let the result go waits for a call that is under
+  // way.
+  [[nodiscard]] std::shared_ptr<void> on_lost(std::function<void()> f);
+  void tell_lost();  // that a rank is lost: calls those functions. For who watches over the ranks
+
  private:
+  struct Listeners;
   const int rank_, size_;
+  const std::shared_ptr<Listeners> listeners_;
 };
 
 }  // namespace tg

@@ -36,6 +36,10 @@ std::vector<Call> parallel_calls() {
              one, {.join_timeout = timeout(w), .step_timeout = timeout(w), .end_after = timeout(w)});
          const std::vector<std::byte> bytes(w.below(100));
          group->communicator().share(bytes, [](auto) {});
+         group->communicator().check_lost();
+         group->communicator().note_wait(w.chance(0.5));
+         const auto heard = group->communicator().on_lost([] {});
+         if (w.chance(0.5)) group->communicator().tell_lost();
          group->progress(Draw<std::int64_t>::of(w));
          { const parallel::Group::Pause pause = group->pause(); }
          group->fail(Draw<std::string>::of(w));

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "parallel/control.h"
 #include "tests/support/joined_ranks.h"
 
@@ -193,6 +195,25 @@ TEST(Group, EndsAProcessThatHangsItselfAndTellsItsCallback) {
   EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
 }
 
+// What waits somewhere else than in share() hears of a loss, also if it begins to wait afterwards, and asks.
+TEST(Group, TellsWhoWaitsElsewhere) {
+  const auto results = ask(2, [](int rank) -> std::string {
+    const auto group = parallel::join(world_of(rank, 2));
+    Communicator& ranks = group->communicator();
+    ranks.check_lost();
+    numbers(ranks, 0);
+    if (rank == 1) return group->fail("enough"), "failed";
+    std::atomic<int> heard{0};
+    const auto first = ranks.on_lost([&] { ++heard; });
+    ranks.on_lost([] { ::_exit(9); }).reset();  // it is gone
+    while (heard == 0) nap(milliseconds(1));
+    const auto late = ranks.on_lost([&] { heard += 10; });
+    nap(milliseconds(250));  // two looks of the watchdog
+    return std::to_string(heard) + " " + error_of([&] { ranks.check_lost(); });
+  });
+  EXPECT_EQ(results[0].text, "11 lost: [ranks] rank 1 failed: enough");
+}
+
 TEST(Group, ExitCodesAreThoseOfTheExceptions) {
   EXPECT_EQ(parallel::exit_code_of(RankLost("")), 75);
   EXPECT_EQ(parallel::exit_code_of(WorldError("")), 2);
@@ -227,6 +248,20 @@ TEST(HangDetector, NamesTheRankThatOthersWaitFor) {
   w.ranks[0].is_waiting = w.ranks[2].is_waiting = true;
   EXPECT_EQ(w.after(1000), "");
   EXPECT_EQ(w.after(200), "1 hangs after step 7, for 6.0 s, while rank 0 waits for it");
+}
+
+// Where a rank waits on its GPU it may be for its own work: one that has ended may well have done its part.
+TEST(HangDetector, GivesARankThatWaitsOnItsGpuTheTimeOfAStep) {
+  Watched w(2);
+  for (auto& r : w.ranks) r.steps = 8;
+  w.ranks[0].is_waiting = w.ranks[0].is_on_gpu = true;
+  EXPECT_EQ(w.after(1000), "");
+  EXPECT_EQ(w.after(100), "1 hangs after step 7, for 1.0 s, while rank 0 waits for it");
+  Watched long_steps(2, 3000);
+  for (auto& r : long_steps.ranks) r.steps = 8;
+  long_steps.ranks[0].is_waiting = long_steps.ranks[0].is_on_gpu = long_steps.ranks[1].has_ended = true;
+  EXPECT_EQ(long_steps.after(3000), "");
+  EXPECT_EQ(long_steps.after(100), "1 has ended while rank 0 waits for it");
 }
 
 TEST(HangDetector, LetsARankPauseAndCountsAnewAfterIt) {
