@@ -1,5 +1,6 @@
 // Stands in for NCCL: messages between emulated GPUs of several processes, through memory that they share.
-// Where NCCL would wait for ever, because a message is not received or has another size, this fails.
+// Where NCCL would wait for ever, because a message is not received or has another size, or a communicator is
+// destroyed before a graph that uses it, this fails.
 #include "backends/cuda/nccl.h"
 
 #include <fcntl.h>
@@ -7,8 +8,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -19,10 +23,23 @@
 
 namespace tg::cuda {
 
-struct NcclCommunicator {
-  std::string link;  // of rank 0: where the others find the memory
+namespace {
+
+// What exchanges need. They keep it, for one that was aborted may still wait.
+struct Link {
   std::shared_ptr<parallel::SharedMemory> memory;
   std::unique_ptr<parallel::HostCommunicator> ranks;
+  std::mutex mutex;  // of is_aborted
+  std::condition_variable changed;
+  bool is_aborted = false;
+};
+
+}  // namespace
+
+struct NcclCommunicator {
+  std::string name;  // of rank 0: where the others find the memory
+  std::shared_ptr<Link> link = std::make_shared<Link>();
+  std::shared_ptr<int> users = std::make_shared<int>();  // held by the graphs in which it is recorded
 };
 
 namespace {
@@ -71,10 +88,41 @@ std::vector<std::vector<std::byte>> shown_by_all(Communicator& ranks, std::vecto
   return all;
 }
 
-void exchange(const Group& g) {
-  Communicator& ranks = *g.comm->ranks;
-  const std::vector<std::vector<std::byte>> all = shown_by_all(ranks, packed(g.sent));
-  std::vector<std::size_t> at(all.size(), 0);  // what has been read of each rank's
+// shown_by_all in a thread of its own, which nobody waits for any more when the exchange is aborted: false.
+bool all_have_come(const std::shared_ptr<Link>& link, std::vector<std::byte> own,
+                   std::vector<std::vector<std::byte>>& all) {
+  struct Waited {
+    bool is_over = false;
+    std::exception_ptr error;
+    std::vector<std::vector<std::byte>> all;
+  };
+  const auto waited = std::make_shared<Waited>();
+  std::unique_lock lock(link->mutex);
+  if (link->is_aborted) return false;
+  std::thread([link, waited, own = std::move(own)]() mutable {
+    std::vector<std::vector<std::byte>> shown;
+    std::exception_ptr error;
+    try {
+      shown = shown_by_all(*link->ranks, std::move(own));
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard guard(link->mutex);
+    waited->is_over = true, waited->error = error, waited->all = std::move(shown);
+    link->changed.notify_all();
+  }).detach();
+  link->changed.wait(lock, [&] { return waited->is_over || link->is_aborted; });
+  if (!waited->is_over) return false;
+  if (waited->error) std::rethrow_exception(waited->error);
+  all = std::move(waited->all);
+  return true;
+}
+
+void exchange(const Group& g, const std::shared_ptr<Link>& link) {
+  const Communicator& ranks = *link->ranks;
+  std::vector<std::vector<std::byte>> all;
+  if (!all_have_come(link, packed(g.sent), all)) return;  // what was to be received is what it was
+  std::vector<std::size_t> at(all.size(), 0);             // what has been read of each rank's
   std::size_t expected = g.received.size(), found = 0;
   for (const Message& m : g.received) {
     const std::vector<std::byte>& from = all[static_cast<std::size_t>(m.peer)];
@@ -115,12 +163,13 @@ NcclResult get_unique_id(NcclId* id) {
 
 NcclResult comm_init_rank(NcclComm* comm, int ranks, NcclId id, int rank) {
   auto* made = new NcclCommunicator;
+  Link& link = *made->link;
   if (rank == 0) {
-    made->memory = parallel::SharedMemory::create(ranks);
+    link.memory = parallel::SharedMemory::create(ranks);
     const std::string file =
-        "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(made->memory->descriptor());
+        "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(link.memory->descriptor());
     if (::symlink(file.c_str(), id.bytes) != 0) return failed;
-    made->link = id.bytes;
+    made->name = id.bytes;
   } else {
     int fd = -1;
     for (int tries = 0; fd < 0 && tries < 10000; ++tries) {
@@ -128,17 +177,36 @@ NcclResult comm_init_rank(NcclComm* comm, int ranks, NcclId id, int rank) {
       if (fd < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (fd < 0) return failed;
-    made->memory = parallel::SharedMemory::open(fd, ranks);
+    link.memory = parallel::SharedMemory::open(fd, ranks);
   }
-  made->ranks = std::make_unique<parallel::HostCommunicator>(made->memory, rank);
+  link.ranks = std::make_unique<parallel::HostCommunicator>(link.memory, rank);
   *comm = made;
   return NcclResult::success;
 }
 
-NcclResult comm_destroy(NcclComm comm) {
-  if (!comm->link.empty()) ::unlink(comm->link.c_str());
+NcclResult release(NcclComm comm) {
+  if (!comm->name.empty()) ::unlink(comm->name.c_str());
   delete comm;
   return NcclResult::success;
+}
+
+NcclResult comm_destroy(NcclComm comm) {
+  if (comm->users.use_count() > 1) {
+    std::fputs("emulated NCCL: a communicator was destroyed before a graph that uses it\n", stderr);
+    std::abort();
+  }
+  return release(comm);
+}
+
+// Ends what waits, and then waits itself until all graphs are destroyed.
+NcclResult comm_abort(NcclComm comm) {
+  {
+    const std::lock_guard lock(comm->link->mutex);
+    comm->link->is_aborted = true;
+    comm->link->changed.notify_all();
+  }
+  while (comm->users.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return release(comm);
 }
 
 NcclResult group_start() {
@@ -161,7 +229,8 @@ NcclResult recv(void* to, std::size_t count, NcclType, int peer, NcclComm comm, 
 NcclResult group_end() {
   if (!open_group.comm) return NcclResult::success;
   const Group g = open_group;
-  return emulator::enqueue(g.stream, [g] { exchange(g); }) == cudaSuccess ? NcclResult::success : failed;
+  const auto work = [g, link = g.comm->link, user = g.comm->users] { exchange(g, link); };
+  return emulator::enqueue(g.stream, work) == cudaSuccess ? NcclResult::success : failed;
 }
 
 const char* get_error_string(NcclResult) {
@@ -171,7 +240,7 @@ const char* get_error_string(NcclResult) {
 }  // namespace
 
 const Nccl& nccl() {
-  static const Nccl table{get_version, get_unique_id, comm_init_rank, comm_destroy, comm_destroy,
+  static const Nccl table{get_version, get_unique_id, comm_init_rank, comm_destroy, comm_abort,
                           group_start, group_end,     send,           recv,         get_error_string};
   return table;
 }

@@ -32,8 +32,8 @@ inline std::string error_of(const std::function<void()>& f) {
 }
 
 // f in n processes.
-inline std::vector<RankResult> ask(int n, const std::function<std::string(int)>& f) {
-  return ask_processes(n, f, {});
+inline std::vector<RankResult> ask(int n, const std::function<std::string(int)>& f, int seconds = 30) {
+  return ask_processes(n, f, {}, seconds);
 }
 
 inline void nap(milliseconds t) {

@@ -3,7 +3,7 @@
 
 #include <tilegrad/tilegrad.h>
 #include "tests/support/files.h"
-#include "tests/support/ranks.h"
+#include "tests/support/joined_ranks.h"
 
 namespace tg::testing {
 
@@ -70,8 +70,9 @@ inline const CustomOp& throws_at_12() {
 }
 
 // Trains on each rank; rank 0 saves every second step, and the last one, in `directory`.
-inline void train_until_fault(Communicator& ranks, const PlantedFault& fault, const std::string& directory,
-                              Device device = Device::cpu(), std::int64_t steps = steps_until_faults) {
+inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const PlantedFault& fault,
+                              const std::string& directory, Device device = Device::cpu(),
+                              std::int64_t steps = steps_until_faults) {
   nn::Params params(1, f32, device);
   const nn::Model model(params, {.vocabulary = 13, .context = 8, .layers = 1, .heads = 2, .width = 16});
   nn::LanguageModel checked = model;
@@ -79,11 +80,11 @@ inline void train_until_fault(Communicator& ranks, const PlantedFault& fault, co
     return throws_at_12()(model.features(tokens, call), tokens);
   };
   const optim::AdamW optimizer(params.all());
-  const FaultyBatches batches(fault, ranks.size());
+  const FaultyBatches batches(fault, ranks->size());
   train::ProgramOptions program{.batch = 2, .threads = 1, .accumulate = fault.accumulate};
-  if (ranks.size() > 1) program.ranks = {std::shared_ptr<void>(), &ranks};
+  if (ranks->size() > 1) program.ranks = ranks;
   std::optional<io::CheckpointStore> store;
-  if (ranks.rank() == 0) store.emplace(directory);
+  if (ranks->rank() == 0) store.emplace(directory);
   const optim::Schedule constant{.peak = 0.01, .floor = 0.01, .warmup = 0, .steps = steps};
   train::Trainer trainer(checked, optimizer, batches,
                          {.steps = steps,
@@ -118,19 +119,26 @@ inline void expect_faults_end_all(int ranks, PlantedFault::Kind kind, std::int64
       SCOPED_TRACE("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ", step " +
                    std::to_string(step));
       const std::string faulty = directory / ("faulty" + std::to_string(rank) + std::to_string(step));
-      const std::vector<RankResult> ended = ask_each_rank(
+      const std::vector<RankResult> ended = ask(
           ranks,
-          [&](Communicator& r) {
-            train_until_fault(r, fault, faulty, device(r));
-            return std::string("went on");
+          [&](int own) -> std::string {
+            const auto group = parallel::join(world_of(own, ranks), {.end_after = std::chrono::seconds(20)});
+            const std::shared_ptr<Communicator> all(group, &group->communicator());
+            try {
+              train_until_fault(all, fault, faulty, device(*all));
+            } catch (const std::exception& e) {
+              group->fail(e.what());
+              throw;
+            }
+            return "went on";
           },
           seconds);
+      const std::string reason = kind == PlantedFault::index ? "index 99 at position" : "token 12 came",
+                        told = "[ranks] rank " + std::to_string(rank) + " failed: ";
       for (int r = 0; r < ranks; ++r) {
         const auto& [how, text] = ended[static_cast<std::size_t>(r)];
         EXPECT_EQ(how, r == rank ? '-' : 'l') << "rank " << r << ": " << text;
-        const std::string reason = r != rank                     ? "rank " + std::to_string(rank) + " failed"
-                                   : kind == PlantedFault::index ? "index 99 at position"
-                                                                 : "token 12 came";
+        EXPECT_TRUE(r == rank || text.starts_with(told)) << "rank " << r << ": " << text;
         EXPECT_NE(text.find(reason), std::string::npos) << "rank " << r << ": " << text;
       }
       const std::int64_t saved = saved_before(fault);
@@ -143,7 +151,8 @@ inline void expect_faults_end_all(int ranks, PlantedFault::Kind kind, std::int64
         ask_ranks(
             1,
             [&](Communicator& r) {
-              train_until_fault(r, {.accumulate = accumulate}, clean, device(r), saved);
+              train_until_fault({std::shared_ptr<void>(), &r}, {.accumulate = accumulate}, clean, device(r),
+                                saved);
               return std::string();
             },
             seconds);

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Ranks that are killed at any moment, again and again: all end soon, none is left, and what is resumed ends with the
+# bytes of a run that nobody disturbed.
+#   ranks_kills.sh LAUNCH TRAIN [KILLS [SEED]]
+# Of KILLS kills (6) most hit one rank; some hit two at the same time, or launch itself. A run is killed up to five times
+# and resumed on 1, 2 or 4 ranks each time.
+set -euo pipefail
+launch=$1 train=$2 kills=${3:-6} RANDOM=${4:-1}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "ranks_kills: $*" >&2; exit 1; }
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and $((i * 7 % 31))"; done >"$dir/text"
+options="--text $dir/text --layers 1 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 600 --eval-every 40
+  --save-every 10 --eval-batches 3 --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
+
+start() {  # start OUT: a new process of launch, $pid; what it says is in $dir/said
+  local n=$((1 << (RANDOM % 3)))
+  if [ -e "$1/last" ]; then
+    "$launch" -n $n "$train" --resume --out "$1" --threads 1 >"$dir/said" 2>&1 &
+  else
+    "$launch" -n $n "$train" $options --out "$1" >"$dir/said" 2>&1 &
+  fi
+  pid=$!
+}
+are_gone() {  # are_gone PROCESS…
+  local p
+  for p; do [ ! -e "/proc/$p" ] || grep -qs '^State:[[:space:]]*Z' "/proc/$p/status" || return 1; done
+}
+
+"$launch" -n 2 "$train" $options --out "$dir/calm" >/dev/null
+begin=$(milliseconds)
+"$launch" -n 2 "$train" $options --out "$dir/calm" --overwrite >/dev/null
+whole=$(($(milliseconds) - begin))
+
+killed=0 runs=0 longest=0 hangs=0 early=0
+while [ $killed -lt "$kills" ]; do
+  out=$dir/run$((++runs))
+  for _ in 1 2 3 4 5; do
+    start "$out"
+    sleep "$(printf '%d.%03d' $((whole * (RANDOM % 100) / 100000)) $((whole * (RANDOM % 100) / 100 % 1000)))"
+    ranks=($(pgrep -P $pid || true))
+    if [ ${#ranks[@]} -eq 0 ]; then  # all is over, or nothing has begun
+      wait $pid || fail "a run that nobody killed ended with $?: $(cat "$dir/said")"
+      break
+    fi
+    victims=("${ranks[RANDOM % ${#ranks[@]}]}")
+    case $((RANDOM % 10)) in
+      0) victims+=("${ranks[RANDOM % ${#ranks[@]}]}") ;;
+      1) victims=($pid) ;;
+    esac
+    begin=$(milliseconds)
+    kill -9 "${victims[@]}" 2>/dev/null || true
+    code=0
+    wait $pid 2>/dev/null || code=$?
+    until are_gone "${ranks[@]}" || [ $(($(milliseconds) - begin)) -gt 20000 ]; do sleep 0.01; done
+    took=$(($(milliseconds) - begin))
+    [ $took -le $longest ] || longest=$took
+    [ $took -le 20000 ] || { hangs=$((hangs + 1)); fail "$took ms after a kill a rank still runs: $(cat "$dir/said")"; }
+    case $code in
+      0) early=$((early + 1)); break ;;  # it was over when the kill came
+      75 | 137) killed=$((killed + 1)) ;;
+      *) fail "launch ended with $code: $(cat "$dir/said")" ;;
+    esac
+  done
+  until [ -e "$out/last" ] && cmp -s "$out/last/model.safetensors" "$dir/calm/last/model.safetensors"; do
+    start "$out"
+    wait $pid || fail "a run that nobody killed ended with $?: $(cat "$dir/said")"
+    [ -z "${again-}" ] || fail "run $runs has other weights than one that nobody disturbed"
+    again=1
+  done
+  unset again
+  for file in last/model.safetensors last/optimizer.safetensors best/model.safetensors; do
+    cmp "$out/$file" "$dir/calm/$file" || fail "$file of run $runs differs from that of a run that nobody disturbed"
+  done
+  cmp <(sed 's/,"tokens_per_s.*//' "$out/metrics.jsonl") <(sed 's/,"tokens_per_s.*//' "$dir/calm/metrics.jsonl") ||
+    fail "metrics.jsonl of run $runs differs from that of a run that nobody disturbed"
+  rm -rf "$out"
+done
+echo "ranks_kills: $killed kills in $runs runs of $whole ms, all ended within $longest ms, hangs $hangs, all runs equal"
