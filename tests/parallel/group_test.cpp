@@ -201,11 +201,11 @@ TEST(Group, TellsWhoWaitsElsewhere) {
     const auto group = parallel::join(world_of(rank, 2));
     Communicator& ranks = group->communicator();
     ranks.check_lost();
-    numbers(ranks, 0);
-    if (rank == 1) return group->fail("enough"), "failed";
     std::atomic<int> heard{0};
     const auto first = ranks.on_lost([&] { ++heard; });
     ranks.on_lost([] { ::_exit(9); }).reset();  // it is gone
+    numbers(ranks, 0);
+    if (rank == 1) return group->fail("enough"), "failed";
     while (heard == 0) nap(milliseconds(1));
     const auto late = ranks.on_lost([&] { heard += 10; });
     nap(milliseconds(250));  // two looks of the watchdog
