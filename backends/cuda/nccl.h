@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -62,13 +61,13 @@ class NcclGroup {
   void end() const;
 
  private:
-  NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm);
+  NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm, int gpu);
   void connect() const;
-  void abort();
+  void abort();  // once, by another thread
   bool has_failed() const;
   const std::shared_ptr<Communicator> ranks_;
   const NcclComm comm_;
-  std::atomic<bool> is_aborted_{false};
+  const int gpu_;
   std::thread aborting_;         // waits for the graphs to be destroyed
   std::shared_ptr<void> watch_;  // over the ranks
 };

@@ -46,7 +46,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   id = gather_one(*ranks, id)[0];
   NcclComm comm = nullptr;
   check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks");
-  const std::shared_ptr<NcclGroup> group(new NcclGroup(ranks, comm));
+  const std::shared_ptr<NcclGroup> group(new NcclGroup(ranks, comm, gpu));
   group->connect();
   known = group;
   return group;
@@ -67,13 +67,16 @@ void NcclGroup::connect() const {
   check(cudaStreamSynchronize(nullptr), "meeting the other ranks");
 }
 
-NcclGroup::NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm)
-    : ranks_(std::move(ranks)), comm_(comm), watch_(ranks_->on_lost([this] { abort(); })) {}
+NcclGroup::NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm, int gpu)
+    : ranks_(std::move(ranks)), comm_(comm), gpu_(gpu), watch_(ranks_->on_lost([this] { abort(); })) {}
 
 // comm_abort ends exchanges at once and then waits until no graph uses the communicator, which whoever calls
 // this may have to destroy.
 void NcclGroup::abort() {
-  if (!is_aborted_.exchange(true)) aborting_ = std::thread([comm = comm_] { nccl().comm_abort(comm); });
+  aborting_ = std::thread([comm = comm_, gpu = gpu_] {
+    cudaSetDevice(gpu);  // or it would set up another GPU for this thread
+    nccl().comm_abort(comm);
+  });
 }
 
 bool NcclGroup::has_failed() const {

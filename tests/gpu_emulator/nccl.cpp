@@ -190,11 +190,14 @@ NcclResult release(NcclComm comm) {
   return NcclResult::success;
 }
 
+// Waits for all others to do it, too.
 NcclResult comm_destroy(NcclComm comm) {
   if (comm->users.use_count() > 1) {
     std::fputs("emulated NCCL: a communicator was destroyed before a graph that uses it\n", stderr);
     std::abort();
   }
+  std::vector<std::vector<std::byte>> all;
+  all_have_come(comm->link, {}, all);
   return release(comm);
 }
 
