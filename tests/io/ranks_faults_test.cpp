@@ -11,10 +11,13 @@ Device on_cpu(const Communicator&) {
 }
 
 TEST(RanksFaults, AnIndexOutOfRangeEndsAll) {
-  for (int n : {2, 4}) expect_faults_end_all(n, PlantedFault::index, 4, on_cpu, 60);
+  for (int n : {2, 4}) expect_faults_end_all(n, {.kind = PlantedFault::index}, on_cpu, 60);
+}
+TEST(RanksFaults, AFaultEndsAllWhoDivideTheUpdate) {
+  for (int n : {2, 4}) expect_faults_end_all(n, {.vocabulary = 1100}, on_cpu, 60);
 }
 TEST(RanksFaults, AnExceptionOfAHostFunctionEndsAll) {
-  for (int n : {2, 4}) expect_faults_end_all(n, PlantedFault::host_function, 4, on_cpu, 60);
+  for (int n : {2, 4}) expect_faults_end_all(n, {.kind = PlantedFault::host_function}, on_cpu, 60);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ struct PlantedFault {
   int rank = 0;
   std::int64_t step = 0;  // 0: none does
   std::int64_t accumulate = 4;
+  std::int64_t vocabulary = 13;  // of 1,100 the ranks divide the update
 };
 
 inline constexpr std::int64_t steps_until_faults = 5, saved_every = 2;
@@ -21,7 +22,7 @@ inline std::int64_t saved_before(const PlantedFault& f) {
   return (f.step - 1) / saved_every * saved_every;
 }
 
-// Tokens below 12, but for one: in the first batch of the step that the rank computes 99, for which there is
+// Tokens below 12, but for one: in the first batch of the step that the rank computes one for which there is
 // no row of the embedding, or in the last one 12, for which a host function throws.
 class FaultyBatches : public train::Batches {
  public:
@@ -32,7 +33,7 @@ class FaultyBatches : public train::Batches {
     const auto own = x.size() / static_cast<std::size_t>(ranks_);
     const auto first = own * static_cast<std::size_t>(fault_.rank);
     if (fault_.kind == PlantedFault::index)
-      x[first + 3] = 99;
+      x[first + 3] = static_cast<std::int32_t>(fault_.vocabulary);
     else
       x[first + own - 3] = 12;
   }
@@ -74,15 +75,16 @@ inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const 
                               const std::string& directory, Device device = Device::cpu(),
                               std::int64_t steps = steps_until_faults) {
   nn::Params params(1, f32, device);
-  const nn::Model model(params, {.vocabulary = 13, .context = 8, .layers = 1, .heads = 2, .width = 16});
+  const nn::Model model(params,
+                        {.vocabulary = fault.vocabulary, .context = 8, .layers = 1, .heads = 2, .width = 16});
   nn::LanguageModel checked = model;
   checked.features = [model](TensorArg tokens, const nn::Call& call) {
     return throws_at_12()(model.features(tokens, call), tokens);
   };
-  const optim::AdamW optimizer(params.all());
   const FaultyBatches batches(fault, ranks->size());
   train::ProgramOptions program{.batch = 2, .threads = 1, .accumulate = fault.accumulate};
   if (ranks->size() > 1) program.ranks = ranks;
+  const optim::AdamW optimizer(params.all(), {.ranks = program.ranks});
   std::optional<io::CheckpointStore> store;
   if (ranks->rank() == 0) store.emplace(directory);
   const optim::Schedule constant{.peak = 0.01, .floor = 0.01, .warmup = 0, .steps = steps};
@@ -110,12 +112,13 @@ inline bool is_same(const std::string& a, const std::string& b) {
 
 // Each rank's fault in each of these steps ends all ranks, with its reason, and what is saved is what a run
 // without faults saves at that step.
-inline void expect_faults_end_all(int ranks, PlantedFault::Kind kind, std::int64_t accumulate,
+inline void expect_faults_end_all(int ranks, const PlantedFault& of_kind,
                                   const std::function<Device(const Communicator&)>& device, int seconds) {
   const TemporaryDirectory directory;
   for (const std::int64_t step : {std::int64_t{1}, std::int64_t{4}, steps_until_faults})
     for (const int rank : {0, ranks - 1}) {
-      const PlantedFault fault{kind, rank, step, accumulate};
+      PlantedFault fault = of_kind;
+      fault.rank = rank, fault.step = step;
       SCOPED_TRACE("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ", step " +
                    std::to_string(step));
       const std::string faulty = directory / ("faulty" + std::to_string(rank) + std::to_string(step));
@@ -133,7 +136,9 @@ inline void expect_faults_end_all(int ranks, PlantedFault::Kind kind, std::int64
             return "went on";
           },
           seconds);
-      const std::string reason = kind == PlantedFault::index ? "index 99 at position" : "token 12 came",
+      const std::string reason = fault.kind == PlantedFault::index
+                                     ? "index " + std::to_string(fault.vocabulary) + " at position"
+                                     : "token 12 came",
                         told = "[ranks] rank " + std::to_string(rank) + " failed: ";
       for (int r = 0; r < ranks; ++r) {
         const auto& [how, text] = ended[static_cast<std::size_t>(r)];
@@ -151,8 +156,9 @@ inline void expect_faults_end_all(int ranks, PlantedFault::Kind kind, std::int64
         ask_ranks(
             1,
             [&](Communicator& r) {
-              train_until_fault({std::shared_ptr<void>(), &r}, {.accumulate = accumulate}, clean, device(r),
-                                saved);
+              train_until_fault({std::shared_ptr<void>(), &r},
+                                {.accumulate = fault.accumulate, .vocabulary = fault.vocabulary}, clean,
+                                device(r), saved);
               return std::string();
             },
             seconds);
