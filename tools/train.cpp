@@ -84,7 +84,8 @@ class Run {
     nn::Model model = model_with_context(params, o_.model, o_.data.context);
     if (has_lora()) nn::add_lora(model, lora_options(), io::module_of(base_->family, base_->config));
     const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
-    const auto made = make_optimizer(o_.learning, model.parameters(), scale, precision(), ranks());
+    const auto made =
+        make_optimizer(o_.learning, model.parameters(), scale, precision(), o_.zero > 0 ? ranks() : nullptr);
     const optim::Optimizer& optimizer = *made;
     const train::ProgramOptions programs{.batch = o_.batch,
                                          .threads = static_cast<int>(o_.threads),
@@ -93,6 +94,7 @@ class Run {
                                          .accumulate = o_.learning.accumulate,
                                          .ranks = ranks(),
                                          .context_parallel = divides_tokens(),
+                                         .scatter_early = o_.zero == 2,
                                          .recompute = o_.recompute,
                                          .memory_budget = o_.budget};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);

@@ -20,6 +20,7 @@
 #include "core/compile/products_last.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
+#include "core/compile/scatter_early.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
@@ -129,6 +130,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (options.fuse && !options.rows_alone)
     reduce_chains(graph, steps, state->outputs, state->device.kind != Device::cpu_kind);
   if (options.fuse && state->device.kind != Device::cpu_kind) place_ropes(graph, steps);
+  if (options.ranks) scatter_early(graph, steps);
   const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
   append_copies(graph, steps, outputs, options.assign, directly);
 

@@ -24,6 +24,30 @@ Tensor flat(const Tensor& x) {
   return reshape(x, {x.numel()});
 }
 
+std::size_t bytes_of(const Tensor& x) {
+  return static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
+}
+
+// The sums of gradients, in f32 for half types. Early ones are of neighbouring parameters with a quarter of
+// all bytes, or 16 MiB: so many take longer than what a step of its own costs.
+TensorList scattered(const TensorList& gradients, int ranks, bool early) {
+  std::size_t enough = SIZE_MAX, bytes = 0;
+  if (early) {
+    for (const Tensor& z : gradients) bytes += bytes_of(z);
+    enough = std::min(std::size_t{16} << 20, bytes / 4);
+    bytes = 0;
+  }
+  TensorList sums, some;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    some.push_back(gradients[i]);
+    bytes += bytes_of(gradients[i]);
+    if (i + 1 < gradients.size() && bytes < enough) continue;
+    for (const Tensor& s : scatter_sum(some, ranks, 0, {.wide = true})) sums.push_back(s);
+    some.clear(), bytes = 0;
+  }
+  return sums;
+}
+
 }  // namespace
 
 std::optional<DType> copy_type(const WeightReading& r, std::size_t place) {
@@ -61,7 +85,7 @@ Tensor Shards::slice_of(const Tensor& x, std::size_t shard) const {
   return s.kind == Shard::Kind::whole ? x : slice(flat(x), 0, s.first, s.first + s.count);
 }
 
-Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradients) const {
+Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradients, bool early) const {
   if (ranks_count() == 1) return {loss, gradients};
   TensorList divided, others;
   for (std::size_t i = 0; i < list_.size(); ++i) {
@@ -73,7 +97,7 @@ Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradien
   }
   others.push_back(loss);
   const RankSumOptions wide{.wide = true};
-  if (!divided.empty()) divided = scatter_sum(divided, ranks_count(), 0, wide);
+  if (!divided.empty()) divided = scattered(divided, ranks_count(), early);
   others = sum_ranks(others, ranks_count(), wide);
   Sums sums{others.back(), {}};
   auto next_piece = divided.begin(), next = others.begin();

@@ -59,7 +59,8 @@ class Shards {
     Tensor loss;
     std::vector<Tensor> gradients;
   };
-  Sums sums(const Tensor& loss, const std::vector<Tensor>& gradients) const;
+  // `early`: in a step for every few gradients, which runs as soon as they are there.
+  Sums sums(const Tensor& loss, const std::vector<Tensor>& gradients, bool early) const;
   // The norm of all of them, by shard, from the norms of blocks: [], with the same bits for any number of
   // ranks that divides 16.
   Tensor norm(const std::vector<Tensor>& gradients) const;

@@ -192,6 +192,7 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
     : variant_(variant),
       copies_(variant.has_copies ? std::optional(nn::HalfCopies(*nn::half_type(options.precision)))
                                  : std::nullopt),
+      scatter_early_(options.scatter_early),
       own_(own_tokens(model, options)),
       tokens_(token_input(graph_, "tokens", options, *own_, where)),
       targets_(token_input(graph_, "targets", options, *own_, where)),
@@ -234,7 +235,8 @@ void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<T
   if (ranks_ && !optimizer.shards().ranks()) sums = sum_ranks(sums, ranks_count(), {.wide = true});
   loss_ = sums.back();
   sums.pop_back();
-  update_ = optimizer.update(loss_, sums, {.reading = reading_, .norm_of_blocks = accumulate_ > 1});
+  update_ = optimizer.update(
+      loss_, sums, {.reading = reading_, .scatter_early = scatter_early_, .norm_of_blocks = accumulate_ > 1});
   loss_ = update_.loss;
   results_ = results_of(loss_, update_);
 }

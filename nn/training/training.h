@@ -26,6 +26,10 @@ struct ProgramOptions {
   // The ranks divide the tokens of each sequence instead of the batches (nn::ContextParallel): all compute
   // each batch of a step, each its own tokens. The context must be a multiple of twice their number.
   bool context_parallel = false;
+  // With an optimizer that divides its update among ranks: gradients are added few at a time, as soon as they
+  // are there, and only the rank's piece of the sum is kept (ZeRO stage 2). The bits are the same. Of use
+  // where a rank has one batch of a step.
+  bool scatter_early = false;
   // Parts of a batch's rows in which head and loss are computed one after the other, so that the logits of
   // one need exist at a time; 0: as many as memory_budget asks for. A step has the same bits with any number.
   // They are of whole units of rows (LinearCrossEntropyOptions), and so not of one size and not always as
@@ -133,6 +137,7 @@ class TrainingProgram {
 
   Variant variant_;
   std::optional<nn::HalfCopies> copies_;
+  bool scatter_early_;
   optim::WeightReading reading_;  // of weights, by the step
   std::shared_ptr<const OwnTokens> own_;
   Graph graph_;

@@ -37,6 +37,7 @@ struct How {
   std::int64_t accumulate = micro_batches;
   std::uint64_t steps = 20;
   bool divides = true;  // the optimizer's update
+  bool early = false;   // gradients are scattered as soon as they are there
 };
 
 inline std::unique_ptr<optim::Optimizer> optimizer_of(const How& how, const std::vector<Parameter>& params,
@@ -61,8 +62,11 @@ inline void append(std::string& bytes, const void* from, std::size_t count) {
 inline std::string trained(Communicator& ranks, const How& how, Device device = Device::cpu()) {
   nn::Params params(1, f32, device);
   const nn::Model model(params, ranks_gpt(how.dropout));
-  train::ProgramOptions options{
-      .batch = rank_batch, .threads = 1, .precision = how.precision, .accumulate = how.accumulate};
+  train::ProgramOptions options{.batch = rank_batch,
+                                .threads = 1,
+                                .precision = how.precision,
+                                .accumulate = how.accumulate,
+                                .scatter_early = how.early};
   if (ranks.size() > 1) options.ranks = {std::shared_ptr<void>(), &ranks};
   const auto optimizer = optimizer_of(how, params.all(), options.ranks);
   train::TrainingProgram training(model, *optimizer, options, 5);

@@ -43,6 +43,11 @@ void declare_options(Args& args, TrainOptions& o) {
       "rates",
       o.profile, {.min = 0, .max = 1e4});
   args.option("out", "DIR", "output directory; created if missing", o.out);
+  args.option(
+      "zero", "STAGE",
+      "what ranks divide: 1 the update and the optimizer's state, 2 sums of gradients as well, as soon as "
+      "they are there; 0 neither",
+      o.zero, {.min = 0, .max = 2});
   args.flag("recompute",
             "keep only the input of each block for the backward pass, which recomputes the rest: less memory,"
             " about a third more time",

@@ -15,7 +15,7 @@ struct TrainOptions : ModelOptions {
   std::string out = "out/train", backend = "cpu", dtype = "f32", memory_budget;
   Device device;           // of `backend`
   std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
-  std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0, context_parallel = 1;
+  std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0, context_parallel = 1, zero = 1;
   LoraTraining lora;
   OptimizerOptions learning;
   std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;

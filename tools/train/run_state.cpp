@@ -11,8 +11,8 @@ namespace {
 constexpr std::string_view option_prefix = "option.";
 
 // Options of one invocation: neither saved nor compared.
-constexpr std::string_view of_this_call[] = {"out",     "resume",           "overwrite",
-                                             "threads", "context-parallel", "trap-nan"};
+constexpr std::string_view of_this_call[] = {"out",  "resume",  "overwrite", "threads", "context-parallel",
+                                             "zero", "trap-nan"};
 // Saved options that may change when a run is resumed. Of a text only the content is compared.
 constexpr std::string_view may_change[] = {"text",       "examples",     "tokens",     "backend", "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};
