@@ -187,75 +187,76 @@ TEST(CudaRanks, RingAttentionIsThatOfTheCpu) {
             },
             300);
   }
+}
 
-  // A rank that fails, or is killed, while the others wait for it on their GPUs: they end at once, with the
-  // line about it. Each destroys its programs and the exchange between GPUs in that state.
-  void expect_waits_end(const std::string& line, const std::function<void(int run)>& on_last_rank) {
-    for (int n : {2, 4}) {
-      if (n > most_ranks()) continue;
-      const std::vector<RankResult> results = ask(n, [&](int rank) -> std::string {
-        // Who still runs so long after the loss is ended without a word, which the test notices.
-        const auto group = parallel::join(world_of(rank, n), {.end_after = std::chrono::seconds(20)});
-        try {
-          Graph g;
-          const Tensor x = g.input("x", {1000}, f32), y = sum_ranks({tanh(x)}, n)[0],
-                       z = gather_ranks({x}, n)[0];
-          const std::shared_ptr<Communicator> ranks(group, &group->communicator());
-          const CompileOptions options{.device = own_gpu(*ranks), .threads = 1, .ranks = ranks};
-          Program first = compile(g, {y}, options), second = compile(g, {z}, options);
-          for (int run = 0;; ++run) {
-            if (rank == n - 1) on_last_rank(run);
-            first.run({{x, Array({1000}, f32)}});
-            second.run({{x, Array({1000}, f32)}});
-            Pending now = first.fetch_later({y});
-            now.wait();
-          }
-        } catch (const std::exception& e) {
-          group->fail(e.what());
-          throw;
+// A rank that fails, or is killed, while the others wait for it on their GPUs: they end at once, with the
+// line about it. Each destroys its programs and the exchange between GPUs in that state.
+void expect_waits_end(const std::string& line, const std::function<void(int run)>& on_last_rank) {
+  for (int n : {2, 4}) {
+    if (n > most_ranks()) continue;
+    const std::vector<RankResult> results = ask(n, [&](int rank) -> std::string {
+      // Who still runs so long after the loss is ended without a word, which the test notices.
+      const auto group = parallel::join(world_of(rank, n), {.end_after = std::chrono::seconds(20)});
+      try {
+        Graph g;
+        const Tensor x = g.input("x", {1000}, f32), y = sum_ranks({tanh(x)}, n)[0],
+                     z = gather_ranks({x}, n)[0];
+        const std::shared_ptr<Communicator> ranks(group, &group->communicator());
+        const CompileOptions options{.device = own_gpu(*ranks), .threads = 1, .ranks = ranks};
+        Program first = compile(g, {y}, options), second = compile(g, {z}, options);
+        for (int run = 0;; ++run) {
+          if (rank == n - 1) on_last_rank(run);
+          first.run({{x, Array({1000}, f32)}});
+          second.run({{x, Array({1000}, f32)}});
+          Pending now = first.fetch_later({y});
+          now.wait();
         }
-      });
-      for (int r = 0; r < n - 1; ++r) {
-        const RankResult& result = results[static_cast<std::size_t>(r)];
-        EXPECT_EQ(result.kind, 'l') << "rank " << r << " of " << n << ": " << result.text;
-        EXPECT_EQ(result.text, "[ranks] rank " + std::to_string(n - 1) + line) << "rank " << r << " of " << n;
+      } catch (const std::exception& e) {
+        group->fail(e.what());
+        throw;
       }
+    });
+    for (int r = 0; r < n - 1; ++r) {
+      const RankResult& result = results[static_cast<std::size_t>(r)];
+      EXPECT_EQ(result.kind, 'l') << "rank " << r << " of " << n << ": " << result.text;
+      EXPECT_EQ(result.text, "[ranks] rank " + std::to_string(n - 1) + line) << "rank " << r << " of " << n;
     }
-    NEEDS_GPUS(2);
   }
-  TEST(CudaRanks, AWaitForARankThatFailsEnds) {
-    expect_waits_end(" failed: had enough", [](int run) {
-      if (run == 3) throw Error("had enough");
-    });
-  }
-  TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
-    expect_waits_end(" is gone: its process ended without a word, or was killed", [](int run) {
-      if (run == 3) ::raise(SIGKILL);
-    });
-  }
+  NEEDS_GPUS(2);
+}
+TEST(CudaRanks, AWaitForARankThatFailsEnds) {
+  expect_waits_end(" failed: had enough", [](int run) {
+    if (run == 3) throw Error("had enough");
+  });
+}
+TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
+  expect_waits_end(" is gone: its process ended without a word, or was killed", [](int run) {
+    if (run == 3) ::raise(SIGKILL);
+  });
+}
 
-  // One batch of a step on each rank, in the program that updates; and several, in one of their own.
-  TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
-    NEEDS_GPUS(2);
-    for (PlantedFault::Kind kind : {PlantedFault::index, PlantedFault::host_function})
-      for (std::int64_t accumulate : {2, 4})
-        expect_faults_end_all(2, {.kind = kind, .accumulate = accumulate}, own_gpu, 300);
-    expect_faults_end_all(2, {.vocabulary = 1100}, own_gpu, 300);
-    if (most_ranks() >= 4) expect_faults_end_all(4, {.vocabulary = 1100}, own_gpu, 300);
-  }
+// One batch of a step on each rank, in the program that updates; and several, in one of their own.
+TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
+  NEEDS_GPUS(2);
+  for (PlantedFault::Kind kind : {PlantedFault::index, PlantedFault::host_function})
+    for (std::int64_t accumulate : {2, 4})
+      expect_faults_end_all(2, {.kind = kind, .accumulate = accumulate}, own_gpu, 300);
+  expect_faults_end_all(2, {.vocabulary = 1100}, own_gpu, 300);
+  if (most_ranks() >= 4) expect_faults_end_all(4, {.vocabulary = 1100}, own_gpu, 300);
+}
 
 #ifndef TG_RACE_RUNS  // each emulated GPU is another one
-  TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
-    NEEDS_GPUS(1);
-    const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {
-      Graph g;
-      const Tensor x = g.input("x", {4}, f32);
-      eval(sum_ranks({x}, 2)[0], {{x, Array({4}, f32)}},
-           {.device = Device::cuda(0), .ranks = {std::shared_ptr<void>(), &ranks}});
-      return std::string();
-    });
-    EXPECT_NE(results[0].text.find("ranks 0 and 1 have the same GPU"), std::string::npos) << results[0].text;
-  }
+TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
+  NEEDS_GPUS(1);
+  const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {
+    Graph g;
+    const Tensor x = g.input("x", {4}, f32);
+    eval(sum_ranks({x}, 2)[0], {{x, Array({4}, f32)}},
+         {.device = Device::cuda(0), .ranks = {std::shared_ptr<void>(), &ranks}});
+    return std::string();
+  });
+  EXPECT_NE(results[0].text.find("ranks 0 and 1 have the same GPU"), std::string::npos) << results[0].text;
+}
 #endif
 
 }  // namespace
