@@ -329,7 +329,7 @@ class Run {
     const Profile p =
         profile(training.program(), measure_ceilings(training.program()), static_cast<int>(o_.profile),
                 [&] { return training.start(x, y, o_.learning.lr); });
-    std::printf("%s", profile_text(training.program(), p).c_str());
+    if (is_first()) std::printf("%s", profile_text(training.program(), p).c_str());
     return 0;
   }
 
@@ -444,8 +444,7 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = take_device(own_gpu(o.backend, ranks), o.device); !mistake.empty())
       return args.fail(mistake);
-    if (ranks > 1 && (o.profile > 0 || o.trap_nan))
-      return args.fail("--profile and --trap-nan are for one rank, not " + std::to_string(ranks));
+    if (ranks > 1 && o.trap_nan) return args.fail("--trap-nan is for one rank, not " + std::to_string(ranks));
     if (const std::string mistake = mistake_in_context_parallel(o, ranks); !mistake.empty())
       return args.fail(mistake);
     if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())

@@ -1,8 +1,10 @@
 #include "backends/cuda/nccl.h"
 
 #include <array>
+#include <chrono>
 #include <exception>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
@@ -14,9 +16,17 @@ namespace tg::cuda {
 
 namespace {
 
-void check_nccl(NcclResult result, const char* what) {
-  if (result != NcclResult::success)
-    throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
+// Where a rank is lost NCCL may say so first, in a word of its own: the watchdog has until then.
+constexpr std::chrono::seconds told_by_then{2};
+
+void check_nccl(NcclResult result, const char* what, const Communicator& ranks) {
+  if (result == NcclResult::success) return;
+  const auto end = std::chrono::steady_clock::now() + told_by_then;
+  do {
+    ranks.check_lost();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } while (std::chrono::steady_clock::now() < end);
+  throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
 // Where a GPU sits, which tells two of them apart whatever numbers processes have for them.
@@ -42,10 +52,11 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   const Nccl& library = nccl();
   check_places(*ranks, gpu);
   NcclId id{};
-  if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number");
+  if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number", *ranks);
   id = gather_one(*ranks, id)[0];
   NcclComm comm = nullptr;
-  check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks");
+  check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks",
+             *ranks);
   const std::shared_ptr<NcclGroup> group(new NcclGroup(ranks, comm, gpu));
   group->connect();
   known = group;
@@ -101,16 +112,17 @@ NcclGroup::~NcclGroup() {
 }
 
 void NcclGroup::begin() const {
-  check_nccl(nccl().group_start(), "starting an exchange");
+  check_nccl(nccl().group_start(), "starting an exchange", *ranks_);
 }
 void NcclGroup::send(const void* from, std::size_t bytes, int to, cudaStream_t stream) const {
-  if (bytes > 0) check_nccl(nccl().send(from, bytes, NcclType::bytes, to, comm_, stream), "sending");
+  if (bytes > 0) check_nccl(nccl().send(from, bytes, NcclType::bytes, to, comm_, stream), "sending", *ranks_);
 }
 void NcclGroup::recv(void* to, std::size_t bytes, int from, cudaStream_t stream) const {
-  if (bytes > 0) check_nccl(nccl().recv(to, bytes, NcclType::bytes, from, comm_, stream), "receiving");
+  if (bytes > 0)
+    check_nccl(nccl().recv(to, bytes, NcclType::bytes, from, comm_, stream), "receiving", *ranks_);
 }
 void NcclGroup::end() const {
-  check_nccl(nccl().group_end(), "an exchange");
+  check_nccl(nccl().group_end(), "an exchange", *ranks_);
 }
 
 }  // namespace tg::cuda
