@@ -55,7 +55,8 @@ int run(int argc, char** argv, const Join& join) {
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option("shape", "AxBx…",
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-              "ROWSxCOLUMNS, overhead NODES, ranks ELEMENTS, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora "
+              "ROWSxCOLUMNS, overhead NODES, ranks ELEMENTS or as attention, train "
+              "LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora "
               "the same and "
               "xVOCABULARYxRANK, tokens VOCABULARY, "
               "generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
@@ -123,6 +124,7 @@ int run(int argc, char** argv, const Join& join) {
   settings.train = train.settings;
   for (const std::string& s : shapes) {
     if (mode == "attention" || mode == "decode") break;
+    if (mode == "ranks" && is_cell(s)) continue;
     settings.shapes.push_back(parse_shape(mode == "serve" ? serve_shape(s) : s));
     if (settings.shapes.back().size() != m.sizes)
       return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");

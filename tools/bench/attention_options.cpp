@@ -17,7 +17,25 @@ std::vector<AttentionCell> cells_of(const std::string& text) {
   return {parse_cell(cell), parse_cell(cell + ",causal")};
 }
 
+// Of --shape for the mode ranks those that are cells.
+std::vector<std::string> ring_shapes(std::vector<std::string> shapes) {
+  std::erase_if(shapes, [](const std::string& s) { return !is_cell(s); });
+  return shapes;
+}
+
+// What ring attention does not have; "": nothing.
+std::string mistake_in_ring(const AttentionCell& c) {
+  if (c.L != c.T || c.length > 0 || c.page > 0 || c.ragged || c.v_in_k)
+    return "--shape got '" + c.words() +
+           "': ring attention has no T= other than L=, length=, page=, ragged and v_in_k";
+  return "";
+}
+
 }  // namespace
+
+bool is_cell(const std::string& shape) {
+  return shape.find('=') != std::string::npos || parse_shape(shape).size() == 4;
+}
 
 void AttentionCommandLine::declare(Args& args) {
   args.option("suite", "NAME", "attention: the cells to measure", suite,
@@ -60,6 +78,12 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   settings.compare = compare, settings.attention.kernels = asked;
   if (mode == "decode")
     return take_cells(shapes, settings.device.kind == Device::cpu_kind ? "decode" : "gpu-decode", settings);
+  if (mode == "ranks") {
+    std::string mistake = add_cells(ring_shapes(shapes), settings);
+    for (const AttentionCell& c : settings.attention.cells)
+      if (mistake.empty()) mistake = mistake_in_ring(c);
+    return mistake;
+  }
   if (mode != "attention") return "";
   if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
   for (const char* name : {"compare", "png", "json"})
@@ -79,9 +103,13 @@ std::string AttentionCommandLine::take_cells(const std::vector<std::string>& sha
   AttentionSettings& a = settings.attention;
   a.whole_suite = shapes.empty() && suite.empty();
   if (shapes.empty()) a.cells = attention_suite(name);
+  return add_cells(shapes, settings);
+}
+
+std::string AttentionCommandLine::add_cells(const std::vector<std::string>& shapes, Settings& settings) {
   for (const std::string& shape : shapes) {
     try {
-      for (const AttentionCell& c : cells_of(shape)) a.cells.push_back(c);
+      for (const AttentionCell& c : cells_of(shape)) settings.attention.cells.push_back(c);
     } catch (const Error& e) {
       return "--shape got '" + shape + "': " + e.what();
     }

@@ -1,10 +1,13 @@
-// The options that only the mode `attention` of bench has.
+// The options that only the mode `attention` of bench has, and the cells of other modes.
 #pragma once
 
 #include "tools/args.h"
 #include "tools/bench/measure.h"
 
 namespace tg::bench {
+
+// Whether a --shape is that of a cell: words or four sizes.
+bool is_cell(const std::string& shape);
 
 struct AttentionCommandLine {
   std::string suite, layout = "BHLd", kernels = "best", png, once;
@@ -19,6 +22,7 @@ struct AttentionCommandLine {
   // The cells of `shapes`, or if there are none the suite of that name.
   std::string take_cells(const std::vector<std::string>& shapes, const std::string& name,
                          Settings& settings) const;
+  static std::string add_cells(const std::vector<std::string>& shapes, Settings& settings);
 };
 
 }  // namespace tg::bench

@@ -5,6 +5,7 @@
 
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/ops/ring_attention.h>
 
 namespace tg::bench {
 
@@ -22,24 +23,46 @@ AttentionOptions options_for(const AttentionCell& c, const Settings& settings) {
   return o;
 }
 
+CompileOptions options_for(const Settings& settings, int threads, int ranks) {
+  CompileOptions o = options_of(settings, threads);
+  if (ranks > 1) o.ranks = settings.ranks;
+  return o;
+}
+
+// The gradients of q, k and v by the backward pass alone, of o and ξ as inputs.
+std::vector<Tensor> backward_of(RecordedAttention& r, const Tensor& o, const Tensor& lse, const Tensor& z) {
+  const NodeId last = r.g.values()[r.out.lse.id()].node;
+  if (const CustomGradient* ring = r.g.custom_gradient_ending_at(last)) {
+    std::vector<Tensor> in;
+    for (const ValueId v : ring->in) in.push_back(r.g.tensor(v));
+    std::vector<Tensor> all = ring->backward(in, {o, lse}, {z, full(r.g, lse.shape(), 0, lse.dtype())});
+    all.resize(3);  // others are of numbers of keys
+    return all;
+  }
+  const Node& node = r.g.node_of(r.out.o.id());
+  const std::vector<Tensor> in{r.q, r.k, r.v}, out{o, lse}, cotangents{z, {}};
+  const std::vector<bool> needed(3, true);
+  return node.op->vjp({in, out, cotangents, node.attrs, needed});
+}
+
 }  // namespace
 
 RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises,
-                                     int calls)
-    : calls_(calls) {
+                                     int calls, int ranks)
+    : calls_(calls), ranks_(ranks) {
   for (int n = 0; n < calls; ++n) {
-    q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
+    q = add_input("q", {c.B, c.H, c.L / ranks, c.d}, settings);
     c.page > 0 ? record_paged(c, settings) : record(c, settings, materialises);
     outputs.push_back(out.o), outputs.push_back(out.lse);
   }
 }
 
 void RecordedAttention::record(const AttentionCell& c, const Settings& settings, bool materialises) {
-  k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
-  v = c.v_in_k ? k.slice(3, 0, c.dv) : add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
+  k = add_input("k", {c.B, c.Hk, c.T / ranks_, c.d}, settings);
+  v = c.v_in_k ? k.slice(3, 0, c.dv) : add_input("v", {c.B, c.Hk, c.T / ranks_, c.dv}, settings);
   AttentionOptions options = options_for(c, settings);
   if (c.length > 0 || c.ragged) options.kv_lengths = g.constant(Array::of(c.lengths()));
-  out = materialises ? standard_attn(q, k, v, options) : flash_attn(q, k, v, options);
+  out = materialises ? standard_attn(q, k, v, options) : ring_attention(q, k, v, ranks_, options);
 }
 
 // Pages of the texts lie in the pool in random order.
@@ -72,25 +95,23 @@ void RecordedAttention::feed(Program& program) const {
   }
 }
 
-Program forward_program(const AttentionCell& c, int threads, const Settings& settings) {
-  RecordedAttention r(c, settings);
-  Program program = compile(r.g, r.outputs, options_of(settings, threads));
+Program forward_program(const AttentionCell& c, int threads, const Settings& settings, int ranks) {
+  RecordedAttention r(c, settings, false, 1, ranks);
+  Program program = compile(r.g, r.outputs, options_for(settings, threads, ranks));
   r.feed(program);
   return program;
 }
 
-Program backward_program(const AttentionCell& c, int threads, const Settings& settings, bool real) {
-  RecordedAttention r(c, settings);
+Program backward_program(const AttentionCell& c, int threads, const Settings& settings, bool real,
+                         int ranks) {
+  RecordedAttention r(c, settings, false, 1, ranks);
+  const CompileOptions options = options_for(settings, threads, ranks);
   const Tensor o_in_memory = r.out.o.permute(heads_inside);
   const Tensor o = r.g.input("o", o_in_memory.shape(), settings.dtype),
                z = r.g.input("z", o.shape(), settings.dtype),
                lse = r.g.input("lse", r.out.lse.shape(), r.out.lse.dtype());
-  const std::vector<Tensor> in{r.q, r.k, r.v}, out{o.permute(heads_inside), lse},
-      cotangents{z.permute(heads_inside), {}};
-  const Node& node = r.g.node_of(r.out.o.id());
-  const std::vector<bool> needed(3, true);
   Program program =
-      compile(r.g, node.op->vjp({in, out, cotangents, node.attrs, needed}), options_of(settings, threads));
+      compile(r.g, backward_of(r, o.permute(heads_inside), lse, z.permute(heads_inside)), options);
   r.feed(program);
   program.feed({z, normal_array(z.shape(), z.dtype(), 4)});
   if (!real) {
@@ -98,11 +119,21 @@ Program backward_program(const AttentionCell& c, int threads, const Settings& se
     program.feed({lse, normal_array(lse.shape(), lse.dtype(), 6)});
     return program;
   }
-  Program before = compile(r.g, {o_in_memory, r.out.lse}, options_of(settings, threads));
+  Program before = compile(r.g, {o_in_memory, r.out.lse}, options);
   r.feed(before);
   before.run();
   program.feed({o, before.fetch(o_in_memory)});
   program.feed({lse, before.fetch(r.out.lse)});
+  return program;
+}
+
+Program both_program(const AttentionCell& c, int threads, const Settings& settings, int ranks) {
+  RecordedAttention r(c, settings, false, 1, ranks);
+  const Tensor z = r.g.input("z", r.out.o.shape(), settings.dtype);
+  Program program =
+      compile(r.g, gradients(r.out.o, {r.q, r.k, r.v}, z), options_for(settings, threads, ranks));
+  r.feed(program);
+  program.feed({z, normal_array(z.shape(), z.dtype(), 4)});
   return program;
 }
 

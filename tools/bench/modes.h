@@ -17,7 +17,10 @@ void run_overhead(const Settings& settings, const Machine& machine, Report& repo
 void run_generate(const Settings& settings, const Machine& machine, Report& report);
 void run_serve(const Settings& settings, const Machine& machine, Report& report);
 void run_ranks(const Settings& settings, const Machine& machine, Report& report);
-void report_rank_steps(const Settings& settings, Report& report);  // of run_ranks
+// Of run_ranks.
+void report_rank_attention(const Settings& settings, Report& report);
+void report_rank_steps(const Settings& settings, Report& report);
+inline constexpr const char* all_alone = "all alone";  // what shares of ranks together are of
 void run_load(const Settings& settings, const Machine& machine, Report& report);
 void run_tokens(const Settings& settings, const Machine& machine, Report& report);
 

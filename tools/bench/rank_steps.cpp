@@ -1,32 +1,31 @@
 // bench ranks with the options of a model: a training step of ranks that have a batch each, where each rank
-// makes the whole update, and where they divide it, as a share of what all of them train alone at the same
-// time.
-#include <algorithm>
-
-#include "core/run/gather.h"
+// makes the whole update, and where they divide it, and of ranks that divide the sequences of one batch, as a
+// share of what all of them train alone at the same time.
+#include <tilegrad/ops/ring_attention.h>
 #include "tools/bench/modes.h"
+#include "tools/bench/rank_times.h"
 #include "tools/bench/step_times.h"
 
 namespace tg::bench {
 
 namespace {
 
-constexpr int warm_up = 3, runs = 7, steps = 10;  // the same on all ranks
+struct Way {
+  const char* name;
+  bool together, divides_update, divides_tokens;
+};
+constexpr Way ways[] = {{"step, each alone", false, false, false},
+                        {"step, whole update", true, false, false},
+                        {"step, divided update", true, true, false},
+                        {"step, divided sequences", true, true, true}};
 
-// Seconds of a step: the median of runs of steps that follow each other.
-double seconds_of_step(train::TrainingProgram& training, const TrainBatch& batch) {
-  const auto run = [&](int count) {
-    const double start = now();
-    Pending last;
-    for (int i = 0; i < count; ++i) last = training.start(batch.tokens, batch.targets, bench_learning_rate);
-    last.wait();
-    return (now() - start) / count;
-  };
-  run(warm_up);
-  std::vector<double> seconds;
-  for (int i = 0; i < runs; ++i) seconds.push_back(run(steps));
-  std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
-  return seconds[runs / 2];
+// What keeps ranks from dividing the sequences of a model; "": nothing.
+std::string mistake_in_dividing(const nn::ModelConfig& config, int ranks) {
+  if (ranks > most_ring_ranks) return "at most " + std::to_string(most_ring_ranks) + " ranks divide them";
+  if (ranks > 1 && config.context % (2 * ranks) != 0)
+    return "--context " + std::to_string(config.context) + " is no multiple of " + std::to_string(2 * ranks);
+  if (ranks > 1 && config.dropout > 0) return "there is no dropout of attention weights then";
+  return "";
 }
 
 }  // namespace
@@ -38,33 +37,33 @@ void report_rank_steps(const Settings& settings, Report& report) {
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
   double alone = 0;  // tokens/s of all ranks
-  struct Way {
-    const char* name;
-    bool together, divides;
-  };
-  for (const Way& way : {Way{"step, each alone", false, false}, Way{"step, whole update", true, false},
-                         Way{"step, divided update", true, true}}) {
-    const optim::AdamW optimizer(params.all(), {.ranks = way.divides ? ranks : nullptr});
+  for (const Way& way : ways) {
+    if (const std::string mistake = mistake_in_dividing(config, n); way.divides_tokens && !mistake.empty()) {
+      std::printf("no step with divided sequences: %s\n", mistake.c_str());
+      continue;
+    }
+    const optim::AdamW optimizer(params.all(), {.ranks = way.divides_update ? ranks : nullptr});
     train::ProgramOptions options{.batch = settings.train.batch,
                                   .threads = 1,
                                   .precision = nn::precision_named(settings.dtype_name()),
-                                  .accumulate = way.together ? n : 1,
+                                  .accumulate = way.together && !way.divides_tokens ? n : 1,
+                                  .context_parallel = way.divides_tokens,
                                   .recompute = settings.train.recompute,
                                   .memory_budget = settings.train.budget};
     if (way.together) options.ranks = ranks;
     train::TrainingProgram training(model, optimizer, options);
     const TrainBatch batch(options.batch * options.accumulate, config.context, config.vocabulary);
-    const double seconds = seconds_of_step(training, batch);
+    const RankRuns counts = settings.seconds == 0 ? RankRuns{1, 3, 1} : RankRuns{3, 7, 10};
+    const double seconds = seconds_of_step(
+        counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
     training.gather_weights();
-    double rate = 0;
-    for (double s : gather_one(*ranks, seconds))
-      rate += static_cast<double>(batch.tokens.size()) / s / (way.together ? n : 1);
+    const double rate = rate_of_all(*ranks, static_cast<double>(batch.tokens.size()), seconds, way.together);
     if (!way.together) alone = rate;
     Row row{way.name, std::to_string(options.batch) + "x" + std::to_string(config.context),
             settings.dtype_name(), std::to_string(n) + " ranks", 1};
     row.ms = seconds * 1e3;
     row.rate = rate, row.unit = "tokens/s";
-    row.share = rate / alone, row.of = "all alone";
+    row.share = rate / alone, row.of = all_alone;
     report.add(row);
   }
 }

@@ -1,6 +1,7 @@
 // bench ranks: what it takes to exchange data between the ranks that `launch` started, for each op on tensors
-// of several sizes and on the gradients of GPT-2 124M as one list. The rate is NCCL's "bus bandwidth": the
-// bytes that the fastest algorithm has to send from each rank, in the time that it took here.
+// of several sizes and on the gradients of GPT-2 124M as one list; then ring attention. The rate is NCCL's
+// "bus bandwidth": the bytes that the fastest algorithm has to send from each rank, in the time that it took
+// here.
 #include <algorithm>
 #include <numeric>
 
@@ -83,17 +84,17 @@ void measure(const Measured& m, const std::string& shape, const Sizes& sizes, co
 
 void run_ranks(const Settings& settings, const Machine&, Report& report) {
   if (settings.train.model) return report_rank_steps(settings, report);
+  const bool shapes_given = !settings.shapes.empty() || !settings.attention.cells.empty();
   for (const Measured& m : measured) {
     if (!report.selects(m.name)) continue;
-    if (!settings.shapes.empty()) {
-      for (const Sizes& shape : settings.shapes) measure(m, joined(shape), shape, settings, report);
-      continue;
-    }
+    for (const Sizes& shape : settings.shapes) measure(m, joined(shape), shape, settings, report);
+    if (shapes_given) continue;
     for (std::int64_t size :
          {std::int64_t{2048}, std::int64_t{1} << 19, std::int64_t{7087872}, std::int64_t{1} << 27})
       measure(m, std::to_string(size), {size}, settings, report);
     measure(m, "GPT-2 124M", gpt2_gradients(), settings, report);
   }
+  if (!shapes_given || !settings.attention.cells.empty()) report_rank_attention(settings, report);
 }
 
 }  // namespace tg::bench
