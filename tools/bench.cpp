@@ -8,6 +8,7 @@
 #include "tools/bench/attention_modes.h"
 #include "tools/bench/attention_options.h"
 #include "tools/bench/modes.h"
+#include "tools/bench/scaling.h"
 #include "tools/bench/serve_options.h"
 #include "tools/bench/train_options.h"
 #include "tools/run_as_rank.h"
@@ -98,6 +99,8 @@ int run(int argc, char** argv, const Join& join) {
       "launch -n 2 bench ranks --backend cuda --dtype bf16 --layers 12 --heads 12 --width 768 --context 1024 "
       "--vocabulary 50304 --batch 32",
       "a training step on two GPUs beside that of one");
+  args.example("bench ranks --rows on1.json --rows on2.json --rows on4.json --plot scaling.png",
+               "how far runs scale that launch -n 1, 2 and 4 bench ranks --json on1.json, … measured");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
@@ -107,7 +110,7 @@ int run(int argc, char** argv, const Join& join) {
     settings.copy_bytes = 1 << 20;
     if (!args.given("requests")) serve.settings.random.requests = 8;
   }
-  if (mode == "ranks") {
+  if (mode == "ranks" && train.settings.rows.empty()) {
     const std::shared_ptr<parallel::Group> group = join();
     settings.ranks = {group, &group->communicator()};
     backend_name = own_gpu(backend_name, settings.ranks->size());
@@ -128,6 +131,10 @@ int run(int argc, char** argv, const Join& join) {
     settings.shapes.push_back(parse_shape(mode == "serve" ? serve_shape(s) : s));
     if (settings.shapes.back().size() != m.sizes)
       return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
+  }
+  if (!settings.train.rows.empty()) {
+    draw_scaling(read_scaling(settings.train.rows)).save_png(settings.train.plot);
+    return 0;
   }
   const bool on_cpu = settings.device.kind == Device::cpu_kind;
   settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();

@@ -148,6 +148,7 @@ std::string Report::json() const {
                   ", \"cores\": " + std::to_string(machine_.cores) +
                   ", \"isa\": " + io::json_string(machine_.isa) +
                   ", \"threads\": " + std::to_string(settings_.threads) +
+                  (settings_.ranks ? ", \"ranks\": " + std::to_string(settings_.ranks->size()) : "") +
                   ", \"peak_f32_gflops\": " + io::json_number(machine_.peak_f32) +
                   ", \"peak_f64_gflops\": " + io::json_number(machine_.peak_f64) +
                   ", \"peak_bf16_gflops\": " + io::json_number(machine_.peak_bf16) +

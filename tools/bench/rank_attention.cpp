@@ -58,7 +58,7 @@ void measure(const AttentionCell& c, Pass pass, const Settings& settings, Report
     Row row{together ? ring_name(c) : c.name(), c.shape(), settings.dtype_name(), name_of(pass), 1};
     row.ms = seconds * 1e3;
     row.rate = rate * 1e-12, row.unit = "TFLOP/s";
-    row.share = rate / alone, row.of = all_alone;
+    if (together) row.share = rate / alone, row.of = all_alone;
     report.add(row);
   }
 }

@@ -63,7 +63,7 @@ void report_rank_steps(const Settings& settings, Report& report) {
             settings.dtype_name(), std::to_string(n) + " ranks", 1};
     row.ms = seconds * 1e3;
     row.rate = rate, row.unit = "tokens/s";
-    row.share = rate / alone, row.of = all_alone;
+    if (way.together) row.share = rate / alone, row.of = all_alone;
     report.add(row);
   }
 }

@@ -29,9 +29,15 @@ void TrainCommandLine::declare(Args& args) {
   args.option("peak", "TFLOPS",
               "train: the rate that utilisation is a share of, such as that of a data sheet", peak,
               {.min = 1e-3, .max = 1e9, .shown = "measured"});
-  args.option("plot", "FILE",
-              "train: also draw the step as a PNG, its kernels over time by family, and the memory in use",
-              settings.plot, {.shown = "no picture"});
+  args.option(
+      "plot", "FILE",
+      "train: also draw the step as a PNG, its kernels over time by family, and the memory in use; ranks: "
+      "draw how the runs of --rows scale, and measure nothing",
+      settings.plot, {.shown = "no picture"});
+  args.option(
+      "rows", "FILE",
+      "ranks: a file that --json wrote, of a run of some number of ranks; repeated, of all runs to draw",
+      settings.rows, {.shown = "none"});
 }
 
 std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
@@ -40,7 +46,17 @@ std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
     if (args.given(name) && first.empty()) first = name;
   if (mode != "train" && mode != "ranks")
     return first.empty() ? "" : "--" + first + " is an option of the modes train and ranks";
-  if (mode == "ranks" && args.given("plot")) return "--plot is an option of the mode train";
+  if (args.given("rows") && mode != "ranks") return "--rows is an option of the mode ranks";
+  if (mode == "ranks" && args.given("plot") != args.given("rows"))
+    return "the mode ranks draws what --rows FILE and --plot FILE name together";
+  if (args.given("rows")) {
+    std::vector<std::string> measuring = own_options(*this);
+    measuring.insert(measuring.end(), {"shape", "filter", "json"});
+    for (const std::string& name : measuring)
+      if (name != "plot" && args.given(name))
+        return "--" + name + " and --rows, which measures nothing, exclude each other";
+    return "";
+  }
   if (first.empty() && mode == "train" && args.given("compare")) first = "compare";
   if (first.empty()) return "";
   for (const char* name : {"shape", "filter"})
