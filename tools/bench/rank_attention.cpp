@@ -33,7 +33,8 @@ double flops_of(const AttentionCell& c, Pass pass) {
 // A causal sequence, the same with a quarter of the key heads, and with a window of a thirty-second.
 std::vector<AttentionCell> default_cells(int ranks, const Settings& settings) {
   const bool on_cpu = settings.device.kind == Device::cpu_kind, quick = settings.seconds == 0;
-  const std::int64_t whole = on_cpu ? (quick ? 256 : 1024) : (quick ? 16384 : 131072),
+  const std::int64_t large = size_of(settings.dtype) == 2 ? 131072 : 32768,
+                     whole = on_cpu ? (quick ? 256 : 1024) : (quick ? 16384 : large),
                      length = whole - whole % (2 * ranks), d = on_cpu ? 64 : 128;
   AttentionCell c{.H = 8, .Hk = 8, .L = length, .T = length, .d = d, .dv = d, .causal = true};
   AttentionCell grouped = c, window = c;
@@ -49,7 +50,7 @@ void measure(const AttentionCell& c, Pass pass, const Settings& settings, Report
   double alone = 0;
   for (const bool together : {false, true}) {
     Program program = program_of(c, pass, together ? n : 1, settings);
-    const double seconds = seconds_of_step(counts, [&] {
+    const double seconds = seconds_of_step(*settings.ranks, counts, [&] {
       program.run();
       return program.fetch_later({});
     });

@@ -10,14 +10,14 @@ namespace tg::bench {
 
 namespace {
 
-struct Way {
+struct StepWay {
   const char* name;
   bool together, divides_update, divides_tokens;
 };
-constexpr Way ways[] = {{"step, each alone", false, false, false},
-                        {"step, whole update", true, false, false},
-                        {"step, divided update", true, true, false},
-                        {"step, divided sequences", true, true, true}};
+constexpr StepWay step_ways[] = {{"step, each alone", false, false, false},
+                                 {"step, whole update", true, false, false},
+                                 {"step, divided update", true, true, false},
+                                 {"step, divided sequences", true, true, true}};
 
 // What keeps ranks from dividing the sequences of a model; "": nothing.
 std::string mistake_in_dividing(const nn::ModelConfig& config, int ranks) {
@@ -37,7 +37,7 @@ void report_rank_steps(const Settings& settings, Report& report) {
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
   double alone = 0;  // tokens/s of all ranks
-  for (const Way& way : ways) {
+  for (const StepWay& way : step_ways) {
     if (const std::string mistake = mistake_in_dividing(config, n); way.divides_tokens && !mistake.empty()) {
       std::printf("no step with divided sequences: %s\n", mistake.c_str());
       continue;
@@ -55,7 +55,7 @@ void report_rank_steps(const Settings& settings, Report& report) {
     const TrainBatch batch(options.batch * options.accumulate, config.context, config.vocabulary);
     const RankRuns counts = settings.seconds == 0 ? RankRuns{1, 3, 1} : RankRuns{3, 7, 10};
     const double seconds = seconds_of_step(
-        counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
+        *ranks, counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
     training.gather_weights();
     const double rate = rate_of_all(*ranks, static_cast<double>(batch.tokens.size()), seconds, way.together);
     if (!way.together) alone = rate;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "core/run/gather.h"
@@ -15,10 +14,10 @@ struct RankRuns {
   int warm_up, runs, steps;
 };
 
-// Seconds of a step: the median of runs of steps that follow each other. start() begins one and returns the
-// Pending of it.
+// Seconds of a step: the median of runs of steps that follow each other, once all ranks are there. start()
+// begins a step and returns the Pending of it.
 template <class F>
-double seconds_of_step(const RankRuns& counts, F&& start) {
+double seconds_of_step(Communicator& ranks, const RankRuns& counts, F&& start) {
   const auto run = [&](int count) {
     const double from = now();
     Pending last;
@@ -27,6 +26,7 @@ double seconds_of_step(const RankRuns& counts, F&& start) {
     return (now() - from) / count;
   };
   run(counts.warm_up);
+  gather_one(ranks, std::byte{});
   std::vector<double> seconds;
   for (int i = 0; i < counts.runs; ++i) seconds.push_back(run(counts.steps));
   std::nth_element(seconds.begin(), seconds.begin() + counts.runs / 2, seconds.end());
