@@ -106,7 +106,7 @@ def ring_table():
     and N of their gradients' sums in f32."""
     heads, length, width = 8, 131072, 128
     flops = 2 * heads * length * (length + 1) / 2 * 2 * width
-    row(["ranks", "key heads", "forward, MB", "ms", "hops, ms", "share", "backward, MB", "ms", "hops, ms", "share"])
+    row(["ranks", "key heads", "forward, MB", "attention, ms", "hops, ms", "share", "backward, MB", "attention, ms", "hops, ms", "share"])
     print("|" + "---|" * 10)
     for key_heads in (8, 2):
         for ranks in (2, 4, 8):
