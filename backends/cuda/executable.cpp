@@ -24,6 +24,20 @@
 
 namespace tg::cuda {
 
+namespace {
+
+// As kernels expect their workspace.
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+// Sums of gradients of which a rank keeps its piece: nothing reads them before the update.
+bool is_on_lane(const Step& step) {
+  return step.op == &scatter_sum_op;
+}
+
+}  // namespace
+
 CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
                                cudaStream_t stream, Staging& staging)
     : gpu_(gpu), stream_(stream), staging_(staging), written_(steps), stepwise_(stepwise()) {
@@ -183,7 +197,8 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
     if (!t.kernel) throw DeviceError("no CUDA kernel for op '" + steps_[at].op->name + "'");
     t.plan = std::move(plan);
     t.call.plan = t.plan.get();
-    if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
+    std::size_t& bytes = is_on_lane(steps_[at]) ? lane_bytes_ : workspace_bytes_;
+    if (t.kernel->workspace) bytes = std::max(bytes, aligned(t.kernel->workspace(t.call)));
   } catch (const DeviceError& e) {
     throw refusal(steps_[at], e.what());
   }
@@ -196,8 +211,8 @@ CudaExecutable::~CudaExecutable() {
   for (cudaEvent_t e : events_) cudaEventDestroy(e);
 }
 
-void CudaExecutable::enqueue(std::size_t step) {
-  const Stream stream{stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}};
+void CudaExecutable::enqueue(std::size_t step, cudaStream_t on, std::byte* workspace) {
+  const Stream stream{on, gpu_, workspace, {fault(), static_cast<int>(step)}};
   for (const AddUp& a : sums_left_)
     if (a.before == step) add_up(stream, a.sums);
   if (step == tasks_.size()) return;
@@ -222,20 +237,37 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   graph_ = record({});
 }
 
-// events: none, or one more than there are steps, recorded before the first step and after each.
+// Exchanges between ranks run in one order on all of them: one that is not on the lane waits for those that
+// are.
+void CudaExecutable::enqueue_group(std::size_t first, std::size_t end, Lane& lane) {
+  const Step& step = steps_[first];
+  if (is_on_lane(step))
+    return lane.run(step, [&](cudaStream_t s) { enqueue(first, s, memory_.workspace + workspace_bytes_); });
+  if (rank_attrs_of(*step.op, step.attrs)) lane.wait();
+  lane.wait_before(steps_.subspan(first, end - first));
+  for (; first < end; ++first) enqueue(first);
+}
+
+// events: none, or one more than there are steps, recorded before the first step and after each: then one
+// step runs after the other.
 cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
   const auto stamp = [&](std::size_t i) {
     if (!events.empty())
       check(cudaEventRecordWithFlags(events[i], stream_, cudaEventRecordExternal), "timing");
   };
+  Lane lane(stream_);
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a program");
   cudaGraph_t graph = nullptr;
   try {
     stamp(0);
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      enqueue(i);
-      if (i + 1 == tasks_.size()) enqueue(i + 1);
-      stamp(i + 1);
+    std::size_t first = 0;
+    for (const std::size_t end : ends_) {
+      if (events.empty()) enqueue_group(first, end, lane);
+      for (; first < end; ++first) {
+        if (!events.empty()) enqueue(first);
+        if (first + 1 == tasks_.size()) lane.wait(), enqueue(first + 1);
+        stamp(first + 1);
+      }
     }
   } catch (...) {
     if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backends/cuda/host_kernel.h"
+#include "backends/cuda/lane.h"
 #include "backends/cuda/staging.h"
 #include "backends/cuda/sums_left.h"
 #include "backends/cuda/transfer.h"
@@ -33,7 +34,7 @@ class CudaExecutable final : public Executable {
                  cudaStream_t stream, Staging& staging);
   ~CudaExecutable() override;
 
-  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::size_t workspace_bytes() const override { return workspace_bytes_ + lane_bytes_; }
   void bind(std::span<const Step> steps, const ProgramMemory& memory) override;  // records the graph
   void feed(std::byte* input, const std::byte* host, std::size_t bytes) override;
   // Starts a run and returns; the next transfer or read throws its errors.
@@ -75,7 +76,10 @@ class CudaExecutable final : public Executable {
   Task task_of(std::size_t step, const PrepareOptions& options) const;
   // Finds where what kernels leave undone has to be done (sums_left.h), when all tasks are there.
   void plan_sums_left();
-  void enqueue(std::size_t step);
+  void enqueue(std::size_t step, cudaStream_t stream, std::byte* workspace);
+  void enqueue(std::size_t step) { enqueue(step, stream_, memory_.workspace); }
+  // Records the steps of a group, or on the lane one that exchanges data.
+  void enqueue_group(std::size_t first, std::size_t end, Lane& lane);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
   Fault* fault() const { return reinterpret_cast<Fault*>(memory_.results); }
@@ -89,8 +93,8 @@ class CudaExecutable final : public Executable {
     std::size_t before;  // this step
     std::vector<SumLeft> sums;
   };
-  std::vector<AddUp> sums_left_;  // in the order of steps
-  std::size_t workspace_bytes_ = 0;
+  std::vector<AddUp> sums_left_;                      // in the order of steps
+  std::size_t workspace_bytes_ = 0, lane_bytes_ = 0;  // of kernels on the stream, and behind it on the lane
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   const WrittenMemory written_;

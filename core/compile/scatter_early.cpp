@@ -3,10 +3,19 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include <tilegrad/ops/ops.h>
 #include "core/compile/neighbours.h"
 #include "core/graph/rank_attrs.h"
 
 namespace tg {
+
+namespace {
+
+bool is_attention(const LoweredStep& s) {
+  return s.op == &flash_attn_backward_op;
+}
+
+}  // namespace
 
 void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps) {
   std::unordered_map<ValueId, std::size_t> maker;  // of each root, the step
@@ -17,6 +26,12 @@ void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps) {
     for (ValueId v : steps[s].in)
       if (const auto made = maker.find(graph.values()[v].root); made != maker.end())
         to = std::max(to, made->second + 1);
+    const auto attention = std::find_if(steps.begin() + static_cast<std::ptrdiff_t>(to),
+                                        steps.begin() + static_cast<std::ptrdiff_t>(s), is_attention);
+    if (attention != steps.begin() + static_cast<std::ptrdiff_t>(s)) {
+      to = static_cast<std::size_t>(attention - steps.begin());
+      steps[s].with_next = true;  // so that nothing takes the place of what it reads
+    }
     while (to > 0 && to < s && belong_together(graph, steps[to - 1], steps[to])) ++to;
     const auto begin = steps.begin();
     std::rotate(begin + static_cast<std::ptrdiff_t>(to), begin + static_cast<std::ptrdiff_t>(s),

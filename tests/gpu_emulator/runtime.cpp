@@ -26,9 +26,11 @@ struct CUgraphExec_st {
   std::vector<Work> work;
 };
 struct CUstream_st {
-  std::unique_ptr<CUgraph_st> recorded;  // while it records
+  std::shared_ptr<CUgraph_st> recorded;  // while it records
 };
-struct CUevent_st {};
+struct CUevent_st {
+  std::shared_ptr<CUgraph_st> recorded;  // of its stream
+};
 
 namespace {
 
@@ -251,7 +253,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
 cudaError_t cudaStreamQuery(cudaStream_t) {
   return cudaDeviceSynchronize();
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+// A stream that waits for one that is recorded is recorded with it, in the order of the calls.
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  if (s && e->recorded && !s->recorded) s->recorded = e->recorded;
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
@@ -269,7 +273,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   delete e;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t s) {
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  e->recorded = s ? s->recorded : nullptr;
   return enqueue(s, [] {});
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
@@ -288,12 +293,14 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
-  s->recorded = std::make_unique<CUgraph_st>();
+  s->recorded = std::make_shared<CUgraph_st>();
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
-  *graph = s->recorded.release();
-  return *graph ? cudaSuccess : note(cudaErrorStreamCaptureInvalidated);
+  if (!s->recorded) return note(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st(*s->recorded);
+  s->recorded = nullptr;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
   *status = s && s->recorded ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;

@@ -27,7 +27,7 @@ for n in 1 2; do
     has a$n "^flash_attn causal .* $pass .* TFLOP/s *$"
   done
   has a$n "^scatter_sum .* $n ranks "
-  for way in "whole update" "divided update" "divided sequences"; do has m$n "^step, $way .* $n ranks .* of all alone"; done
+  for way in "whole update" "divided update" "early sums" "divided sequences"; do has m$n "^step, $way .* $n ranks .* of all alone"; done
   grep -q "\"ranks\": $n," "$dir/a$n.json" || fail "a$n.json does not say $n ranks"
 done
 # On one rank a rate times its milliseconds is the FLOPs: 2·B·H·pairs·(d + dv), 2.5 times as many in a backward pass.

@@ -12,11 +12,12 @@ namespace {
 
 struct StepWay {
   const char* name;
-  bool together, divides_update, divides_tokens;
+  bool together, divides_update, divides_tokens, sums_early = false;
 };
 constexpr StepWay step_ways[] = {{"step, each alone", false, false, false},
                                  {"step, whole update", true, false, false},
                                  {"step, divided update", true, true, false},
+                                 {"step, early sums", true, true, false, true},
                                  {"step, divided sequences", true, true, true}};
 
 // What keeps ranks from dividing the sequences of a model; "": nothing.
@@ -48,12 +49,13 @@ void report_rank_steps(const Settings& settings, Report& report) {
                                   .precision = nn::precision_named(settings.dtype_name()),
                                   .accumulate = way.together && !way.divides_tokens ? n : 1,
                                   .context_parallel = way.divides_tokens,
+                                  .scatter_early = way.sums_early,
                                   .recompute = settings.train.recompute,
                                   .memory_budget = settings.train.budget};
     if (way.together) options.ranks = ranks;
     train::TrainingProgram training(model, optimizer, options);
     const TrainBatch batch(options.batch * options.accumulate, config.context, config.vocabulary);
-    const RankRuns counts = settings.seconds == 0 ? RankRuns{1, 3, 1} : RankRuns{3, 7, 10};
+    const RankRuns counts = settings.seconds == 0 ? RankRuns{1, 3, 1} : RankRuns{3, 7, 25};
     const double seconds = seconds_of_step(
         *ranks, counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
     training.gather_weights();
