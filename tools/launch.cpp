@@ -23,7 +23,7 @@ using namespace tg;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::int64_t ranks = 0, restarts = 0, grace = 10;
+  std::int64_t ranks = 0, restarts = 0, grace = 8;
   std::vector<char*> command;  // the program and its arguments, ended by a null
 };
 
