@@ -261,6 +261,38 @@ TEST(Program, AnUpdateWritesStraightIntoTheParameter) {
   EXPECT_EQ(w.read().at(999), 1);
 }
 
+// A part is a parameter of its own in the same memory.
+TEST(Program, PartsOfAParameterAreReadAndAssigned) {
+  Parameter whole("w", Array::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}));
+  const Parameter part = whole.part(1, 3);
+  EXPECT_EQ(part.shape(), Shape{3});
+  Graph g;
+  compile(g, {}, {.assign = {{part, g.param(part) * 10}}}).run();
+  EXPECT_EQ(whole.read().values<float>()[0], 1);
+  EXPECT_EQ(whole.read().values<float>()[1], 20);
+  EXPECT_EQ(whole.read().values<float>()[3], 40);
+  EXPECT_EQ(whole.read().values<float>()[4], 5);
+  EXPECT_EQ(whole.last_change(), part.last_change());
+  EXPECT_THROW(whole.part(4, 3), ShapeError);
+  EXPECT_THROW(whole.part(-1, 2), ShapeError);
+}
+
+TEST(Program, APartIsNotAssignedBesideTheWhole) {
+  const Parameter whole("w", Array({8}, f32)), front = whole.part(0, 4), back = whole.part(4, 4),
+                                               middle = whole.part(3, 2);
+  const auto compiled = [](const Parameter& read, const Parameter& assigned) {
+    Graph g;
+    const Tensor y = sum(g.param(read));
+    return compile(g, {y}, {.assign = {{assigned, full(g, assigned.shape(), 1)}}});
+  };
+  compiled(front, back);
+  for (const auto& [read, assigned] :
+       {std::pair(whole, front), {back, whole}, {middle, front}, {middle, back}})
+    EXPECT_THROW(compiled(read, assigned), Error);
+  Graph g;  // to read both is no mistake
+  compile(g, {sum(g.param(whole)) + sum(g.param(front))}, {});
+}
+
 TEST(Program, AssignmentsOfTheWrongShapeOrTypeAreRefusedByName) {
   Parameter w("layer.weight", Array(Shape{3}, f32));
   Graph g;
