@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/compile/reduced_chains.h"
+#include "core/graph/rank_attrs.h"
 
 namespace tg {
 
@@ -62,6 +63,19 @@ std::string kernel_of(const Program& program, std::size_t step) {
   return chain_of(*program.steps()[step].op, program.steps()[step].attrs) ? "" : ": " + program.choice(step);
 }
 
+// What ranks exchange, and how much of that a run waits for: what it takes beyond all other steps. "" for
+// none.
+std::string exchanges_text(const Program& program, const Profile& profile) {
+  double exchanges = 0, others = 0;
+  for (std::size_t i = 0; i < profile.steps.size(); ++i) {
+    const Step& s = program.steps()[i];
+    (rank_attrs_of(*s.op, s.attrs) ? exchanges : others) += profile.steps[i].seconds;
+  }
+  if (exchanges == 0) return "";
+  return "exchanges between ranks " + short_time(exchanges) + " one by one, of which " +
+         short_time(std::clamp(profile.run - others, 0.0, exchanges)) + " are exposed\n";
+}
+
 }  // namespace
 
 Profile profile(Program& program, const Ceilings& ceilings, int runs, const std::function<Pending()>& start) {
@@ -114,7 +128,7 @@ std::string profile_text(const Program& program, const Profile& profile, std::si
   for (const StepTime& t : profile.steps) all += t.seconds;
   std::string s = "a run takes " + short_time(profile.run) + ", the call that starts it " +
                   short_time(profile.host) + "; its " + std::to_string(profile.steps.size()) +
-                  " steps one by one " + short_time(all) + "\n";
+                  " steps one by one " + short_time(all) + "\n" + exchanges_text(program, profile);
   s += "ceilings: copy " + with_unit(profile.ceilings.copy) + "B/s";
   for (const auto& [dtype, rate] : profile.ceilings.product)
     s += ", matmul " + std::string(name_of(dtype)) + " " + with_unit(rate) + "FLOP/s";

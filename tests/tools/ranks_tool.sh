@@ -85,6 +85,8 @@ refused() {  # refused CODE WORDS COMMAND…: ends with that code and a line wit
 refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "$train" $options --out "$dir/three"
 refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
 refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
+"$launch" -n 4 "$train" $options --profile 2 --out "$dir/profile" >"$dir/profile.txt" || fail "--profile ended with $?"
+grep -qE '^exchanges between ranks [0-9.]+ .* of which [0-9.]+ .* are exposed$' "$dir/profile.txt" || fail "no exchanges in the profile"
 refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"
 
 # Sequences that are divided among ranks: the losses of one rank, to rounding.
