@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 constexpr Milliseconds look_each{100};
 // A detector that has not looked for so long was stopped itself, with all others perhaps.
 constexpr Milliseconds longest_absence{2'000};
-// So long after a rank has ended, one that waits does not wait for what the other did before.
+// So long after a rank has ended, one that waits does not wait for what the other did before, and what it
+// said of itself has come.
 constexpr Milliseconds after_its_end{1'000};
 
 }  // namespace
@@ -64,7 +65,8 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
   for (const Rank& r : ranks_) {
     const int rank = static_cast<int>(&r - ranks_.data());
-    if (r.seen.has_ended && !waiting->seen.is_on_gpu && waited >= after_its_end)
+    if (r.seen.has_ended && !waiting->seen.is_on_gpu && waited >= after_its_end &&
+        now - r.moved >= after_its_end)
       return LostRank{rank, "has ended " + of_whom};
   }
   if (step_timeout_ == Milliseconds(0)) return std::nullopt;
@@ -90,10 +92,11 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   return std::nullopt;
 }
 
-Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
-                   const JoinOptions& options)
+Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections,
+                   std::unique_ptr<Notes> notes, int rank, const JoinOptions& options)
     : memory_(std::move(memory)),
       connections_(std::move(connections)),
+      notes_(std::move(notes)),
       rank_(rank),
       end_after_(options.end_after),
       on_lost_(options.on_lost),
@@ -126,20 +129,30 @@ void Watchdog::run() {
   for (;;) {
     listen();
     pollfd stopped{stopped_.fd, POLLIN, 0};
-    if (poll(&stopped, 1, 0) > 0) return;
+    if (poll(&stopped, 1, 0) > 0) break;
     look_for_hangs();
+    if (notes_) notes_->say();
     look_for_lost_ranks();
   }
+  if (notes_) notes_->say_goodbye();
 }
 
 void Watchdog::listen() {
   std::vector<pollfd> waited{{stopped_.fd, POLLIN, 0}};
   for (const Connection& c : connections_) waited.push_back({c.socket.fd, POLLIN, 0});
-  if (poll(waited.data(), waited.size(), static_cast<int>(look_each.count())) <= 0) return;
+  if (notes_) notes_->add_to(waited);
+  const int speaking = poll(waited.data(), waited.size(), static_cast<int>(look_each.count()));
+  if (notes_)
+    notes_->hear();
+  else if (speaking > 0)
+    look_at_connections(std::span(waited).subspan(1));
+}
+
+void Watchdog::look_at_connections(std::span<const pollfd> waited) {
   std::vector<Connection> rest;
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     Connection& c = connections_[i];
-    if (waited[1 + i].revents == 0) {
+    if (waited[i].revents == 0) {
       rest.push_back(std::move(c));
     } else if (memory_->state(c.rank).has_ended.load(std::memory_order_acquire) == 0) {
       memory_->mark_lost(c.rank, "is gone: its process ended without a word, or was killed", rank_);

@@ -11,16 +11,11 @@
 #include <vector>
 
 #include <tilegrad/parallel/group.h>
+#include "parallel/network.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
 
 namespace tg::parallel {
-
-// A rank that others wait for in vain, and a line about it for mark_lost().
-struct LostRank {
-  int rank;
-  std::string why;
-};
 
 // Finds ranks that hang, from what all say of themselves. Time is an argument, and counts by the moments at
 // which it sees a change.
@@ -55,18 +50,21 @@ class HangDetector {
 
 class Watchdog {
  public:
-  Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
-           const JoinOptions& options);
+  // `notes`: of ranks on several hosts, instead of connections that only end.
+  Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections,
+           std::unique_ptr<Notes> notes, int rank, const JoinOptions& options);
   ~Watchdog();
 
  private:
   void run();
-  void listen();  // waits for 100 ms, or until a connection ends
+  void listen();  // waits for 100 ms, or until a connection ends or brings something
+  void look_at_connections(std::span<const pollfd> waited);
   void look_for_hangs();
   void look_for_lost_ranks();
 
   const std::shared_ptr<SharedMemory> memory_;
   std::vector<Connection> connections_;
+  const std::unique_ptr<Notes> notes_;
   const int rank_;
   const std::chrono::milliseconds end_after_;
   const std::function<void(const RankLost&)> on_lost_;

@@ -6,6 +6,7 @@
 #include "core/run/one_rank.h"
 #include "parallel/control.h"
 #include "parallel/message.h"
+#include "parallel/network.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
 
@@ -20,6 +21,16 @@ struct Group::Parts {
 
   RankState* state() const { return memory ? &memory->state(rank) : nullptr; }
 };
+
+namespace {
+
+// How often ranks of several hosts say that they live: each second, or what a short timeout needs.
+std::chrono::milliseconds beat_of(const JoinOptions& options) {
+  const std::chrono::milliseconds second(1'000);
+  return options.step_timeout.count() == 0 ? second : std::min(options.step_timeout / 8, second);
+}
+
+}  // namespace
 
 int exit_code_of(const std::exception& e) {
   if (dynamic_cast<const RankLost*>(&e)) return exit_rank_lost;
@@ -82,15 +93,23 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
     parts->communicator = std::make_unique<OneRank>();
   } else {
     Meeting meeting = meet(world, options, own_build());
-    parts->communicator = std::make_unique<HostCommunicator>(meeting.memory, world.rank);
+    std::unique_ptr<Notes> notes;
+    if (world.has_several_hosts()) {
+      parts->communicator =
+          std::make_unique<NetworkCommunicator>(meeting.memory, std::move(meeting.data), world.rank);
+      notes = std::make_unique<Notes>(meeting.memory, std::exchange(meeting.connections, {}), world.rank,
+                                      beat_of(options));
+    } else {
+      parts->communicator = std::make_unique<HostCommunicator>(meeting.memory, world.rank);
+    }
     parts->memory = meeting.memory, parts->rank = world.rank;
     JoinOptions watched = options;
     watched.on_lost = [ranks = parts->communicator.get(), f = options.on_lost](const RankLost& e) {
       ranks->tell_lost();
       if (f) f(e);
     };
-    parts->watchdog =
-        std::make_unique<Watchdog>(meeting.memory, std::move(meeting.connections), world.rank, watched);
+    parts->watchdog = std::make_unique<Watchdog>(meeting.memory, std::move(meeting.connections),
+                                                 std::move(notes), world.rank, watched);
   }
   return std::shared_ptr<Group>(new Group(std::move(parts)));
 }

@@ -1,5 +1,6 @@
-// How the ranks of one host meet: at an abstract Unix socket, named by the user and the job, where rank 0
-// listens. When all have come each gets the shared memory.
+// How ranks meet. Those of one host: at an abstract Unix socket, named by the user and the job, where rank 0
+// listens; when all have come each gets the shared memory. Those of several hosts: at an address where rank 0
+// listens; who comes must know the token.
 #pragma once
 
 #include <memory>
@@ -12,15 +13,16 @@
 
 namespace tg::parallel {
 
-// To another rank's process. Nothing is sent: it tells when that process ends, however it does.
+// To another rank's process. On one host nothing is sent: it tells when that process ends, however it does.
 struct Connection {
   int rank;
   FileDescriptor socket;
 };
 
 struct Meeting {
-  std::shared_ptr<SharedMemory> memory;
-  std::vector<Connection> connections;  // rank 0's: to all others; the others': to rank 0
+  std::shared_ptr<SharedMemory> memory;  // on several hosts each process has its own
+  std::vector<Connection> connections;   // rank 0's: to all others; the others': to rank 0
+  std::vector<Connection> data;          // the same once more, for share(), on several hosts
 };
 
 // Of world.size > 1 ranks. `build` is the same for the same program. Throws as join().

@@ -202,13 +202,17 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
   wake_all(header.generation);
 }
 
-void SharedMemory::check_lost() const {
+std::optional<LostRank> SharedMemory::lost() const {
   const std::uint32_t lost = reinterpret_cast<const Header*>(memory_)->lost.load(std::memory_order_acquire);
-  if (lost == 0) return;
+  if (lost == 0) return std::nullopt;
   const int by = std::min(static_cast<int>(lost >> 16), ranks_);
   const char* why = slot(by).why;
-  throw RankLost("[ranks] rank " + std::to_string((lost & 0xffff) - 1) + " " +
-                 std::string(why, strnlen(why, longest_why)));
+  return LostRank{static_cast<int>(lost & 0xffff) - 1, std::string(why, strnlen(why, longest_why))};
+}
+
+void SharedMemory::check_lost() const {
+  if (const std::optional<LostRank> l = lost())
+    throw RankLost("[ranks] rank " + std::to_string(l->rank) + " " + l->why);
 }
 
 void SharedMemory::wait_for_all(unsigned generation) {
@@ -244,10 +248,9 @@ HostCommunicator::HostCommunicator(std::shared_ptr<SharedMemory> memory, int ran
     for (int r = 0; r < size(); ++r) shown_[half].push_back(memory_->window(half, r));
 }
 
-void HostCommunicator::note_wait(bool begins) {
-  RankState& state = memory_->state(rank());
-  if (!begins) state.moves.fetch_add(1, std::memory_order_relaxed);
-  state.is_waiting.store(begins ? 2 : 0, std::memory_order_relaxed);
+void RankState::note_wait(bool begins) {
+  if (!begins) moves.fetch_add(1, std::memory_order_relaxed);
+  is_waiting.store(begins ? 2 : 0, std::memory_order_relaxed);
 }
 
 // Calls of share() use the two halves of the windows by turns, and so one barrier is enough. A rank writes

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +24,15 @@ struct alignas(64) RankState {
   std::atomic<std::uint32_t> pauses;      // that hold
   std::atomic<std::uint32_t> beats;       // of its watchdog: its process runs
   std::atomic<std::uint32_t> has_ended;   // by itself, without an error
+
+  // As Communicator::note_wait.
+  void note_wait(bool begins);
+};
+
+// A rank that others wait for in vain, and a line about it.
+struct LostRank {
+  int rank;
+  std::string why;
 };
 
 // Memory of a host's ranks, without a name: ranks have it from the process that forked them, or open the
@@ -42,6 +53,7 @@ class SharedMemory {
   // Ends every share() that waits or will be called, on all ranks, with a RankLost of one line,
   // "[ranks] rank R WHY". The first call counts. A caller that is no rank itself gives by = ranks().
   void mark_lost(int rank, std::string_view why, int by);
+  std::optional<LostRank> lost() const;
   // Throws the RankLost if a rank is lost.
   void check_lost() const;
   RankState& state(int rank) const;
@@ -67,7 +79,7 @@ class HostCommunicator : public Communicator {
 
   void share(std::span<const std::byte> own, const Reader& read) override;
   void check_lost() const override { memory_->check_lost(); }
-  void note_wait(bool begins) override;
+  void note_wait(bool begins) override { memory_->state(rank()).note_wait(begins); }
   // As SharedMemory's, by this rank. From any thread.
   void mark_lost(int rank, std::string_view why) { memory_->mark_lost(rank, why, this->rank()); }
 

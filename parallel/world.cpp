@@ -9,6 +9,7 @@
 
 #include "parallel/message.h"
 #include "parallel/shared_memory.h"
+#include "parallel/token.h"
 
 namespace tg::parallel {
 
@@ -98,17 +99,39 @@ class Variables {
   const Launcher& of_;
 };
 
-// What the launcher calls this start; else its process, the ranks' parent.
-std::string job_of(const Environment& get, const std::string& launcher, long parent) {
+// What the launcher calls this start; else its process, the ranks' parent. Hosts have parents of their own,
+// and torchruns that count their own restarts: there it is what all hosts know.
+std::string job_of(const Environment& get, const std::string& launcher, long parent, bool has_several_hosts) {
   const auto value = [&](const char* name) { return get(name).value_or(""); };
   std::string job;
   if (launcher == "torchrun" && get("TORCHELASTIC_RUN_ID"))
-    job =
-        value("TORCHELASTIC_RUN_ID") + "." + value("TORCHELASTIC_RESTART_COUNT") + "." + value("MASTER_PORT");
+    job = value("TORCHELASTIC_RUN_ID") +
+          (has_several_hosts ? "" : "." + value("TORCHELASTIC_RESTART_COUNT") + "." + value("MASTER_PORT"));
   if (launcher == "Open MPI")
     job = get("PMIX_NAMESPACE") ? value("PMIX_NAMESPACE") : value("OMPI_MCA_ess_base_jobid");
   if (launcher == "srun") job = value("SLURM_JOB_ID") + "." + value("SLURM_STEP_ID");
-  return launcher + " " + (job.empty() ? "parent " + std::to_string(parent) : job);
+  if (job.empty()) job = has_several_hosts ? "on several hosts" : "parent " + std::to_string(parent);
+  return launcher + " " + job;
+}
+
+// Of a world on several hosts: where its ranks meet, and by which token.
+void find_meeting_place(const Environment& get, const std::string& several, World& w) {
+  const std::optional<std::string> address = get("MASTER_ADDR"), port = get("TG_PORT"),
+                                   master_port = get("MASTER_PORT");
+  if (!address || address->empty())
+    refuse_world(several +
+                 " but MASTER_ADDR is not set: expected the address of rank 0's host (torchrun sets it)");
+  w.address = *address;
+  if (port) {
+    w.port = Variables::number_in(*port, "TG_PORT", 1, 65535);
+  } else if (master_port) {
+    w.port = 1 + Variables::number_in(*master_port, "MASTER_PORT", 1, 65534);
+  } else {
+    refuse_world(several +
+                 " but neither TG_PORT nor MASTER_PORT is set: expected the port where rank 0 "
+                 "listens, the same on all hosts");
+  }
+  w.token = token_of(get, several);
 }
 
 }  // namespace
@@ -125,19 +148,20 @@ World world_of(const Environment& get, long parent) {
                        : variables.number(launcher.local_size, 1, w.size, variables.size_is(w.size));
     w.local_rank = variables.number(launcher.local_rank, 0, w.local_size - 1,
                                     " but " + launcher.local_size + " is " + std::to_string(w.local_size));
-    if (w.local_size < w.size)
-      refuse_world(launcher.size + " is " + std::to_string(w.size) + " but " + launcher.local_size + " is " +
-                   std::to_string(w.local_size) +
-                   ": ranks on several hosts are not supported yet, expected all on one host");
-    if (w.local_rank != w.rank)
+    if (!w.has_several_hosts() && w.local_rank != w.rank)
       refuse_world(launcher.local_rank + " is " + std::to_string(w.local_rank) + " but " + launcher.rank +
                    " is " + std::to_string(w.rank) +
                    ": expected the same number, for all ranks are on one host");
+    if (w.has_several_hosts())
+      find_meeting_place(get,
+                         launcher.size + " is " + std::to_string(w.size) + " and " + launcher.local_size +
+                             " " + std::to_string(w.local_size) + ", so there are several hosts,",
+                         w);
     if (const std::optional<std::string> job = get("TG_JOB"); job && !job->empty()) {
       w.job = *job;
       if (launcher.name == "torchrun" && !get("TORCHELASTIC_RUN_ID")) w.launcher = "launch";
     } else {
-      w.job = job_of(get, launcher.name, parent);
+      w.job = job_of(get, launcher.name, parent, w.has_several_hosts());
     }
     return w;
   }

@@ -20,6 +20,13 @@ struct World {
   int local_rank = 0, local_size = 1;  // among those of this host; for the choice of its GPU
   std::string launcher;                // "launch", "torchrun", "Open MPI", "srun", "MPICH"; "": nobody did
   std::string job;                     // what the ranks of this start have in common, and no others
+
+  // Of ranks on several hosts: where rank 0 listens, a name or an IP address, and the secret by which the
+  // ranks know each other.
+  std::string address = {};
+  int port = 0;
+  std::string token = {};
+  bool has_several_hosts() const { return local_size < size; }
 };
 
 // The launcher is the first of these of whose variables one is set; then all must be:
@@ -29,8 +36,10 @@ struct World {
 //   SLURM_LOCALID and
 //                           SLURM_STEP_TASKS_PER_NODE (the others are also set in a batch script)
 //   MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
-// Without any, the world is one rank. TG_JOB is the job where it is set. Throws WorldError; also if the ranks
-// are on several hosts, which is not supported yet.
+// Without any, the world is one rank. TG_JOB is the job where it is set. Fewer ranks on this host than in all
+// are several hosts: then the address is MASTER_ADDR, the port TG_PORT or else MASTER_PORT + 1 (torchrun
+// itself may listen on MASTER_PORT), and the token TG_TOKEN or what the file TG_TOKEN_FILE holds, which only
+// its user may read. Throws WorldError.
 World world();
 
 // The same of any environment: `get` returns a variable's value; `parent` is the process's parent, the job of

@@ -1,0 +1,291 @@
+#include "parallel/network.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <sys/socket.h>
+
+#include "parallel/message.h"
+
+namespace tg::parallel {
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds look_each{50};
+// The end of a connection says less than what comes on the other one, which has this long.
+constexpr Milliseconds patience_with_news{5'000};
+// A rank says no more often how it does; the watchdog looks as often.
+constexpr Milliseconds least_beat{100};
+
+const char* const without_a_word = "is gone: its process ended without a word, or was killed";
+
+template <class T>
+std::span<std::byte> bytes_of(T& x) {
+  return std::as_writable_bytes(std::span(&x, 1));
+}
+
+}  // namespace
+
+// Stands before what rank 0 sends: of all bytes of the ranks, or who shows another number than rank 0.
+struct NetworkCommunicator::Head {
+  std::uint64_t bytes = 0, other_bytes = 0;
+  std::int64_t other = -1;
+};
+
+NetworkCommunicator::NetworkCommunicator(std::shared_ptr<SharedMemory> memory,
+                                         std::vector<Connection> connections, int rank)
+    : Communicator(rank, memory->ranks()), memory_(std::move(memory)), connections_(std::move(connections)) {}
+
+void NetworkCommunicator::share(std::span<const std::byte> own, const Reader& read) {
+  if (own.size() > most_shared)
+    fail("share: " + std::to_string(own.size()) + " bytes: expected at most " + std::to_string(most_shared));
+  memory_->check_lost();
+  RankState& state = memory_->state(rank());
+  state.is_waiting.store(1, std::memory_order_relaxed);
+  Head head{.bytes = own.size()};
+  all_.resize(static_cast<std::size_t>(size()) * own.size());
+  rank() == 0 ? gather(own, head) : exchange(own, head);
+  state.moves.fetch_add(1, std::memory_order_relaxed);
+  state.is_waiting.store(0, std::memory_order_relaxed);
+  if (head.other >= 0)
+    fail("share: rank 0 shows " + std::to_string(head.bytes) + " bytes and rank " +
+         std::to_string(head.other) + " " + std::to_string(head.other_bytes) +
+         ": expected the same number of all ranks");
+  shown_.clear();
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r)
+    shown_.push_back(all_.data() + r * own.size());
+  read(shown_);
+}
+
+void NetworkCommunicator::gather(std::span<const std::byte> own, Head& head) {
+  std::copy(own.begin(), own.end(), all_.begin());
+  std::vector<std::byte> of_another_size;
+  for (const Connection& c : connections_) {
+    std::uint64_t bytes = 0;
+    receive(c, bytes_of(bytes));
+    std::span<std::byte> to =
+        std::span(all_).subspan(static_cast<std::size_t>(c.rank) * own.size(), own.size());
+    if (bytes != own.size()) {
+      if (bytes > most_shared) {
+        memory_->mark_lost(c.rank, "sent what no rank sends", rank());
+        memory_->check_lost();
+      }
+      if (head.other < 0 || c.rank < head.other) head.other = c.rank, head.other_bytes = bytes;
+      of_another_size.resize(bytes);
+      to = of_another_size;
+    }
+    receive(c, to);
+  }
+  const bool sends_all = head.other < 0 && !own.empty();
+  for (const Connection& c : connections_) {
+    send(c, bytes_of(head), sends_all);
+    if (sends_all) send(c, all_);
+  }
+}
+
+void NetworkCommunicator::exchange(std::span<const std::byte> own, Head& head) {
+  std::uint64_t bytes = own.size();
+  send(connections_[0], bytes_of(bytes), !own.empty());
+  send(connections_[0], own);
+  receive(connections_[0], bytes_of(head));
+  if (head.other >= 0) return;
+  if (head.bytes != own.size()) {
+    memory_->mark_lost(0, "sent what no rank sends", rank());
+    memory_->check_lost();
+  }
+  receive(connections_[0], all_);
+}
+
+void NetworkCommunicator::send(const Connection& to, std::span<const std::byte> bytes, bool more) const {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(to.socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    if (n > 0)
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    else if (errno == EAGAIN || errno == EINTR)
+      wait(to, POLLOUT);
+    else
+      await_news(to);
+  }
+}
+
+void NetworkCommunicator::receive(const Connection& from, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t n = ::recv(from.socket.fd, bytes.data(), bytes.size(), 0);
+    if (n > 0)
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    else if (n < 0 && (errno == EAGAIN || errno == EINTR))
+      wait(from, POLLIN);
+    else
+      await_news(from);
+  }
+}
+
+void NetworkCommunicator::wait(const Connection& for_whom, short event) const {
+  pollfd waited{for_whom.socket.fd, event, 0};
+  poll(&waited, 1, static_cast<int>(look_each.count()));
+  memory_->check_lost();
+}
+
+void NetworkCommunicator::await_news(const Connection& of_whom) const {
+  for (Milliseconds waited{}; waited < patience_with_news; waited += look_each) {
+    memory_->check_lost();
+    std::this_thread::sleep_for(look_each);
+  }
+  memory_->mark_lost(of_whom.rank, "is gone: its connection ended", rank());
+  memory_->check_lost();
+  fail("rank " + std::to_string(of_whom.rank) + " is gone");  // it is marked: not reached
+}
+
+// Messages of either side, each of a size that its kind says. All ranks are the same program.
+struct Notes::State {
+  std::uint64_t kind = 1;
+  std::int64_t steps;
+  std::uint32_t moves, is_waiting, pauses, beats, has_ended, unused;
+};
+struct Notes::Loss {
+  std::uint64_t kind = 2;
+  std::int64_t rank;
+  std::array<char, 496> why;
+};
+
+Notes::Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
+             Milliseconds beat)
+    : memory_(std::move(memory)), rank_(rank), beat_(std::max(beat, least_beat)) {
+  for (Connection& c : connections) peers_.push_back({.connection = std::move(c), .heard = {}, .unsent = {}});
+}
+
+void Notes::add_to(std::vector<pollfd>& waited) const {
+  for (const Peer& p : peers_)
+    if (p.is_open) waited.push_back({p.connection.socket.fd, POLLIN, 0});
+}
+
+void Notes::hear() {
+  for (Peer& p : peers_)
+    if (p.is_open) hear(p);
+  // A rank hears of rank 0 alone, which watches over the others.
+  if (rank_ != 0)
+    for (int r = 1; r < memory_->ranks(); ++r)
+      if (r != rank_) memory_->state(r).beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Notes::hear(Peer& peer) {
+  std::array<char, 4096> bytes;
+  for (;;) {
+    const ssize_t n = ::recv(peer.connection.socket.fd, bytes.data(), bytes.size(), 0);
+    if (n > 0) {
+      peer.heard.append(bytes.data(), static_cast<std::size_t>(n));
+      take(peer);
+      if (!peer.is_open) return;
+    } else if (n < 0 && errno == EINTR) {
+    } else if (n < 0 && errno == EAGAIN) {
+      return;
+    } else if (n == 0 || errno == ECONNRESET || errno == EPIPE) {
+      return lose(peer, without_a_word);
+    } else {
+      return lose(peer, std::string("is gone: its host does not answer (") + std::strerror(errno) + ")");
+    }
+  }
+}
+
+void Notes::take(Peer& peer) {
+  for (;;) {
+    std::uint64_t kind = 0;
+    if (peer.heard.size() < sizeof kind) return;
+    std::memcpy(&kind, peer.heard.data(), sizeof kind);
+    if (kind != State{}.kind && kind != Loss{}.kind) return lose(peer, "sent what no rank sends");
+    const std::size_t bytes = kind == State{}.kind ? sizeof(State) : sizeof(Loss);
+    if (peer.heard.size() < bytes) return;
+    if (kind == State{}.kind) {
+      State said;
+      std::memcpy(&said, peer.heard.data(), sizeof said);
+      RankState& state = memory_->state(peer.connection.rank);
+      state.steps = said.steps, state.moves = said.moves, state.is_waiting = said.is_waiting;
+      state.pauses = said.pauses, state.beats = said.beats, state.has_ended = said.has_ended;
+    } else {
+      Loss said;
+      std::memcpy(&said, peer.heard.data(), sizeof said);
+      if (said.rank < 0 || said.rank >= memory_->ranks()) return lose(peer, "sent what no rank sends");
+      memory_->mark_lost(static_cast<int>(said.rank),
+                         std::string(said.why.data(), strnlen(said.why.data(), said.why.size())), rank_);
+      peer.knows_of_loss = true;
+    }
+    peer.heard.erase(0, bytes);
+  }
+}
+
+void Notes::lose(Peer& peer, const std::string& why) {
+  if (memory_->state(peer.connection.rank).has_ended.load(std::memory_order_relaxed) == 0)
+    memory_->mark_lost(peer.connection.rank, why, rank_);
+  peer.is_open = false;
+  ::shutdown(peer.connection.socket.fd, SHUT_RDWR);  // it may wait for that
+}
+
+Notes::State Notes::own_state() const {
+  const RankState& s = memory_->state(rank_);
+  return {.steps = s.steps,
+          .moves = s.moves,
+          .is_waiting = s.is_waiting,
+          .pauses = s.pauses,
+          .beats = s.beats,
+          .has_ended = s.has_ended,
+          .unused = 0};
+}
+
+void Notes::say() {
+  const std::optional<LostRank> lost = memory_->lost();
+  State state = own_state();
+  const auto text = [](const auto& message) {
+    return std::string(reinterpret_cast<const char*>(&message), sizeof message);
+  };
+  const Clock::time_point now = Clock::now();
+  State without_beat = state;
+  without_beat.beats = 0;
+  const bool is_new = text(without_beat) != last_said_ && now - last_time_ >= least_beat;
+  const bool says_state = is_new || now - last_time_ >= beat_ || state.has_ended != 0;
+  if (says_state) last_said_ = text(without_beat), last_time_ = now;
+  for (Peer& p : peers_) {
+    if (!p.is_open) continue;
+    // One that does not read gets the next state, but hears of a loss in any case.
+    if (says_state && p.unsent.empty()) p.unsent = text(state);
+    if (lost && !std::exchange(p.knows_of_loss, true)) {
+      Loss loss{.rank = lost->rank, .why = {}};
+      std::copy_n(lost->why.begin(), std::min(lost->why.size(), loss.why.size() - 1), loss.why.begin());
+      p.unsent += text(loss);
+    }
+    send(p);
+  }
+}
+
+void Notes::send(Peer& peer) {
+  while (!peer.unsent.empty()) {
+    const ssize_t n = ::send(peer.connection.socket.fd, peer.unsent.data(), peer.unsent.size(), MSG_NOSIGNAL);
+    if (n < 0) return;  // there is no room, or hear() finds out why
+    peer.unsent.erase(0, static_cast<std::size_t>(n));
+  }
+}
+
+void Notes::say_goodbye() {
+  say();
+  for (Peer& p : peers_)
+    if (p.is_open && p.unsent.empty()) ::shutdown(p.connection.socket.fd, SHUT_WR);
+  const Clock::time_point end = Clock::now() + Milliseconds(1'000);
+  const auto is_open = [](const Peer& p) { return p.is_open; };
+  while (std::any_of(peers_.begin(), peers_.end(), is_open) && Clock::now() < end) {
+    std::vector<pollfd> waited;
+    add_to(waited);
+    poll(waited.data(), waited.size(), static_cast<int>(look_each.count()));
+    for (Peer& p : peers_) {  // what they say now is of no use, but their end is
+      std::array<char, 4096> bytes;
+      ssize_t n = 1;
+      while (p.is_open && n > 0) n = ::recv(p.connection.socket.fd, bytes.data(), bytes.size(), 0);
+      if (p.is_open && (n == 0 || (errno != EAGAIN && errno != EINTR))) p.is_open = false;
+    }
+  }
+}
+
+}  // namespace tg::parallel

@@ -1,0 +1,79 @@
+// Ranks of several hosts: a star of connections over rank 0, two to each rank. One carries what ranks share,
+// the other what they say of themselves.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include <tilegrad/core/run/communicator.h>
+#include "parallel/rendezvous.h"
+#include "parallel/shared_memory.h"
+
+namespace tg::parallel {
+
+// For what is small: rank 0 gets the bytes of all ranks and sends them to all. Not for several threads at a
+// time. Ranks that are lost are in `memory`, which only this process has.
+class NetworkCommunicator : public Communicator {
+ public:
+  NetworkCommunicator(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank);
+
+  void share(std::span<const std::byte> own, const Reader& read) override;
+  void check_lost() const override { memory_->check_lost(); }
+  void note_wait(bool begins) override { memory_->state(rank()).note_wait(begins); }
+
+ private:
+  struct Head;
+  void gather(std::span<const std::byte> own, Head& head);    // rank 0
+  void exchange(std::span<const std::byte> own, Head& head);  // the others
+  void send(const Connection& to, std::span<const std::byte> bytes, bool more = false) const;
+  void receive(const Connection& from, std::span<std::byte> bytes) const;
+  void wait(const Connection& for_whom, short event) const;
+  [[noreturn]] void await_news(const Connection& of_whom) const;
+
+  const std::shared_ptr<SharedMemory> memory_;
+  const std::vector<Connection> connections_;
+  std::vector<std::byte> all_;  // what the ranks show, one behind the other
+  std::vector<const std::byte*> shown_;
+};
+
+// What ranks say of themselves: each rank to rank 0, and rank 0 to each, its RankState, and to all who is
+// lost. Only the watchdog's thread calls it.
+class Notes {
+ public:
+  // Says something at least as often as `beat`.
+  Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
+        std::chrono::milliseconds beat);
+
+  void add_to(std::vector<pollfd>& waited) const;  // what tells that there is something to hear
+  void hear();
+  void say();
+  void say_goodbye();  // the last words, and waits for at most 1 s until all have heard them
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct State;
+  struct Loss;
+  struct Peer {
+    Connection connection;
+    std::string heard, unsent;
+    bool knows_of_loss = false, is_open = true;
+  };
+  void hear(Peer& peer);
+  void take(Peer& peer);  // the messages that are whole
+  void send(Peer& peer);
+  void lose(Peer& peer, const std::string& why);
+  State own_state() const;
+
+  const std::shared_ptr<SharedMemory> memory_;
+  const int rank_;
+  const std::chrono::milliseconds beat_;
+  std::vector<Peer> peers_;
+  std::string last_said_;
+  Clock::time_point last_time_{};
+};
+
+}  // namespace tg::parallel
