@@ -65,14 +65,14 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
   for (const Rank& r : ranks_) {
     const int rank = static_cast<int>(&r - ranks_.data());
-    if (r.seen.has_ended && !waiting->seen.is_on_gpu && waited >= after_its_end &&
-        now - r.moved >= after_its_end)
+    if (r.seen.has_ended && !waiting->seen.is_on_gpu && std::min(waited, now - r.moved) >= after_its_end)
       return LostRank{rank, "has ended " + of_whom};
   }
   if (step_timeout_ == Milliseconds(0)) return std::nullopt;
   for (const Rank& r : ranks_) {
     const int rank = static_cast<int>(&r - ranks_.data());
-    if (r.seen.has_ended && waited >= timeout_of(r)) return LostRank{rank, "has ended " + of_whom};
+    if (r.seen.has_ended && std::min(waited, now - r.moved) >= timeout_of(r))
+      return LostRank{rank, "has ended " + of_whom};
   }
   for (const Rank& r : ranks_) {  // also in a pause, and where it waits: such a process says nothing at all
     const int rank = static_cast<int>(&r - ranks_.data());

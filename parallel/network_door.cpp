@@ -197,8 +197,7 @@ class NetworkDoor : public Door {
 
   std::string about() const override {
     std::string text = "; rank 0 listens on " + where_;
-    if (strangers_ > 0)
-      text += ", where " + std::to_string(strangers_) + " had another token and were refused";
+    if (strangers_ > 0) text += "; connections with another token: " + std::to_string(strangers_);
     return text;
   }
 

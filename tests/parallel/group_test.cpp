@@ -303,13 +303,25 @@ TEST(HangDetector, NamesAProcessWithoutASignOfLifeWhateverItSaidLast) {
   EXPECT_EQ(w.after(300, {2}), "2 is stopped, without a sign of life for 1.0 s, while rank 0 waits for it");
 }
 
+// What ranks of other hosts say of themselves comes a little later.
+TEST(HangDetector, GivesAWaitTimeToEndWhenWhatItWaitedForHasEnded) {
+  Watched w(2);
+  w.ranks[0].is_waiting = true;
+  EXPECT_EQ(w.after(30'000), "");
+  w.ranks[1].has_ended = true;
+  EXPECT_EQ(w.after(500), "");
+  w.ranks[0].is_waiting = false;
+  EXPECT_EQ(w.after(5000), "");
+}
+
 TEST(HangDetector, WithoutATimeoutOnlyFindsRanksThatHaveEnded) {
   Watched w(2, 0);
   for (auto& r : w.ranks) r.steps = 1;
   w.ranks[0].is_waiting = true;
   EXPECT_EQ(w.after(600'000), "");
   w.ranks[1].has_ended = true;
-  EXPECT_EQ(w.after(1000), "1 has ended while rank 0 waits for it");
+  EXPECT_EQ(w.after(1000), "");
+  EXPECT_EQ(w.after(100), "1 has ended while rank 0 waits for it");
 }
 
 }  // namespace

@@ -4,7 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace tg {
 namespace {
@@ -31,12 +36,20 @@ Variables with(Variables first, const Variables& others) {
   return first;
 }
 
+Variables without(Variables v, const char* name) {
+  v.erase(name);
+  return v;
+}
+
 const Variables torchrun{{"RANK", "1"},
                          {"WORLD_SIZE", "4"},
                          {"LOCAL_RANK", "1"},
                          {"LOCAL_WORLD_SIZE", "4"},
                          {"MASTER_PORT", "29500"},
                          {"MASTER_ADDR", "a"}};
+const Variables hosts =
+    with(torchrun,
+         {{"RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}, {"TG_TOKEN", " 0123456789abcdef0123456789abcdef\n"}});
 const Variables elastic{{"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
 const Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "2"},
                          {"OMPI_COMM_WORLD_SIZE", "3"},
@@ -79,12 +92,53 @@ TEST(World, IsWhatTheLauncherSays) {
   for (const auto& c : cases) EXPECT_EQ(text_of(world_of(c.variables)), c.expected);
 }
 
-TEST(World, EachWrongEnvironmentIsOneLine) {
-  const auto without = [](Variables v, const char* name) {
-    v.erase(name);
-    return v;
+TEST(World, OnSeveralHostsHasAMeetingPlaceAndAToken) {
+  const auto place_of = [](const World& w) {
+    EXPECT_TRUE(w.has_several_hosts());
+    return text_of(w) + ", " + w.address + ":" + std::to_string(w.port) + " " + w.token;
   };
-  const std::string several = ": ranks on several hosts are not supported yet, expected all on one host";
+  const std::string token = " 0123456789abcdef0123456789abcdef";
+  EXPECT_EQ(place_of(world_of(hosts)), "3/4 1/2 torchrun: torchrun on several hosts, a:29501" + token);
+  EXPECT_EQ(place_of(world_of(with(with(hosts, elastic), {{"TG_PORT", "7"}}))),
+            "3/4 1/2 torchrun: torchrun none, a:7" + token);
+  const Variables many = with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}, {"SLURM_LOCALID", "1"}});
+  EXPECT_EQ(place_of(world_of(with(
+                many, {{"MASTER_ADDR", "gpu1"}, {"TG_PORT", "29501"}, {"TG_TOKEN", hosts.at("TG_TOKEN")}}))),
+            "5/8 1/4 srun: srun 12.3, gpu1:29501" + token);
+  EXPECT_FALSE(world_of(torchrun).has_several_hosts());
+}
+
+TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
+  const std::string path = std::filesystem::temp_directory_path() / ("tg_token_" + std::to_string(getpid()));
+  std::ofstream(path) << "0123456789abcdef0123456789abcdef\n";
+  Variables v = with(hosts, {{"TG_TOKEN_FILE", path}});
+  v.erase("TG_TOKEN");
+  for (const int mode : {0600, 0400}) {
+    ASSERT_EQ(::chmod(path.c_str(), static_cast<mode_t>(mode)), 0);
+    EXPECT_EQ(world_of(v).token, "0123456789abcdef0123456789abcdef");
+  }
+  for (const auto& [mode, text] :
+       {std::pair(0640, "0640"), std::pair(0604, "0604"), std::pair(0620, "0620")}) {
+    ASSERT_EQ(::chmod(path.c_str(), static_cast<mode_t>(mode)), 0);
+    try {
+      world_of(v);
+      ADD_FAILURE() << text;
+    } catch (const parallel::WorldError& e) {
+      EXPECT_EQ(e.what(), "[ranks] TG_TOKEN_FILE is " + path + ", whose mode is " + text +
+                              ": expected 0600, so that only its user may read it");
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(World, EachWrongEnvironmentIsOneLine) {
+  const auto several = [](const std::string& size, int ranks, const std::string& local, int here) {
+    return size + " is " + std::to_string(ranks) + " and " + local + " " + std::to_string(here) +
+           ", so there are several hosts, but ";
+  };
+  const std::string two_hosts = several("WORLD_SIZE", 4, "LOCAL_WORLD_SIZE", 2);
+  const std::string no_address =
+      "MASTER_ADDR is not set: expected the address of rank 0's host (torchrun sets it)";
   const struct {
     Variables variables;
     std::string expected;
@@ -103,7 +157,27 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
       {with(torchrun, {{"LOCAL_RANK", "4"}}), "LOCAL_RANK is 4 but LOCAL_WORLD_SIZE is 4: expected 0 to 3"},
       {with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}}),
        "LOCAL_WORLD_SIZE is 5 but WORLD_SIZE is 4: expected 1 to 4"},
-      {with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}}), "WORLD_SIZE is 4 but LOCAL_WORLD_SIZE is 2" + several},
+      {with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
+       two_hosts +
+           "neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, as of: "
+           "openssl rand -hex 32"},
+      {with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}), two_hosts + no_address},
+      {without(with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}}), "MASTER_PORT"),
+       two_hosts +
+           "neither TG_PORT nor MASTER_PORT is set: expected the port where rank 0 listens, the same on all "
+           "hosts"},
+      {with(hosts, {{"MASTER_PORT", "65535"}}), "MASTER_PORT is 65535: expected 1 to 65534"},
+      {with(hosts, {{"TG_PORT", "0"}}), "TG_PORT is 0: expected 1 to 65535"},
+      {with(hosts, {{"TG_PORT", "x"}}), "TG_PORT is 'x': expected 1 to 65535"},
+      {with(hosts, {{"TG_TOKEN", "secret"}}),
+       "TG_TOKEN has a token of 6 characters: expected 32 to 4096, as of: openssl rand -hex 32"},
+      {with(hosts, {{"TG_TOKEN", "  " + std::string(31, 'x') + " \n"}}),
+       "TG_TOKEN has a token of 31 characters: expected 32 to 4096, as of: openssl rand -hex 32"},
+      {with(hosts, {{"TG_TOKEN_FILE", "/x"}}),
+       "TG_TOKEN and TG_TOKEN_FILE are both set: expected one of them"},
+      {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/no/such/file"}}),
+       "TG_TOKEN_FILE is /no/such/file, which cannot be read: No such file or directory"},
+      {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/"}}), "TG_TOKEN_FILE is /, which is no file"},
       {without(torchrun, "RANK"),
        "WORLD_SIZE is 4 but RANK is not set: expected both (torchrun and tools/launch set them)"},
       {without(torchrun, "WORLD_SIZE"),
@@ -127,9 +201,9 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
        "SLURM_STEP_TASKS_PER_NODE "
        "(srun sets them)"},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}, {"SLURM_LOCALID", "1"}}),
-       "SLURM_NTASKS is 8 but SLURM_STEP_TASKS_PER_NODE is 4" + several},
+       several("SLURM_NTASKS", 8, "SLURM_STEP_TASKS_PER_NODE", 4) + no_address},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "3(x2),2"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"}}),
-       "SLURM_NTASKS is 8 but SLURM_STEP_TASKS_PER_NODE is 2" + several},
+       several("SLURM_NTASKS", 8, "SLURM_STEP_TASKS_PER_NODE", 2) + no_address},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "3(x2),2"}, {"SLURM_NODEID", "3"}}),
        "SLURM_STEP_TASKS_PER_NODE is 3(x2),2 but SLURM_NODEID is 3: expected 0 to 2"},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "many"}}),
@@ -138,7 +212,7 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
        "SLURM_STEP_TASKS_PER_NODE's count is 0: expected 1 to 1048576"},
       {without(mpich, "PMI_SIZE"),
        "PMI_RANK is 0 but PMI_SIZE is not set: expected both (mpiexec of MPICH and Intel MPI sets them)"},
-      {with(mpich, {{"MPI_LOCALNRANKS", "1"}}), "PMI_SIZE is 2 but MPI_LOCALNRANKS is 1" + several},
+      {with(mpich, {{"MPI_LOCALNRANKS", "1"}}), several("PMI_SIZE", 2, "MPI_LOCALNRANKS", 1) + no_address},
   };
   for (const auto& c : cases) {
     try {

@@ -1,0 +1,560 @@
+// Ranks of several hosts, here of two that are both this one: they meet by a token whoever else comes, share
+// bytes, and tell each other of a loss.
+#include "parallel/network.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <random>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "tests/support/joined_ranks.h"
+
+namespace tg {
+namespace {
+
+const std::string token = "0123456789abcdef0123456789abcdef";
+
+sockaddr_in address_of(const char* host, int port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET, a.sin_port = htons(static_cast<std::uint16_t>(port));
+  inet_pton(AF_INET, host, &a.sin_addr);
+  return a;
+}
+
+// A TCP socket that listens, or connects, without knowing anything of ranks.
+struct Stranger {
+  FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  bool connects(int port, const char* host = "127.0.0.1") {
+    const sockaddr_in a = address_of(host, port);
+    return ::connect(socket.fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0;
+  }
+  int listens() {  // on a port that was free
+    sockaddr_in a = address_of("127.0.0.1", 0);
+    socklen_t n = sizeof a;
+    if (::bind(socket.fd, reinterpret_cast<const sockaddr*>(&a), n) != 0 || ::listen(socket.fd, 9) != 0)
+      return 0;
+    ::getsockname(socket.fd, reinterpret_cast<sockaddr*>(&a), &n);
+    return ntohs(a.sin_port);
+  }
+  void sends(const std::string& bytes) { (void)!::send(socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  std::string receives(std::size_t most = 4096) {
+    std::string bytes(most, '\0');
+    const ssize_t n = ::recv(socket.fd, bytes.data(), bytes.size(), 0);
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(0, n)));
+    return bytes;
+  }
+};
+
+int free_port() {
+  return Stranger().listens();
+}
+
+// Of ranks on two hosts.
+World host_world(int rank, int size, int port) {
+  return {.rank = rank,
+          .size = size,
+          .local_rank = rank / 2,
+          .local_size = (size + 1) / 2,
+          .launcher = "torchrun",
+          .job = "test",
+          .address = "127.0.0.1",
+          .port = port,
+          .token = token};
+}
+
+std::vector<RankResult> ask_hosts(int n, const std::function<std::string(const World&)>& f,
+                                  int seconds = 30) {
+  const int port = free_port();
+  return ask(
+      n, [&](int rank) { return f(host_world(rank, n, port)); }, seconds);
+}
+
+void expect_all(const std::vector<RankResult>& results, const std::string& text) {
+  for (const RankResult& r : results) EXPECT_EQ(r.text, text);
+}
+
+// The bytes that a rank shows in a round, which differ between ranks and rounds.
+std::vector<std::byte> shown_by(int rank, int round, std::size_t n) {
+  std::vector<std::byte> bytes(n);
+  std::mt19937 random(static_cast<unsigned>(rank * 1'000'003 + round));
+  for (std::size_t i = 0; i < n; i += 4) {
+    const std::uint32_t word = random();
+    std::memcpy(bytes.data() + i, &word, std::min<std::size_t>(4, n - i));
+  }
+  return bytes;
+}
+
+TEST(Network, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
+  for (const int n : {2, 3, 5})
+    expect_all(ask_hosts(n,
+                         [](const World& w) {
+                           const auto group = parallel::join(w);
+                           Communicator& ranks = group->communicator();
+                           int round = 0;
+                           for (const std::size_t bytes : {0, 1, 7, 64, 4097, 100'000, 1 << 20}) {
+                             ++round;
+                             bool was_read = false;
+                             ranks.share(shown_by(w.rank, round, bytes), [&](auto shown) {
+                               was_read = true;
+                               ASSERT_EQ(shown.size(), static_cast<std::size_t>(w.size));
+                               for (int r = 0; r < w.size; ++r) {
+                                 const auto expected = shown_by(r, round, bytes);
+                                 EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
+                                                        shown[static_cast<std::size_t>(r)]));
+                               }
+                             });
+                             EXPECT_TRUE(was_read);
+                           }
+                           return std::string("all");
+                         }),
+               "all");
+}
+
+TEST(Network, MeetsInAnyOrderAndKeepsWhatIsReadInManyRounds) {
+  for (const int late : {0, 1, 3})
+    expect_all(ask_hosts(4,
+                         [&](const World& w) {
+                           if (w.rank == late) nap(milliseconds(200));
+                           const auto group = parallel::join(w);
+                           std::mt19937 random(static_cast<unsigned>(w.rank));
+                           for (int i = 0; i < 1000; ++i) {
+                             const std::string all = numbers(group->communicator(), 10 * w.rank + i);
+                             std::string expected;
+                             for (int r = 0; r < 4; ++r) expected += std::to_string(10 * r + i) + " ";
+                             EXPECT_EQ(all, expected);
+                             if (random() % 64 == 0) nap(milliseconds(1));
+                             group->progress(i);
+                           }
+                           group->check();
+                           return std::string("all");
+                         }),
+               "all");
+}
+
+TEST(Network, RefusesOtherNumbersOfBytesOnAllRanksWhichThenGoOn) {
+  expect_all(ask_hosts(3,
+                       [](const World& w) {
+                         const auto group = parallel::join(w);
+                         std::string line;
+                         try {
+                           group->communicator().share(shown_by(w.rank, 0, w.rank == 2 ? 9 : 5), [](auto) {});
+                         } catch (const Error& e) {
+                           line = e.what();
+                         }
+                         EXPECT_EQ(numbers(group->communicator(), w.rank), "0 1 2 ");
+                         EXPECT_THROW(group->communicator().share(shown_by(0, 0, (1 << 20) + 1), [](auto) {}),
+                                      Error);
+                         return line;
+                       }),
+             "[ranks] share: rank 0 shows 5 bytes and rank 2 9: expected the same number of all ranks");
+}
+
+TEST(Network, ARankThatIsKilledIsNamedByAllOthersAtOnce) {
+  for (const int killed : {0, 1, 2}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto results = ask_hosts(3, [&](const World& w) {
+      const auto group = parallel::join(w);
+      for (int i = 0; i < 200; ++i) {
+        if (w.rank == killed && i == 100) ::raise(SIGKILL);
+        numbers(group->communicator(), i);
+      }
+      return std::string("no loss");
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+    for (int rank = 0; rank < 3; ++rank) {
+      const RankResult& r = results[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(r.kind, rank == killed ? '?' : 'l');
+      EXPECT_EQ(r.text, rank == killed ? "ended by signal Killed"
+                                       : "[ranks] rank " + std::to_string(killed) +
+                                             " is gone: its process ended without a word, or was killed");
+    }
+  }
+}
+
+TEST(Network, AnErrorOfARankIsTheLineOfAllOthers) {
+  for (const int failing : {0, 1}) {
+    auto results = ask_hosts(3, [&](const World& w) {
+      const auto group = parallel::join(w);
+      numbers(group->communicator(), 0);
+      if (w.rank == failing) {
+        group->fail("[checkpoint] cannot write out:\nno space");
+        throw Error("its own");
+      }
+      return share_for_ever(*group);
+    });
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(results[static_cast<std::size_t>(rank)].text,
+                rank == failing ? "its own"
+                                : "[ranks] rank " + std::to_string(failing) +
+                                      " failed: [checkpoint] cannot write out: no space");
+    results = ask_hosts(2, [&](const World& w) {  // it says nothing, but its group ends by an exception
+      const auto group = parallel::join(w);
+      if (w.rank == failing) throw Error("its own");
+      return share_for_ever(*group);
+    });
+    EXPECT_EQ(results[static_cast<std::size_t>(1 - failing)].text,
+              "[ranks] rank " + std::to_string(failing) + " failed: ended with an error");
+  }
+}
+
+TEST(Network, ARankThatHangsIsNamedUnlessItPauses) {
+  for (const int hanging : {0, 2})
+    for (const bool pauses : {false, true}) {
+      const auto results = ask_hosts(3, [&](const World& w) {
+        JoinOptions options{.step_timeout = milliseconds(800)};
+        const auto group = parallel::join(w, options);
+        for (int i = 0; i < 5; ++i) {
+          numbers(group->communicator(), i);
+          group->progress(i);
+        }
+        if (w.rank == hanging) {
+          std::optional<Group::Pause> pause;
+          if (pauses) pause.emplace(group->pause());
+          nap(milliseconds(1700));
+        }
+        numbers(group->communicator(), 0);
+        return std::string("all together");
+      });
+      const std::string line = "[ranks] rank " + std::to_string(hanging) + " hangs after step 4, for ";
+      for (const RankResult& r : results)
+        EXPECT_EQ(r.text.find(pauses ? "all together" : line), 0u) << r.text;
+    }
+}
+
+TEST(Network, AStoppedProcessIsNamedAndEnded) {
+  for (const int stopped : {0, 1}) {
+    const auto results = ask_hosts(3, [&](const World& w) {
+      const auto group = parallel::join(w, {.step_timeout = milliseconds(800)});
+      int process = getpid();
+      group->communicator().share(bytes_of(process), [&](std::span<const std::byte* const> shown) {
+        std::memcpy(&process, shown[static_cast<std::size_t>(stopped)], sizeof process);
+      });
+      if (w.rank == stopped) ::raise(SIGSTOP);
+      const std::string line = error_of([&] { share_for_ever(*group); });
+      nap(milliseconds(400));  // until all know: without rank 0 each finds out by itself
+      ::kill(process, SIGKILL);
+      return line;
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == stopped) continue;
+      EXPECT_EQ(
+          results[static_cast<std::size_t>(rank)].text.find("lost: [ranks] rank " + std::to_string(stopped) +
+                                                            " is stopped, without a sign of life for "),
+          0u)
+          << results[static_cast<std::size_t>(rank)].text;
+    }
+  }
+}
+
+TEST(Network, ARankThatHasEndedIsNotWaitedFor) {
+  for (const int ending : {0, 1}) {
+    const auto results = ask_hosts(3, [&](const World& w) {
+      const auto group = parallel::join(w);
+      numbers(group->communicator(), 0);
+      if (w.rank == ending) return std::string("done");
+      return error_of([&] { share_for_ever(*group); });
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == ending) continue;
+      EXPECT_EQ(results[static_cast<std::size_t>(rank)].text.find(
+                    "lost: [ranks] rank " + std::to_string(ending) + " has ended while rank "),
+                0u)
+          << results[static_cast<std::size_t>(rank)].text;
+    }
+  }
+}
+
+TEST(Network, EndsQuietlyInAnyOrderAndLeavesNothingBehind) {
+  for (const int first : {0, 2})
+    expect_all(
+        ask_hosts(3,
+                  [&](const World& w) {
+                    namespace fs = std::filesystem;
+                    const auto files = [] {
+                      return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+                    };
+                    const auto before = files();
+                    int losses = 0;
+                    const auto start = std::chrono::steady_clock::now();
+                    {
+                      const auto group = parallel::join(w, {.on_lost = [&](const RankLost&) { ++losses; }});
+                      numbers(group->communicator(), 0);
+                      nap(milliseconds(w.rank == first ? 0 : 300 + 300 * w.rank));
+                      group->check();
+                    }
+                    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(1800));
+                    EXPECT_EQ(files(), before);
+                    return std::to_string(losses);
+                  }),
+        "0");
+}
+
+const JoinOptions soon{.join_timeout = milliseconds(700)};
+
+std::string joining(const World& w, const JoinOptions& options = {}) {
+  return error_of([&] {
+    const auto group = parallel::join(w, options);
+    numbers(group->communicator(), 0);
+  });
+}
+
+TEST(NetworkRendezvous, SaysWhichRanksDoNotCome) {
+  const int port = free_port();
+  const std::string where = "127.0.0.1:" + std::to_string(port);
+  auto results = ask(3, [&](int i) { return joining(host_world(i, 4, port), soon); });
+  expect_all(results,
+             "lost: [ranks] rank 3 did not come in 0.7 s (3 of 4 are here); rank 0 listens on " + where);
+  results = ask(2, [&](int i) { return joining(host_world(i + 1, 3, port), soon); });
+  expect_all(results, "lost: [ranks] rank 0 did not come in 0.7 s (" + where + ": Connection refused)");
+}
+
+TEST(NetworkRendezvous, RefusesAnotherToken) {
+  const int port = free_port();
+  const std::string where = "127.0.0.1:" + std::to_string(port);
+  const auto results = ask(3, [&](int i) {
+    World w = host_world(i, 3, port);
+    if (i == 2) w.token.back() = 'x';
+    return joining(w, soon);
+  });
+  EXPECT_EQ(results[2].text,
+            "wrong: [ranks] rank 0, on " + where +
+                ", has another token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
+  for (const std::size_t r : {0, 1})
+    EXPECT_EQ(results[r].text,
+              "lost: [ranks] rank 2 did not come in 0.7 s (2 of 3 are here); rank 0 listens on " + where +
+                  "; connections with another token: 2");
+}
+
+// Only the refusal of a rank that knows the token ends the others.
+TEST(NetworkRendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
+  const int port = free_port();
+  auto results = ask(3, [&](int rank) {
+    nap(milliseconds(100 * rank));
+    return error_of(
+        [&] { parallel::meet(host_world(rank, 3, port), {}, rank == 1 ? "8f2c0000000" : "c4390000000"); });
+  });
+  expect_all(results,
+             "wrong: [ranks] rank 1 runs build 8f2c0000, rank 0 c4390000: expected the same program");
+  results = ask(2, [&](int rank) { return joining(host_world(rank, 2 + rank, port)); });
+  expect_all(results, "wrong: [ranks] rank 1 is of 3 ranks, rank 0 of 2: expected the same number");
+}
+
+TEST(NetworkRendezvous, TurnsAwayWhoIsNotOfThisJobAndTheOthersGoOn) {
+  const int port = free_port();
+  const auto results = ask(4, [&](int i) {
+    World w = host_world(std::array{0, 1, 1, 2}[static_cast<std::size_t>(i)], 3, port);
+    if (i == 2) w.job = "another";
+    if (i == 3) nap(milliseconds(300));
+    return joining(w);
+  });
+  for (const std::size_t i : {0, 1, 3}) EXPECT_EQ(results[i].text, "no error");
+  EXPECT_EQ(
+      results[2].text,
+      "wrong: [ranks] rank 1 is of another job than rank 0: expected the same TG_JOB, if it is set (this is "
+      "'test')");
+}
+
+TEST(NetworkRendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
+  const int port = free_port();
+  const auto results = ask(5, [&](int i) {
+    const int rank = std::array{0, 1, 2, 1, 0}[static_cast<std::size_t>(i)];
+    if (i >= 3) nap(milliseconds(150));
+    if (i == 2) nap(milliseconds(400));
+    return joining(host_world(rank, 3, port));
+  });
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].text, "no error");
+  EXPECT_EQ(results[3].text.find("wrong: [ranks] rank 1 of this job is here already"), 0u) << results[3].text;
+  EXPECT_EQ(results[4].text.find("wrong: [ranks] another process listens on 127.0.0.1:"), 0u)
+      << results[4].text;
+}
+
+TEST(NetworkRendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
+  for (const int killed : {0, 1}) {
+    const int port = free_port();
+    const auto results = ask(2, [&](int rank) {
+      if (rank == killed) ::ualarm(150'000, 0);
+      return joining(host_world(rank, 3, port), soon);
+    });
+    EXPECT_EQ(results[static_cast<std::size_t>(1 - killed)].text,
+              "lost: [ranks] rank " + std::to_string(killed) + " ended before all ranks had come");
+  }
+}
+
+// Whatever is sent by who does not know the token, in whatever pieces, or never: the ranks meet.
+TEST(NetworkRendezvous, GoesOnWhateverStrangersSend) {
+  const int port = free_port();
+  const auto results = ask(3, [&](int i) {
+    if (i < 2) {
+      if (i == 1) nap(milliseconds(600));
+      const auto group = parallel::join(host_world(i, 2, port));
+      return numbers(group->communicator(), i);
+    }
+    nap(milliseconds(50));
+    std::mt19937 random(1);
+    std::vector<std::unique_ptr<Stranger>> silent;
+    for (int n = 0; n < 600; ++n) {
+      auto s = std::make_unique<Stranger>();
+      if (!s->connects(port)) break;
+      std::string bytes(n % 4 == 0 ? 168 : random() % 400, '\0');  // an answer has 168
+      for (char& c : bytes) c = static_cast<char>(random());
+      if (n % 3 == 0) bytes = "GET / HTTP/1.1\r\n\r\n";
+      if (n % 7 == 0) bytes.assign(100'000, 'x');
+      if (n % 2 != 0) s->sends(bytes);
+      if (n % 2 == 0 || n % 3 == 0) silent.push_back(std::move(s));
+    }
+    EXPECT_GT(silent.size(), 300u);  // more than rank 0 hears at a time
+    nap(milliseconds(800));
+    return std::string("0 1 ");
+  });
+  expect_all(results, "0 1 ");
+}
+
+// What a rank said once is no proof a second time; and nobody gets more than a challenge and a refusal.
+TEST(NetworkRendezvous, AProofCannotBeRepeated) {
+  const int port = free_port();
+  const auto results = ask(3, [&](int i) -> std::string {
+    if (i == 0) return joining(host_world(0, 3, port), {.join_timeout = milliseconds(1500)});
+    if (i == 1) {  // through a listener that passes on what it sees
+      nap(milliseconds(400));
+      return "";
+    }
+    Stranger between;
+    const int own_port = between.listens();
+    const pid_t victim = ::fork();
+    if (victim == 0) {
+      joining(host_world(1, 3, own_port), soon);
+      ::_exit(0);
+    }
+    Stranger seen, rank_0;
+    seen.socket.fd = ::accept(between.socket.fd, nullptr, nullptr);
+    while (!rank_0.connects(port)) rank_0.socket.fd = ::socket(AF_INET, SOCK_STREAM, 0), nap(milliseconds(5));
+    seen.sends(rank_0.receives());
+    const std::string answer = seen.receives();
+    ::kill(victim, SIGKILL);
+    ::waitpid(victim, nullptr, 0);
+    Stranger again;
+    if (!again.connects(port)) return "cannot connect";
+    EXPECT_EQ(again.receives().size(), 40u);  // the challenge
+    again.sends(answer);
+    const std::string refusal = again.receives();
+    EXPECT_EQ(refusal.size(), 544u);
+    std::uint32_t kind = 0;
+    std::memcpy(&kind, refusal.data() + 8, sizeof kind);
+    EXPECT_EQ(kind, 3u);  // a stranger
+    EXPECT_EQ(refusal.find("rank"), std::string::npos);
+    return again.receives();  // the end
+  });
+  EXPECT_EQ(results[2].kind, '+') << results[2].text;
+  EXPECT_EQ(results[2].text, "");
+  EXPECT_NE(results[0].text.find("; connections with another token: 1"), std::string::npos)
+      << results[0].text;
+}
+
+TEST(NetworkRendezvous, RefusesARankZeroThatDoesNotKnowTheToken) {
+  for (const bool speaks_our_way : {true, false}) {
+    const auto results = ask(1, [&](int) -> std::string {
+      Stranger listener;
+      const int port = listener.listens();
+      const pid_t child = ::fork();
+      if (child == 0) {
+        Stranger s;
+        s.socket.fd = ::accept(listener.socket.fd, nullptr, nullptr);
+        std::string challenge(40, '\7');
+        if (speaks_our_way) challenge.replace(0, 8, std::string("tg join\0", 8));
+        s.sends(challenge);
+        s.receives();
+        Stranger second;
+        second.socket.fd = ::accept(listener.socket.fd, nullptr, nullptr);
+        second.sends(challenge);
+        second.receives();
+        std::string reply(544, '\0');  // a welcome
+        reply.replace(0, 8, std::string("tg join\0", 8));
+        s.sends(reply);
+        nap(milliseconds(300));
+        ::_exit(0);
+      }
+      const std::string line = joining(host_world(1, 2, port), {.join_timeout = milliseconds(3000)});
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+      return line.substr(0, line.find("127.")) + line.substr(line.find(' ', line.find("127.")));
+    });
+    EXPECT_EQ(results[0].text,
+              speaks_our_way
+                  ? "wrong: [ranks] what answers on  does not know the token: expected rank 0 of this job"
+                  : "wrong: [ranks] what listens on  is not rank 0: expected a free port, and TG_PORT sets "
+                    "another");
+  }
+}
+
+TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
+  const int port = free_port();
+  const auto results = ask(2, [&](int i) -> std::string {
+    if (i == 0) return joining(host_world(0, 2, port), soon);
+    nap(milliseconds(200));
+    EXPECT_FALSE(Stranger().connects(port, "127.0.0.2"));
+    EXPECT_TRUE(Stranger().connects(port, "127.0.0.1"));
+    return "";
+  });
+  EXPECT_EQ(results[1].kind, '+') << results[1].text;
+  const auto with_address = [&](const std::string& address) {
+    World w = host_world(0, 2, port);
+    w.address = address;
+    return ask(1, [&](int) { return joining(w, soon); })[0].text;
+  };
+  for (const char* any : {"0.0.0.0", "::"})
+    EXPECT_EQ(with_address(any), std::string("wrong: [ranks] MASTER_ADDR is ") + any +
+                                     ": expected the one address of rank 0's host that others use");
+  EXPECT_EQ(with_address("192.0.2.1"),
+            "wrong: [ranks] MASTER_ADDR is 192.0.2.1, which is no address of this host: expected rank 0's");
+  EXPECT_EQ(with_address("no.such.host.invalid")
+                .find("wrong: [ranks] MASTER_ADDR is no.such.host.invalid, which cannot be found: "),
+            0u);
+}
+
+// One of our own kind may still send anything.
+TEST(Notes, EndsTheRunWhereAPeerSendsWhatNoRankSends) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
+    const FileDescriptor peer(ends[1]);
+    const auto memory = parallel::SharedMemory::create(3);
+    std::vector<parallel::Connection> connections;
+    connections.push_back({2, FileDescriptor(ends[0])});
+    parallel::Notes notes(memory, std::move(connections), 0, milliseconds(100));
+    std::mt19937 random(seed);
+    std::string bytes(1 + random() % 3000, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    if (seed % 2 == 0) bytes.insert(0, std::string("\2\0\0\0\0\0\0\0", 8));  // a loss of any rank
+    (void)!::send(peer.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    notes.hear();
+    if (bytes.size() >= 512) {
+      ASSERT_TRUE(memory->lost());
+      EXPECT_EQ(memory->lost()->rank, 2);
+      EXPECT_EQ(memory->lost()->why, "sent what no rank sends");
+    }
+  }
+}
+
+TEST(NetworkCommunicator, RefusesMoreBytesThanRanksShare) {
+  for (const int rank : {0, 1}) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
+    const FileDescriptor peer(ends[1]);
+    const auto memory = parallel::SharedMemory::create(2);
+    std::vector<parallel::Connection> connections;
+    connections.push_back({1 - rank, FileDescriptor(ends[0])});
+    parallel::NetworkCommunicator ranks(memory, std::move(connections), rank);
+    const std::array<std::uint64_t, 3> sent{std::uint64_t{1} << 60, 0, ~std::uint64_t{0}};
+    (void)!::send(peer.fd, sent.data(), sizeof sent, MSG_NOSIGNAL);
+    EXPECT_EQ(error_of([&] { numbers(ranks, 0); }),
+              "lost: [ranks] rank " + std::to_string(1 - rank) + " sent what no rank sends");
+  }
+}
+
+}  // namespace
+}  // namespace tg
