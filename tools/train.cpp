@@ -1,4 +1,5 @@
 // train: a model on a text or a task, from the command line: a new one, or one from a Hugging Face folder.
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -7,11 +8,13 @@
 #include <utility>
 
 #include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/files/file.h>
 #include <tilegrad/io/training/progress.h>
 #include <tilegrad/io/training/sums.h>
 #include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/ops/ceilings.h>
+#include "core/base/hash.h"
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
@@ -267,13 +270,15 @@ class Run {
                   description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                   (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     if (const int n = group_->communicator().size(); n > 1)
-      print_row("ranks",
-                std::to_string(n) + " on this host, each " +
-                    (divides_tokens() ? std::to_string(o_.data.context / n) + " of " +
-                                            std::to_string(o_.data.context) + " tokens of a row"
-                                      : std::to_string(o_.learning.accumulate / n) + " of " +
-                                            std::to_string(o_.learning.accumulate) + " batches of a step") +
-                    "; gradients are added by a fixed tree");
+      print_row(
+          "ranks",
+          std::to_string(n) +
+              (parallel::world().has_several_hosts() ? " on several hosts, each " : " on this host, each ") +
+              (divides_tokens() ? std::to_string(o_.data.context / n) + " of " +
+                                      std::to_string(o_.data.context) + " tokens of a row"
+                                : std::to_string(o_.learning.accumulate / n) + " of " +
+                                      std::to_string(o_.learning.accumulate) + " batches of a step") +
+              "; gradients are added by a fixed tree");
     if (resumed_)
       print_row("resumed",
                 resumed_->directory() + ", after step " + grouped(state_.step) +
@@ -384,6 +389,19 @@ class Run {
   std::unique_ptr<TrainData> data_;
 };
 
+// Ranks of several hosts may see other files by the same name.
+void expect_same_on_all(const io::Checkpoint& checkpoint, const std::string& out, Communicator& ranks) {
+  const std::string text = io::read_file(checkpoint.directory() + "/" + io::manifest_name, "resume");
+  const std::array<std::string_view, 1> pieces{text};
+  std::array<char, 32> own{};
+  xxh3_128(pieces).copy(own.data(), own.size());
+  const auto all = gather_one(ranks, own);
+  for (std::size_t r = 1; r < all.size(); ++r)
+    if (all[r] != all[0])
+      throw Error("[resume] rank " + std::to_string(r) + " finds another checkpoint in " + out +
+                  " than rank 0: expected a directory that all hosts share");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -410,7 +428,9 @@ int main(int argc, char** argv) {
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
       if (is_first) store = std::make_unique<io::CheckpointStore>(o.out);
       wait_for_all(group->communicator());  // the store may have repaired what others read
-      take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);
+      const io::Checkpoint checkpoint(o.out);
+      expect_same_on_all(checkpoint, o.out, group->communicator());
+      take_options(args, checkpoint.load(run_file).metadata, o.out);
     } else {
       if (const std::string mistake = settle_optimizer(args, o.learning, !o.from.empty()); !mistake.empty())
         return args.fail(mistake);

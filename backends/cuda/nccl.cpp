@@ -47,11 +47,7 @@ Nccl loaded() {
 }  // namespace
 
 const Nccl& nccl() {
-  static const Nccl library = [] {
-    // Ranks of one host need no other interface, and NCCL prefers those that lead outside.
-    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-    return loaded();
-  }();
+  static const Nccl library = loaded();
   return library;
 }
 

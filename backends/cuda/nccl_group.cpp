@@ -1,8 +1,12 @@
 #include "backends/cuda/nccl.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 #include <vector>
@@ -29,18 +33,36 @@ void check_nccl(NcclResult result, const char* what, const Communicator& ranks) 
   throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
-// Where a GPU sits, which tells two of them apart whatever numbers processes have for them.
-using BusId = std::array<char, 32>;
+// Where a GPU sits, which tells two of them apart whatever numbers processes have for them: the start of the
+// system that it belongs to, and its place there. And the network that its process sees.
+struct Place {
+  std::array<char, 40> system, gpu;
+  std::array<char, 32> network;
+};
+
+Place place_of(int gpu) {
+  Place own{};
+  check(cudaDeviceGetPCIBusId(own.gpu.data(), static_cast<int>(own.gpu.size()), gpu), "the place of a GPU");
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(own.system.data(), own.system.size() - 1);
+  std::error_code none;
+  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", none).string();
+  std::copy_n(network.begin(), std::min(network.size(), own.network.size() - 1), own.network.begin());
+  return own;
+}
 
 void check_places(Communicator& ranks, int gpu) {
-  BusId own{};
-  check(cudaDeviceGetPCIBusId(own.data(), static_cast<int>(own.size()), gpu), "the place of a GPU");
-  const std::vector<BusId> all = gather_one(ranks, own);
+  const std::vector<Place> all = gather_one(ranks, place_of(gpu));
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b)
-      if (all[a] == all[b])
+      if (all[a].system == all[b].system && all[a].gpu == all[b].gpu)
         throw DeviceError("[ranks] ranks " + std::to_string(a) + " and " + std::to_string(b) +
-                          " have the same GPU, " + all[a].data() + ": each needs one of its own");
+                          " have the same GPU, " + all[a].gpu.data() + ": each needs one of its own");
+  // Ranks of one host need no other interface, and NCCL prefers those that lead outside. It reads this when a
+  // group's number is made.
+  const bool is_one_host = std::all_of(all.begin(), all.end(), [&](const Place& p) {
+    return p.system == all[0].system && p.network == all[0].network;
+  });
+  if (is_one_host) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ wrong() {  # wrong WORD VARIABLES...
 wrong "RANK is 2 but WORLD_SIZE is 2: expected 0 to 1" RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2
 wrong "WORLD_SIZE is 'two': expected 1 to 1024" RANK=0 WORLD_SIZE=two
 wrong "WORLD_SIZE is 2 but RANK is not set" WORLD_SIZE=2
-wrong "several hosts are not supported yet" RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
+wrong "so there are several hosts, but MASTER_ADDR is not set" RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
 wrong "OMPI_COMM_WORLD_RANK is 7" OMPI_COMM_WORLD_RANK=7 OMPI_COMM_WORLD_SIZE=2
 wrong "SLURM_STEP_TASKS_PER_NODE is not set" SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0
 wrong "PMI_SIZE is not set" PMI_RANK=0
