@@ -9,6 +9,7 @@
 #include "parallel/network.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
+#include "parallel/token.h"
 
 namespace tg::parallel {
 
@@ -88,6 +89,11 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
   for (const std::chrono::milliseconds t : {options.join_timeout, options.step_timeout, options.end_after})
     if (t < std::chrono::milliseconds(0) || t > std::chrono::hours(24 * 365))
       throw Error("[ranks] a timeout of " + std::to_string(t.count()) + " ms: expected 0 to a year");
+  if (world.size > 1 && world.has_several_hosts()) {
+    check_token(world.token, "the token of ranks on several hosts");
+    if (world.port < 1 || world.port > 65535)
+      throw WorldError("[ranks] port " + std::to_string(world.port) + ": expected 1 to 65535");
+  }
   auto parts = std::make_unique<Group::Parts>();
   if (world.size == 1) {
     parts->communicator = std::make_unique<OneRank>();

@@ -56,10 +56,14 @@ std::string token_of(const Environment& get, const std::string& several) {
                  "as of: openssl rand -hex 32");
   const std::string name = given ? "TG_TOKEN" : "TG_TOKEN_FILE",
                     token = trimmed(given ? *given : read_file(*path));
-  if (token.size() < shortest || token.size() > longest)
-    refuse_world(name + " has a token of " + std::to_string(token.size()) +
-                 " characters: expected 32 to 4096, as of: openssl rand -hex 32");
+  check_token(token, name);
   return token;
+}
+
+void check_token(const std::string& token, const std::string& name) {
+  if (token.size() < shortest || token.size() > longest)
+    refuse_world(name + " has " + std::to_string(token.size()) +
+                 " characters: expected 32 to 4096, as of: openssl rand -hex 32");
 }
 
 }  // namespace tg::parallel

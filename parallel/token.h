@@ -12,4 +12,7 @@ namespace tg::parallel {
 // it. `several` begins the line about a missing one.
 std::string token_of(const Environment& get, const std::string& several);
 
+// Throws WorldError if it is too short or too long; `name` begins the line.
+void check_token(const std::string& token, const std::string& name);
+
 }  // namespace tg::parallel

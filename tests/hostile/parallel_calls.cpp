@@ -24,13 +24,17 @@ std::vector<Call> parallel_calls() {
       {"world_of",
        [](World& w) {
          parallel::world_of([&](const std::string&) { return drawn_variable(w); },
-                            static_cast<long>(Draw<std::int64_t>::of(w)));
+                            static_cast<long>(Draw<std::int64_t>::of(w)))
+             .has_several_hosts();
        }},
       {"exit_code_of", [](World& w) { parallel::exit_code_of(Error(Draw<std::string>::of(w))); }},
       {"join",
        [](World& w) {
          parallel::World one;
          if (w.hostile()) one.rank = Draw<int>::of(w);
+         if (w.hostile() && w.chance(0.2)) {  // on several hosts, without a token
+           one.size = 2, one.address = Draw<std::string>::of(w), one.port = Draw<int>::of(w);
+         }
          if (w.hostile() && w.chance(0.5)) one.size = -static_cast<int>(w.below(3));
          const auto group = parallel::join(
              one, {.join_timeout = timeout(w), .step_timeout = timeout(w), .end_after = timeout(w)});
