@@ -1,4 +1,4 @@
-// launch starts a program as several ranks of this host and ends them together.
+// launch starts a program as several ranks of this host, all ranks or a host's share, and ends them together.
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -24,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::int64_t ranks = 0, restarts = 0, grace = 8;
+  std::int64_t hosts = 1, host = 0;
+  std::string address;         // of host 0
   std::vector<char*> command;  // the program and its arguments, ended by a null
 };
 
@@ -60,10 +62,15 @@ void become(int rank, const Options& o, const std::string& job, int output, pid_
     ::dup2(none, 0), ::close(none);
   }
   if (output >= 0) ::dup2(output, 1), ::dup2(output, 2);
-  const std::string number = std::to_string(rank), size = std::to_string(o.ranks);
-  set("RANK", number), set("LOCAL_RANK", number), set("WORLD_SIZE", size), set("LOCAL_WORLD_SIZE", size);
-  set("MASTER_ADDR", "127.0.0.1"), set("MASTER_PORT", std::to_string(20'000 + parent % 10'000));
-  set("TG_JOB", job);
+  set("RANK", std::to_string(o.host * o.ranks + rank)), set("WORLD_SIZE", std::to_string(o.hosts * o.ranks));
+  set("LOCAL_RANK", std::to_string(rank)), set("LOCAL_WORLD_SIZE", std::to_string(o.ranks));
+  if (o.hosts > 1) {  // what all hosts know
+    set("MASTER_ADDR", o.address), set("MASTER_PORT", "29500");
+    if (!std::getenv("TG_JOB")) set("TG_JOB", "launch");
+  } else {
+    set("MASTER_ADDR", "127.0.0.1"), set("MASTER_PORT", std::to_string(20'000 + parent % 10'000));
+    set("TG_JOB", job);
+  }
   ::unsetenv("TORCHELASTIC_RUN_ID");
   if (!std::getenv("TG_THREADS"))
     set("TG_THREADS", std::to_string(std::max<std::int64_t>(1, cpu::default_threads() / o.ranks)));
@@ -113,7 +120,7 @@ std::vector<Rank> start(const Options& o, const std::string& job) {
 }
 
 // Prints what a rank wrote, by lines. The last one may have no end.
-void forward_output(Rank& r, std::size_t rank) {
+void forward_output(Rank& r, std::int64_t rank) {
   std::array<char, 65536> bytes;
   ssize_t n;
   while ((n = ::read(r.output, bytes.data(), bytes.size())) > 0)
@@ -129,7 +136,7 @@ void forward_output(Rank& r, std::size_t rank) {
   ::close(std::exchange(r.output, -1));
 }
 
-std::string how_it_ended(std::size_t rank, int status) {
+std::string how_it_ended(std::int64_t rank, int status) {
   const std::string who = "rank " + std::to_string(rank);
   if (WIFSIGNALED(status))
     return who + " was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
@@ -157,6 +164,7 @@ struct Ending {
 Ending watch(std::vector<Rank>& ranks, const Options& o) {
   Ending ending;
   std::size_t running = ranks.size();
+  const auto number_of = [&](std::size_t i) { return o.host * o.ranks + static_cast<std::int64_t>(i); };
   int told = 0;  // how much ending.why tells
   constexpr Clock::time_point never = Clock::time_point::max();
   Clock::time_point kill_at = never;
@@ -167,7 +175,7 @@ Ending watch(std::vector<Rank>& ranks, const Options& o) {
     ::poll(waited.data(), waited.size(),
            kill_at == never ? -1 : static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
     for (std::size_t i = 0; i < ranks.size(); ++i)
-      if (waited[1 + i].revents != 0) forward_output(ranks[i], i);
+      if (waited[1 + i].revents != 0) forward_output(ranks[i], number_of(i));
     char number;
     while (::read(signals[0], &number, 1) == 1)
       if (number != SIGCHLD) ending.is_asked_to_stop = true, signal_all(ranks, number);
@@ -188,14 +196,15 @@ Ending watch(std::vector<Rank>& ranks, const Options& o) {
         kill_at = Clock::now() + std::chrono::seconds(o.grace);
       // An error of its own tells more than a loss, and the rank that was lost more than those that lost it.
       const int tells = code != parallel::exit_rank_lost ? 3 : WIFSIGNALED(r.status) ? 2 : 1;
-      if (tells > told) told = tells, ending.code = code, ending.why = how_it_ended(i, r.status);
+      if (tells > told) told = tells, ending.code = code, ending.why = how_it_ended(number_of(i), r.status);
     }
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     ::kill(-ranks[i].process, SIGKILL);  // what a rank started and left behind
-    if (ranks[i].output >= 0) forward_output(ranks[i], i);
+    if (ranks[i].output >= 0) forward_output(ranks[i], number_of(i));
     if (ranks[i].output >= 0) ::close(ranks[i].output);
-    if (!ranks[i].line.empty()) std::fprintf(stderr, "[rank %zu] %s\n", i, ranks[i].line.c_str());
+    if (!ranks[i].line.empty())
+      std::fprintf(stderr, "[rank %s] %s\n", std::to_string(number_of(i)).c_str(), ranks[i].line.c_str());
   }
   return ending;
 }
@@ -235,11 +244,19 @@ int main(int argc, char** argv) {
                   "if a rank was lost.");
         args.option("ranks", "N", "how many ranks; also -n N", o.ranks,
                     {.min = 1, .max = 1024, .required = true});
+        args.option("hosts", "N", "how many hosts run launch, each with as many ranks", o.hosts,
+                    {.min = 1, .max = 1024});
+        args.option("host", "N", "the number of this host, from 0; rank 0 is on host 0", o.host,
+                    {.min = 0, .max = 1023});
+        args.option("address", "ADDRESS",
+                    "of host 0, where its rank 0 listens; the port is TG_PORT, or 29501", o.address);
         args.option("restarts", "N", "how often to start all again after a rank was lost", o.restarts,
                     {.min = 0, .max = 1e6});
         args.option("grace", "SECONDS", "until the others are killed when a rank has failed", o.grace,
                     {.min = 0, .max = 1e6});
         args.example("launch -n 4 train --text input.txt", "train on 4 processes of this host");
+        args.example("launch -n 8 --hosts 2 --host 1 --address 10.0.0.1 train --text input.txt",
+                     "ranks 8 to 15, on the second of two hosts; TG_TOKEN_FILE names their token");
         args.example("launch -n 4 --restarts 3 train --text input.txt --resume",
                      "and go on from the last checkpoint after a rank was killed");
         std::vector<const char*> own{argv[0]};
@@ -247,7 +264,8 @@ int main(int argc, char** argv) {
         for (; i < argc && argv[i][0] == '-' && std::string_view(argv[i]) != "--"; ++i) {
           const bool is_short = std::string_view(argv[i]) == "-n";
           own.push_back(is_short ? "--ranks" : argv[i]);
-          for (const char* name : {"--ranks", "--restarts", "--grace"})  // their values
+          for (const char* name :
+               {"--ranks", "--hosts", "--host", "--address", "--restarts", "--grace"})  // their values
             if (std::string_view(own.back()) == name && i + 1 < argc) {
               own.push_back(argv[++i]);
               break;
@@ -256,6 +274,11 @@ int main(int argc, char** argv) {
         if (i < argc && std::string_view(argv[i]) == "--") ++i;
         if (const auto code = args.parse(static_cast<int>(own.size()), own.data())) return *code;
         if (i == argc) return args.fail("missing the program to start");
+        if (o.host >= o.hosts)
+          return args.fail("--host is " + std::to_string(o.host) + " of " + std::to_string(o.hosts) +
+                           " hosts: expected 0 to " + std::to_string(o.hosts - 1));
+        if ((o.hosts > 1) != args.given("address"))
+          return args.fail("several --hosts need --address, the one of host 0; and one host has none");
         o.command.assign(argv + i, argv + argc + 1);  // argv ends with a null
         return launch(o);
       },

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Ranks of two hosts, as torchrun starts them: the same bytes as on one, the token, a rank that is killed, a host that
 # is cut off. The hosts are two network namespaces where the system lets us make them, else both are this one.
-#   hosts_tool.sh TRAIN JOINED_RANK
+#   hosts_tool.sh LAUNCH TRAIN JOINED_RANK
 set -uo pipefail
-train=$(realpath "$1") joined=$(realpath "$2")
+launch=$(realpath "$1") train=$(realpath "$2") joined=$(realpath "$3")
 if [ -z "${TG_OWN_NAMESPACES+x}" ]; then
   export TG_OWN_NAMESPACES=
   as_root=r
@@ -142,6 +142,23 @@ all 4 "$train" $options --out "$dir/killed"
 for r in 0 1 2; do says $r 'rank 3 is gone'; done
 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null || fail "it is not resumed"
 same killed
+
+# By launch, on each host: a rank is killed, both start all again, and the run goes on.
+for host in 1 0; do
+  name=a
+  [ $host = 1 ] && name=b
+  on $name env TG_PORT=$((port + 1)) TG_TOKEN_FILE="$dir/token" "$launch" -n 2 --hosts 2 --host $host --address $address --restarts 1 \
+    sh -c '[ ! -e "$1/last" ] || again=--resume; shift; exec "$@" $again' sh "$dir/launched" "$train" $options --out "$dir/launched" >"$dir/launch.$host" 2>&1 &
+done
+while [ ! -e "$dir/launched/last" ]; do sleep 0.01; done
+for process in $(pgrep -f -- "^$train .*--out $dir/launched"); do
+  grep -qz '^RANK=2$' /proc/$process/environ 2>/dev/null && kill -9 $process
+done
+wait
+for host in 0 1; do
+  grep -q 'starting all again, 1 of 1' "$dir/launch.$host" || fail "launch on host $host: $(cat "$dir/launch.$host")"
+done
+same launched
 
 # A host that sees another checkpoint by that name.
 cp -r "$dir/alone" "$dir/elsewhere" && "$train" --resume --steps 120 --out "$dir/elsewhere" >/dev/null

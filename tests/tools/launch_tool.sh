@@ -2,7 +2,7 @@
 # Ranks that launch starts end together, with the right exit code: launch_tool.sh PATH/TO/launch PATH/TO/joined_rank
 . "$(dirname "$0")/tool.sh"
 launch=$1 joined=$2
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TG_JOB TG_THREADS SLURM_STEP_ID PMI_RANK PMI_SIZE
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TG_JOB TG_PORT TG_TOKEN TG_TOKEN_FILE TG_THREADS SLURM_STEP_ID PMI_RANK PMI_SIZE
 for v in ${!OMPI_COMM_WORLD_*} ${!TORCHELASTIC_*} ${!MPI_LOCAL*}; do unset "$v"; done
 
 # ends CODE SECONDS COMMAND...: the exit code, in time; its output is left in $dir/out and $dir/err.
@@ -37,6 +37,17 @@ err 0" ] || fail "the others' output: $(cat "$dir/err")"
 [ "$("$launch" -n 64 sh -c 'echo $TG_THREADS' 2>/dev/null)" -ge 1 ] || fail "TG_THREADS of 64 ranks"
 [ "$("$launch" --ranks=1 -- echo -n x)" = x ] || fail "options of the program"
 [ "$(echo from stdin | "$launch" -n 2 sh -c '[ $RANK = 1 ] || cat')" = "from stdin" ] || fail "rank 0's input"
+
+# One of several hosts.
+ends 0 5 "$launch" -n 2 --hosts 3 --host 2 --address 10.1.2.3 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $TG_JOB'
+[ "$(cat "$dir/out" "$dir/err")" = "4/6 0/2 10.1.2.3:29500 launch
+[rank 5] 5/6 1/2 10.1.2.3:29500 launch" ] || fail "ranks of a third host: $(cat "$dir/out" "$dir/err")"
+refuses_command 3 "rank 5 ended with exit code 3" "$launch" -n 2 --hosts 3 --host 2 --address a sh -c '[ $RANK = 4 ] || exit 3'
+refuses_command 2 "several --hosts need --address" "$launch" -n 2 --hosts 2 true
+refuses_command 2 "several --hosts need --address" "$launch" -n 2 --address a true
+refuses_command 2 "host is 2 of 2 hosts: expected 0 to 1" "$launch" -n 2 --hosts 2 --host 2 --address a true
+ends 2 5 "$launch" -n 2 --hosts 2 --address 127.0.0.1 "$joined" 5
+has err 'neither TG_TOKEN nor TG_TOKEN_FILE is set' 2
 
 # Wrong command lines, and programs that cannot be started.
 refuses_command 2 "missing --ranks" "$launch" true
