@@ -114,7 +114,8 @@ std::string text_of_address(const addrinfo& a) {
   std::array<char, NI_MAXSERV> port{};
   getnameinfo(a.ai_addr, a.ai_addrlen, host.data(), host.size(), port.data(), port.size(),
               NI_NUMERICHOST | NI_NUMERICSERV);
-  return std::string(host.data()) + ":" + port.data();
+  const std::string name = a.ai_family == AF_INET6 ? "[" + std::string(host.data()) + "]" : host.data();
+  return name + ":" + port.data();
 }
 
 FileDescriptor new_socket(int family) {

@@ -111,8 +111,12 @@ class Host {
   }
 
   void accept_one() {
+    errno = 0;
     std::optional<Guest> guest = door_->accept();
-    if (!guest) return;
+    if (!guest) {
+      if ((errno == EMFILE || errno == ENFILE) && !strangers_.empty()) strangers_.pop_front();
+      return;
+    }
     // Where too many come the oldest leaves: a rank says who it is at once.
     if (strangers_.size() >= most_strangers + expected()) strangers_.pop_front();
     guest->leave = Clock::now() + patience_with_strangers;
@@ -159,6 +163,7 @@ class Host {
   }
 
   Meeting welcome() {
+    strangers_.clear();  // they may have all the descriptors there are
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
     for (const Guest& g : joined_)
       if (!door_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))

@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "tests/support/joined_ranks.h"
@@ -514,6 +515,44 @@ TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
   EXPECT_EQ(with_address("no.such.host.invalid")
                 .find("wrong: [ranks] MASTER_ADDR is no.such.host.invalid, which cannot be found: "),
             0u);
+}
+
+TEST(NetworkRendezvous, MeetsOverIpv6AndByName) {
+  for (const std::string address : {"::1", "localhost"}) {
+    const int port = free_port();
+    const auto results = ask(2, [&](int i) {
+      World w = host_world(i, 2, port);
+      w.address = address;
+      return joining(w, {.join_timeout = milliseconds(5000)});
+    });
+    if (results[0].text.find("no address of this host") != std::string::npos)
+      GTEST_SKIP() << "this host has no " << address;
+    expect_all(results, "no error");
+  }
+}
+
+// Rank 0 that may open few files lets strangers go, and hears the ranks.
+TEST(NetworkRendezvous, GoesOnWhereStrangersTakeAllDescriptors) {
+  const int port = free_port();
+  const auto results = ask(3, [&](int i) {
+    if (i == 0) {
+      const rlimit few{40, 40};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+    }
+    if (i < 2) {
+      nap(milliseconds(500 * i));
+      const auto start = std::chrono::steady_clock::now();
+      const std::string line = joining(host_world(i, 2, port));
+      EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2500));
+      return line;
+    }
+    nap(milliseconds(100));
+    std::vector<Stranger> silent(100);
+    for (Stranger& s : silent) s.connects(port);
+    nap(milliseconds(1500));
+    return std::string("no error");
+  });
+  expect_all(results, "no error");
 }
 
 // A world that the program made itself.
