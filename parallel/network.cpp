@@ -16,7 +16,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds look_each{50};
+constexpr Milliseconds wait_each{50};
 // The end of a connection says less than what comes on the other one, which has this long.
 constexpr Milliseconds patience_with_news{5'000};
 // A rank says no more often how it does; the watchdog looks as often.
@@ -127,14 +127,14 @@ void NetworkCommunicator::receive(const Connection& from, std::span<std::byte> b
 
 void NetworkCommunicator::wait(const Connection& for_whom, short event) const {
   pollfd waited{for_whom.socket.fd, event, 0};
-  poll(&waited, 1, static_cast<int>(look_each.count()));
+  poll(&waited, 1, static_cast<int>(wait_each.count()));
   memory_->check_lost();
 }
 
 void NetworkCommunicator::await_news(const Connection& of_whom) const {
-  for (Milliseconds waited{}; waited < patience_with_news; waited += look_each) {
+  for (Milliseconds waited{}; waited < patience_with_news; waited += wait_each) {
     memory_->check_lost();
-    std::this_thread::sleep_for(look_each);
+    std::this_thread::sleep_for(wait_each);
   }
   memory_->mark_lost(of_whom.rank, "is gone: its connection ended", rank());
   memory_->check_lost();
@@ -278,7 +278,7 @@ void Notes::say_goodbye() {
   while (std::any_of(peers_.begin(), peers_.end(), is_open) && Clock::now() < end) {
     std::vector<pollfd> waited;
     add_to(waited);
-    poll(waited.data(), waited.size(), static_cast<int>(look_each.count()));
+    poll(waited.data(), waited.size(), static_cast<int>(wait_each.count()));
     for (Peer& p : peers_) {  // what they say now is of no use, but their end is
       std::array<char, 4096> bytes;
       ssize_t n = 1;

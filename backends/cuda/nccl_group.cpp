@@ -35,13 +35,13 @@ void check_nccl(NcclResult result, const char* what, const Communicator& ranks) 
 
 // Where a GPU sits, which tells two of them apart whatever numbers processes have for them: the start of the
 // system that it belongs to, and its place there. And the network that its process sees.
-struct Place {
+struct GpuPlace {
   std::array<char, 40> system, gpu;
   std::array<char, 32> network;
 };
 
-Place place_of(int gpu) {
-  Place own{};
+GpuPlace place_of(int gpu) {
+  GpuPlace own{};
   check(cudaDeviceGetPCIBusId(own.gpu.data(), static_cast<int>(own.gpu.size()), gpu), "the place of a GPU");
   std::ifstream("/proc/sys/kernel/random/boot_id").read(own.system.data(), own.system.size() - 1);
   std::error_code none;
@@ -51,7 +51,7 @@ Place place_of(int gpu) {
 }
 
 void check_places(Communicator& ranks, int gpu) {
-  const std::vector<Place> all = gather_one(ranks, place_of(gpu));
+  const std::vector<GpuPlace> all = gather_one(ranks, place_of(gpu));
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b)
       if (all[a].system == all[b].system && all[a].gpu == all[b].gpu)
@@ -59,7 +59,7 @@ void check_places(Communicator& ranks, int gpu) {
                           " have the same GPU, " + all[a].gpu.data() + ": each needs one of its own");
   // Ranks of one host need no other interface, and NCCL prefers those that lead outside. It reads this when a
   // group's number is made.
-  const bool is_one_host = std::all_of(all.begin(), all.end(), [&](const Place& p) {
+  const bool is_one_host = std::all_of(all.begin(), all.end(), [&](const GpuPlace& p) {
     return p.system == all[0].system && p.network == all[0].network;
   });
   if (is_one_host) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
