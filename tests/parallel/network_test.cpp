@@ -51,6 +51,11 @@ struct Stranger {
   }
 };
 
+// Until somebody listens there.
+void await_listener(int port) {
+  for (int i = 0; i < 1000 && !Stranger().connects(port); ++i) nap(milliseconds(5));
+}
+
 int free_port() {
   return Stranger().listens();
 }
@@ -391,11 +396,11 @@ TEST(NetworkRendezvous, GoesOnWhateverStrangersSend) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) {
     if (i < 2) {
-      if (i == 1) nap(milliseconds(600));
+      if (i == 1) nap(milliseconds(1000));
       const auto group = parallel::join(host_world(i, 2, port));
       return numbers(group->communicator(), i);
     }
-    nap(milliseconds(50));
+    await_listener(port);
     std::mt19937 random(1);
     std::vector<std::unique_ptr<Stranger>> silent;
     for (int n = 0; n < 600; ++n) {
@@ -409,7 +414,7 @@ TEST(NetworkRendezvous, GoesOnWhateverStrangersSend) {
       if (n % 2 == 0 || n % 3 == 0) silent.push_back(std::move(s));
     }
     EXPECT_GT(silent.size(), 300u);  // more than rank 0 hears at a time
-    nap(milliseconds(800));
+    nap(milliseconds(1200));
     return std::string("0 1 ");
   });
   expect_all(results, "0 1 ");
@@ -496,7 +501,7 @@ TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
   const int port = free_port();
   const auto results = ask(2, [&](int i) -> std::string {
     if (i == 0) return joining(host_world(0, 2, port), soon);
-    nap(milliseconds(200));
+    await_listener(port);
     EXPECT_FALSE(Stranger().connects(port, "127.0.0.2"));
     EXPECT_TRUE(Stranger().connects(port, "127.0.0.1"));
     return "";
@@ -546,7 +551,7 @@ TEST(NetworkRendezvous, GoesOnWhereStrangersTakeAllDescriptors) {
       EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2500));
       return line;
     }
-    nap(milliseconds(100));
+    await_listener(port);
     std::vector<Stranger> silent(100);
     for (Stranger& s : silent) s.connects(port);
     nap(milliseconds(1500));
