@@ -383,8 +383,8 @@ TEST(NetworkRendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
   for (const int killed : {0, 1}) {
     const int port = free_port();
     const auto results = ask(2, [&](int rank) {
-      if (rank == killed) ::ualarm(150'000, 0);
-      return joining(host_world(rank, 3, port), soon);
+      if (rank == killed) ::ualarm(600'000, 0);
+      return joining(host_world(rank, 3, port), {.join_timeout = milliseconds(5000)});
     });
     EXPECT_EQ(results[static_cast<std::size_t>(1 - killed)].text,
               "lost: [ranks] rank " + std::to_string(killed) + " ended before all ranks had come");
