@@ -172,7 +172,7 @@ bool is_zero(const Tensor& x) {
 
 // z_q, z_k, z_v of one call, from the merged o and ξ of its queries.
 Tensors call_backward(const Tensors& in, const Tensor& z_lse, const AttentionOptions& o) {
-  AttentionAttrs a{.scale = *o.scale,
+  AttentionAttrs a{.scale = o.scale.value_or(1),  // it is set
                    .causal = o.causal,
                    .window_left = o.window_left,
                    .window_right = o.window_right,
@@ -291,7 +291,7 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
     ring.options.scale = 1 / std::sqrt(static_cast<double>(d));
   }
   ring.options.alignment = AttentionOptions::bottom_right;  // the same where queries are as many as keys
-  const std::int64_t most = 2 * ranks * ring.piece;         // of a window that ends anywhere
+  const std::int64_t most = std::int64_t{2} * ranks * ring.piece;  // of a window that ends anywhere
   ring.steps = detail::ring_schedule(
       ranks, ring.piece,
       {std::min(options.window_left, most), options.causal ? 0 : std::min(options.window_right, most)});
