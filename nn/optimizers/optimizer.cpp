@@ -115,6 +115,13 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   if (!copies.empty() && copies.size() != parameters().size())
     throw Error("[optimizer] got " + std::to_string(copies.size()) + " copies of " +
                 std::to_string(parameters().size()) + " parameters");
+  const std::vector<bool>& only = o.reading.only_copies;
+  if (!only.empty() && only.size() != parameters().size())
+    throw Error("[optimizer] only_copies is of " + std::to_string(only.size()) + " of " +
+                std::to_string(parameters().size()) + " parameters");
+  for (std::size_t i = 0; i < only.size(); ++i)
+    if (only[i] && !detail::copy_type(o.reading, i))
+      throw Error("[optimizer] only a copy of " + parameters()[i].name() + " is read, but there is none");
   const Scope scope("optimizer");
   Graph& graph = loss.graph();
   const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();

@@ -58,8 +58,8 @@ class Optimizer {
   // loss are those of each rank, whose sums over the ranks are meant.
   struct UpdateOptions {
     WeightReading reading = {};  // copies as for minimize(), and with ranks which weights nothing else reads
-    bool scatter_early =
-        false;  // with ranks: gradients are added few at a time, when they are there, and freed
+    // With ranks: gradients are added few at a time, when they are there, and freed.
+    bool scatter_early = false;
     bool norm_of_blocks = false;  // the norm has the same bits for any number of ranks that divides 16
   };
   std::vector<Tensor> differentiate(const Tensor& loss) const;

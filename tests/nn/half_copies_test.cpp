@@ -145,6 +145,12 @@ TEST(HalfCopies, AreMadeForWeightsThatAreWider) {
   const Tensor w = g.param(layer.weight().parameter());
   EXPECT_EQ(gradients(sum(cast(y * again, f32)), {w})[0].dtype(), f32);
   EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}), Error);  // two parameters
+  const optim::Sgd optimizer(params.all(), {});
+  const Tensor loss = sum(cast(y, f32));
+  for (const std::vector<bool>& only :
+       {std::vector{true}, std::vector{true, true}})  // of one; without a copy
+    EXPECT_THROW(optimizer.update(loss, optimizer.differentiate(loss), {.reading = {.only_copies = only}}),
+                 Error);
 }
 
 }  // namespace
