@@ -3,27 +3,21 @@
 #include <algorithm>
 
 #include "backends/cuda/check.h"
-#include "backends/cuda/written_memory.h"
+#include "backends/cuda/epilogue.h"
 
 namespace tg::cuda {
 
 namespace {
 
 bool meet(std::span<const Arg> a, std::span<const Arg> b) {
-  return std::ranges::any_of(a, [&](const Arg& x) {
-    return std::ranges::any_of(b, [&](const Arg& y) { return overlap(range_of(x), range_of(y)); });
-  });
+  return std::ranges::any_of(a, [&](const Arg& x) { return meets(x, b); });
 }
 
 }  // namespace
 
-Lane::Lane(cudaStream_t main) : main_(main) {
-  check(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking), "a stream");
-}
-
 Lane::~Lane() {
   for (cudaEvent_t e : events_) cudaEventDestroy(e);
-  cudaStreamDestroy(own_);
+  if (own_) cudaStreamDestroy(own_);
 }
 
 cudaEvent_t Lane::mark(cudaStream_t stream) {
@@ -33,6 +27,7 @@ cudaEvent_t Lane::mark(cudaStream_t stream) {
 }
 
 void Lane::run(const Step& step, const std::function<void(cudaStream_t)>& f) {
+  if (!own_) check(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking), "a stream");
   check(cudaStreamWaitEvent(own_, mark(main_), 0), "recording a program");
   f(own_);
   used_.push_back({step.in, step.out});

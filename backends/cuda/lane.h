@@ -14,7 +14,7 @@ namespace tg::cuda {
 
 class Lane {
  public:
-  explicit Lane(cudaStream_t main);
+  explicit Lane(cudaStream_t main) : main_(main) {}
   ~Lane();
   Lane(const Lane&) = delete;
 
@@ -32,7 +32,7 @@ class Lane {
   };
   cudaEvent_t mark(cudaStream_t stream);  // an event behind what is on it
 
-  cudaStream_t main_, own_ = nullptr;
+  cudaStream_t main_, own_ = nullptr;  // made by the first run()
   std::vector<cudaEvent_t> events_;
   std::vector<Used> used_;  // by what the main stream has not waited for
 };

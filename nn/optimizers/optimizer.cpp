@@ -202,8 +202,7 @@ std::vector<Parameter> Optimizer::state() const {
   std::vector<Parameter> all;
   each_moment([&](std::size_t shard, const Moment& m) {
     all.push_back(m[shard]);
-    if (shard + 1 < m.size() && shards_.list()[shard + 1].kind == Shard::Kind::rest)
-      all.push_back(m[shard + 1]);
+    if (shards_.has_rest(shard)) all.push_back(m[shard + 1]);
   });
   for (const Parameter& p : counters()) all.push_back(p);
   return all;

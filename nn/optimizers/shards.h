@@ -50,6 +50,7 @@ class Shards {
   const std::shared_ptr<Communicator>& ranks() const { return ranks_; }  // null: one
   const std::vector<Shard>& list() const { return list_; }               // those of a parameter in a row
   const Parameter& parameter_of(std::size_t shard) const { return parameters_[list_[shard].place]; }
+  bool has_rest(std::size_t shard) const;  // the next shard is the rest behind this piece
   // That of the parameter if the shard is all of it, else [count].
   Shape shape_of(std::size_t shard) const;
 
@@ -81,7 +82,6 @@ class Shards {
   void scatter(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;
 
  private:
-  bool has_rest(std::size_t shard) const;  // behind a piece
   int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
   Tensor slice_of(const Tensor& x, std::size_t shard) const;
   // By divided parameter one tensor of its shape, from its shards' tensors on all ranks; undefined where they

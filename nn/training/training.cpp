@@ -201,14 +201,13 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
       seed_(seed),
       threads_(options.threads),
       accumulate_(options.accumulate),
-      ranks_(options.ranks),
-      divides_tokens_(own_->ranks() > 1) {
+      ranks_(options.ranks) {
   if (accumulate_ < 1)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected at least 1");
   if (divides_batches() && accumulate_ % ranks_count() != 0)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected a multiple of the " +
                 std::to_string(ranks_count()) + " ranks, which share the batches of a step");
-  if (accumulate_ > 1 || divides_tokens_) {
+  if (accumulate_ > 1 || divides_tokens()) {
     share_ = graph_.input("share", {}, compute_type(loss_.dtype()));
     loss_ = reshape(loss_, {}) * share_;
   }
@@ -218,6 +217,10 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
   own_batches() == 1 ? compile_whole(optimizer, shared) : compile_parts(optimizer, shared);
   compile_gather(optimizer, shared);
   program_->seed(seed);
+}
+
+bool TrainingProgram::divides_tokens() const {
+  return own_->ranks() > 1;
 }
 
 optim::WeightReading TrainingProgram::reading_of(const optim::Optimizer& optimizer) const {
@@ -317,7 +320,7 @@ std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vecto
   const std::size_t size = batch_size(tokens, targets), from = static_cast<std::size_t>(batch) * size;
   const std::span<const std::int32_t> x = std::span(tokens).subspan(from, size),
                                       y = std::span(targets).subspan(from, size);
-  if (divides_tokens_) {
+  if (divides_tokens()) {
     std::vector<std::int32_t> own = own_->of(y);
     const double share = share_of(own, targets);
     return {{tokens_, own_->of(x)}, {targets_, std::move(own)}, {share_, share}};

@@ -125,7 +125,8 @@ class TrainingProgram {
   void compile_parts(const optim::Optimizer& optimizer, ProgramOptions options);
   // Sums over the ranks of what each has, the loss last, which become loss_ and update_.
   void update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums);
-  bool divides_batches() const { return ranks_ && !divides_tokens_; }
+  bool divides_tokens() const;  // of a batch among the ranks
+  bool divides_batches() const { return ranks_ && !divides_tokens(); }
   std::int64_t own_batches() const { return divides_batches() ? accumulate_ / ranks_count() : accumulate_; }
   int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
   std::int64_t first_own() const { return divides_batches() ? ranks_->rank() * own_batches() : 0; }
@@ -147,7 +148,6 @@ class TrainingProgram {
   int threads_;
   std::int64_t accumulate_, step_ = 0;
   std::shared_ptr<Communicator> ranks_;
-  bool divides_tokens_;
   optim::Optimizer::Update update_;
   std::unique_ptr<Parts> parts_;
   Graph gather_graph_;

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "parallel/control.h"
-#include "tests/support/joined_ranks.h"
+#include "tests/support/lost_ranks.h"
 
 namespace tg {
 namespace {
@@ -48,26 +48,12 @@ TEST(Group, OfOneRankNeedsNobody) {
   EXPECT_THROW(parallel::join({}, {.join_timeout = milliseconds(-1)}), Error);
 }
 
+std::vector<RankResult> three_on_one_host(const std::function<std::string(const World&)>& f) {
+  return ask(3, [&](int rank) { return f(world_of(rank, 3)); });
+}
+
 TEST(Group, ARankThatIsKilledIsNamedByAllOthersAtOnce) {
-  for (const int killed : {0, 1, 2}) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto results = ask(3, [&](int rank) {
-      const auto group = parallel::join(world_of(rank, 3));
-      for (int i = 0; i < 200; ++i) {
-        if (rank == killed && i == 100) ::raise(SIGKILL);
-        numbers(group->communicator(), i);
-      }
-      return std::string("no loss");
-    });
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
-    for (int rank = 0; rank < 3; ++rank) {
-      const RankResult& r = results[static_cast<std::size_t>(rank)];
-      EXPECT_EQ(r.kind, rank == killed ? '?' : 'l');
-      EXPECT_EQ(r.text, rank == killed ? "ended by signal Killed"
-                                       : "[ranks] rank " + std::to_string(killed) +
-                                             " is gone: its process ended without a word, or was killed");
-    }
-  }
+  expect_killed_ranks_named(three_on_one_host);
 }
 
 TEST(Group, AnErrorOfARankIsTheLineOfAllOthers) {
@@ -94,56 +80,11 @@ TEST(Group, AnErrorOfARankIsTheLineOfAllOthers) {
 }
 
 TEST(Group, ARankThatHangsIsNamedUnlessItPauses) {
-  for (const int hanging : {0, 2})
-    for (const bool pauses : {false, true}) {
-      if (hanging == 0 && pauses) continue;
-      const auto results = ask(3, [&](int rank) {
-        const auto group = parallel::join(world_of(rank, 3), {.step_timeout = milliseconds(500)});
-        for (int i = 0; i < 5; ++i) {
-          numbers(group->communicator(), i);
-          group->progress(i);
-        }
-        if (rank == hanging) {
-          std::optional<Group::Pause> pause;
-          if (pauses) pause.emplace(group->pause());
-          nap(milliseconds(1100));
-        }
-        numbers(group->communicator(), 0);
-        return std::string("all together");
-      });
-      for (const RankResult& r : results) {
-        EXPECT_EQ(r.kind, pauses ? '+' : 'l');
-        EXPECT_EQ(
-            r.text.find(pauses ? "all together"
-                               : "[ranks] rank " + std::to_string(hanging) + " hangs after step 4, for "),
-            0u)
-            << r.text;
-      }
-    }
+  expect_hanging_ranks_named(three_on_one_host, milliseconds(500));
 }
 
 TEST(Group, AStoppedProcessIsNamedAndEnded) {
-  for (const int stopped : {0, 1}) {
-    const auto results = ask(3, [&](int rank) {
-      const auto group = parallel::join(world_of(rank, 3), {.step_timeout = milliseconds(500)});
-      int process = getpid();
-      group->communicator().share(bytes_of(process), [&](std::span<const std::byte* const> shown) {
-        std::memcpy(&process, shown[static_cast<std::size_t>(stopped)], sizeof process);
-      });
-      if (rank == stopped) ::raise(SIGSTOP);
-      const std::string line = error_of([&] { share_for_ever(*group); });
-      ::kill(process, SIGKILL);
-      return line;
-    });
-    for (int rank = 0; rank < 3; ++rank) {
-      if (rank == stopped) continue;
-      EXPECT_EQ(
-          results[static_cast<std::size_t>(rank)].text.find("lost: [ranks] rank " + std::to_string(stopped) +
-                                                            " is stopped, without a sign of life for "),
-          0u)
-          << results[static_cast<std::size_t>(rank)].text;
-    }
-  }
+  expect_stopped_ranks_named(three_on_one_host, milliseconds(500));
 }
 
 TEST(Group, ARankThatHasEndedIsNotWaitedFor) {

@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "tests/support/joined_ranks.h"
+#include "tests/support/lost_ranks.h"
 
 namespace tg {
 namespace {
@@ -78,6 +78,10 @@ std::vector<RankResult> ask_hosts(int n, const std::function<std::string(const W
   const int port = free_port();
   return ask(
       n, [&](int rank) { return f(host_world(rank, n, port)); }, seconds);
+}
+
+std::vector<RankResult> three_hosts(const std::function<std::string(const World&)>& f) {
+  return ask_hosts(3, f);
 }
 
 void expect_all(const std::vector<RankResult>& results, const std::string& text) {
@@ -161,25 +165,7 @@ TEST(Network, RefusesOtherNumbersOfBytesOnAllRanksWhichThenGoOn) {
 }
 
 TEST(Network, ARankThatIsKilledIsNamedByAllOthersAtOnce) {
-  for (const int killed : {0, 1, 2}) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto results = ask_hosts(3, [&](const World& w) {
-      const auto group = parallel::join(w);
-      for (int i = 0; i < 200; ++i) {
-        if (w.rank == killed && i == 100) ::raise(SIGKILL);
-        numbers(group->communicator(), i);
-      }
-      return std::string("no loss");
-    });
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
-    for (int rank = 0; rank < 3; ++rank) {
-      const RankResult& r = results[static_cast<std::size_t>(rank)];
-      EXPECT_EQ(r.kind, rank == killed ? '?' : 'l');
-      EXPECT_EQ(r.text, rank == killed ? "ended by signal Killed"
-                                       : "[ranks] rank " + std::to_string(killed) +
-                                             " is gone: its process ended without a word, or was killed");
-    }
-  }
+  expect_killed_ranks_named(three_hosts);
 }
 
 TEST(Network, AnErrorOfARankIsTheLineOfAllOthers) {
@@ -209,52 +195,12 @@ TEST(Network, AnErrorOfARankIsTheLineOfAllOthers) {
 }
 
 TEST(Network, ARankThatHangsIsNamedUnlessItPauses) {
-  for (const int hanging : {0, 2})
-    for (const bool pauses : {false, true}) {
-      const auto results = ask_hosts(3, [&](const World& w) {
-        JoinOptions options{.step_timeout = milliseconds(800)};
-        const auto group = parallel::join(w, options);
-        for (int i = 0; i < 5; ++i) {
-          numbers(group->communicator(), i);
-          group->progress(i);
-        }
-        if (w.rank == hanging) {
-          std::optional<Group::Pause> pause;
-          if (pauses) pause.emplace(group->pause());
-          nap(milliseconds(1700));
-        }
-        numbers(group->communicator(), 0);
-        return std::string("all together");
-      });
-      const std::string line = "[ranks] rank " + std::to_string(hanging) + " hangs after step 4, for ";
-      for (const RankResult& r : results)
-        EXPECT_EQ(r.text.find(pauses ? "all together" : line), 0u) << r.text;
-    }
+  expect_hanging_ranks_named(three_hosts, milliseconds(800));
 }
 
 TEST(Network, AStoppedProcessIsNamedAndEnded) {
-  for (const int stopped : {0, 1}) {
-    const auto results = ask_hosts(3, [&](const World& w) {
-      const auto group = parallel::join(w, {.step_timeout = milliseconds(800)});
-      int process = getpid();
-      group->communicator().share(bytes_of(process), [&](std::span<const std::byte* const> shown) {
-        std::memcpy(&process, shown[static_cast<std::size_t>(stopped)], sizeof process);
-      });
-      if (w.rank == stopped) ::raise(SIGSTOP);
-      const std::string line = error_of([&] { share_for_ever(*group); });
-      nap(milliseconds(400));  // until all know: without rank 0 each finds out by itself
-      ::kill(process, SIGKILL);
-      return line;
-    });
-    for (int rank = 0; rank < 3; ++rank) {
-      if (rank == stopped) continue;
-      EXPECT_EQ(
-          results[static_cast<std::size_t>(rank)].text.find("lost: [ranks] rank " + std::to_string(stopped) +
-                                                            " is stopped, without a sign of life for "),
-          0u)
-          << results[static_cast<std::size_t>(rank)].text;
-    }
-  }
+  expect_stopped_ranks_named(three_hosts, milliseconds(800),
+                             milliseconds(400));  // without rank 0 each finds out by itself
 }
 
 TEST(Network, ARankThatHasEndedIsNotWaitedFor) {
