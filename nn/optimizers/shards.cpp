@@ -16,10 +16,6 @@ std::int64_t divided(std::int64_t elements, int ranks) {
   return elements / granule * granule;
 }
 
-bool is_by_copy(const WeightReading& r, std::size_t place) {
-  return !r.only_copies.empty() && r.only_copies[place];
-}
-
 Tensor flat(const Tensor& x) {
   return reshape(x, {x.numel()});
 }
@@ -49,6 +45,10 @@ TensorList scattered(const TensorList& gradients, int ranks, bool early) {
 }
 
 }  // namespace
+
+bool is_by_copy(const WeightReading& r, std::size_t place) {
+  return !r.only_copies.empty() && r.only_copies[place];
+}
 
 std::optional<DType> copy_type(const WeightReading& r, std::size_t place) {
   if (r.copies.empty() || !r.copies[place].key()) return std::nullopt;

@@ -36,6 +36,8 @@ struct WeightReading {
 
 namespace detail {
 
+// Whether nothing but a parameter's copy is read.
+bool is_by_copy(const WeightReading& reading, std::size_t place);
 // The dtype of a parameter's copy.
 std::optional<DType> copy_type(const WeightReading& reading, std::size_t place);
 

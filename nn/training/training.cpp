@@ -1,6 +1,7 @@
 #include <tilegrad/nn/training/training.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <tilegrad/core/report/bad_node.h>
@@ -98,14 +99,16 @@ double bytes_moved(std::span<const Step> steps) {
   return bytes;
 }
 
-// Whether a step reads the parameter.
-bool reads(const Graph& graph, const Parameter& p) {
-  const auto is_read = [&](ValueId v) {
-    const Node& root = graph.node_of(graph.values()[v].root);
-    return root.op == &parameter_op && root.attrs.as<ParameterAttrs>().parameter.key() == p.key();
-  };
-  return std::ranges::any_of(
-      graph.nodes(), [&](const Node& n) { return !n.op->view && std::ranges::any_of(n.in, is_read); });
+// The keys of the parameters that steps read.
+std::unordered_set<const void*> parameters_read(const Graph& graph) {
+  std::unordered_set<const void*> keys;
+  for (const Node& n : graph.nodes()) {
+    if (n.op->view) continue;
+    for (ValueId v : n.in)
+      if (const Node& root = graph.node_of(graph.values()[v].root); root.op == &parameter_op)
+        keys.insert(root.attrs.as<ParameterAttrs>().parameter.key());
+  }
+  return keys;
 }
 
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
@@ -226,9 +229,10 @@ bool TrainingProgram::divides_tokens() const {
 optim::WeightReading TrainingProgram::reading_of(const optim::Optimizer& optimizer) const {
   if (!copies_) return {};
   optim::WeightReading reading{.copies = copies_->of(optimizer.parameters())};
-  if (optimizer.shards().ranks())
-    for (std::size_t i = 0; i < reading.copies.size(); ++i)
-      reading.only_copies.push_back(reading.copies[i].key() && !reads(graph_, optimizer.parameters()[i]));
+  if (!optimizer.shards().ranks()) return reading;
+  const std::unordered_set<const void*> read = parameters_read(graph_);
+  for (std::size_t i = 0; i < reading.copies.size(); ++i)
+    reading.only_copies.push_back(reading.copies[i].key() && !read.contains(optimizer.parameters()[i].key()));
   return reading;
 }
 
@@ -256,8 +260,7 @@ void TrainingProgram::compile_gather(const optim::Optimizer& optimizer, const Pr
 std::size_t TrainingProgram::bytes_beside_shards(const optim::Optimizer& optimizer) const {
   std::size_t bytes = 0;
   for (const optim::Shard& s : optimizer.shards().list()) {
-    if (s.kind == optim::Shard::Kind::whole || reading_.only_copies.empty() || !reading_.only_copies[s.place])
-      continue;
+    if (s.kind == optim::Shard::Kind::whole || !optim::detail::is_by_copy(reading_, s.place)) continue;
     const Parameter& p = optimizer.parameters()[s.place];
     if (s.kind == optim::Shard::Kind::piece) bytes += aligned_bytes(p.bytes());
     bytes -= aligned_bytes(static_cast<std::size_t>(s.count) * size_of(p.dtype()));
@@ -269,29 +272,31 @@ void TrainingProgram::gather_weights() {
   if (gather_ && std::exchange(is_scattered_, false)) gather_->run();
 }
 
-void TrainingProgram::compile_whole(const optim::Optimizer& optimizer, ProgramOptions options) {
+std::vector<Tensor> TrainingProgram::gradients_and_loss(const optim::Optimizer& optimizer) {
   std::vector<Tensor> z = optimizer.differentiate(loss_);
   reading_ = reading_of(optimizer);
   scattered_bytes_ = bytes_beside_shards(optimizer);
   z.push_back(loss_);
-  update_by(optimizer, std::move(z));
+  return z;
+}
+
+void TrainingProgram::compile_whole(const optim::Optimizer& optimizer, ProgramOptions options) {
+  update_by(optimizer, gradients_and_loss(optimizer));
   options.memory_budget = less(options.memory_budget, scattered_bytes_);
   program_.emplace(compiled(graph_, results_, update_.assign, options));
 }
 
 void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOptions options) {
-  std::vector<Tensor> z = optimizer.differentiate(loss_);
-  reading_ = reading_of(optimizer);
-  scattered_bytes_ = bytes_beside_shards(optimizer);
-  z.push_back(loss_);
+  const std::vector<Tensor> z = gradients_and_loss(optimizer);
   std::vector<std::string> names;
   for (const Parameter& p : optimizer.parameters()) names.push_back(p.name());
   names.push_back("loss");
   parts_ = std::make_unique<Parts>();
   parts_->sums = std::make_shared<GradientTree>(z, names, own_batches(), optimizer.parameters()[0].device());
   parts_->state_bytes = bytes_of_all(optimizer.state());
+  const std::unordered_set<const void*> read = parameters_read(graph_);
   for (const Parameter& p : optimizer.parameters())
-    if (!reads(graph_, p)) parts_->state_bytes += aligned_bytes(p.bytes());
+    if (!read.contains(p.key())) parts_->state_bytes += aligned_bytes(p.bytes());
   update_by(optimizer, parts_->sums->sums(parts_->graph));
   // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
   const std::size_t budget = std::exchange(options.memory_budget, 0);

@@ -120,6 +120,8 @@ class TrainingProgram {
   };
   optim::WeightReading reading_of(const optim::Optimizer& optimizer) const;
   std::size_t bytes_beside_shards(const optim::Optimizer& optimizer) const;
+  // Of the step, the loss last; also finds what the update reads, reading_ and scattered_bytes_.
+  std::vector<Tensor> gradients_and_loss(const optim::Optimizer& optimizer);
   void compile_gather(const optim::Optimizer& optimizer, const ProgramOptions& options);
   void compile_whole(const optim::Optimizer& optimizer, ProgramOptions options);
   void compile_parts(const optim::Optimizer& optimizer, ProgramOptions options);
