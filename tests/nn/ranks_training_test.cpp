@@ -1,6 +1,7 @@
 // Training on several ranks: the bits of one rank, whatever their number, and what all ranks must agree on.
 #include "tests/support/ranks_training.h"
 
+#include <csignal>
 #include <limits>
 
 #include <tilegrad/tilegrad.h>
@@ -184,6 +185,50 @@ TEST(RanksTraining, StateIsSetFromTheWhole) {
     optimizer.gather_state(whole);
     for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(whole[i].read().same_bits(values[i])) << i;
   });
+}
+
+// A rank that is killed when it is to send message number `last`, from 0; it counts those that it sends.
+class Mortal final : public Communicator {
+ public:
+  Mortal(Communicator& ranks, std::int64_t last)
+      : Communicator(ranks.rank(), ranks.size()), ranks_(ranks), last_(last) {}
+  void share(std::span<const std::byte> own, const Reader& read) override {
+    if (sent_++ == last_) ::raise(SIGKILL);
+    ranks_.share(own, read);
+  }
+  void check_lost() const override { ranks_.check_lost(); }
+  std::int64_t sent() const { return sent_; }
+
+ private:
+  Communicator& ranks_;
+  const std::int64_t last_;
+  std::int64_t sent_ = 0;
+};
+
+// From compiling to the state that is gathered for a checkpoint: all others learn of it, and none ends
+// otherwise.
+TEST(RanksTraining, ARankMayBeKilledAtEveryMessage) {
+  const How how{"short", nn::Precision::bf16, "adamw", 0, 0, 4, 1};
+  for (const int n : {2, 4}) {
+    const int killed = n - 1;
+    const auto run = [&](std::int64_t last) {
+      return ask_each_rank(n, [&, last](Communicator& ranks) {
+        Mortal mortal(ranks, ranks.rank() == killed ? last : -1);
+        trained(mortal, how);
+        return std::to_string(mortal.sent());
+      });
+    };
+    const std::int64_t messages = std::stoll(run(-1)[static_cast<std::size_t>(killed)].text);
+    ASSERT_GT(messages, 20);
+    for (std::int64_t last = 0; last < messages; ++last) {
+      const std::vector<RankResult> results = run(last);
+      for (int rank = 0; rank < n; ++rank) {
+        const RankResult& r = results[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(r.kind, rank == killed ? '?' : 'l')
+            << "rank " << rank << " of " << n << ", message " << last << " of " << messages << ": " << r.text;
+      }
+    }
+  }
 }
 
 }  // namespace
