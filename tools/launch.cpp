@@ -88,33 +88,38 @@ void make_pipe(int (&ends)[2]) {
   for (const int fd : ends) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-// Throws Error if the program cannot be started; then no rank runs.
+// Adds the rank to those that run. Throws Error if the program cannot be started.
+void start(std::vector<Rank>& ranks, int rank, const Options& o, const std::string& job) {
+  const pid_t parent = ::getpid();
+  int output[2] = {-1, -1}, trouble[2];
+  if (rank > 0) make_pipe(output);
+  make_pipe(trouble);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    become(rank, o, job, output[1], parent);
+    const int why = errno;
+    (void)!::write(trouble[1], &why, sizeof why);
+    ::_exit(127);
+  }
+  int why = process < 0 ? errno : 0;
+  if (process > 0) ::setpgid(process, process);  // here too: a signal may be sent before the child does it
+  ::close(trouble[1]), ::close(output[1]);
+  if (process > 0) ranks.push_back({process, output[0]});
+  const bool is_started = process > 0 && ::read(trouble[0], &why, sizeof why) == 0;
+  ::close(trouble[0]);
+  if (!is_started) throw Error("cannot run " + std::string(o.command[0]) + ": " + std::strerror(why));
+  if (rank > 0) ::fcntl(output[0], F_SETFL, O_NONBLOCK);
+}
+
+// Throws Error if a rank cannot be started; then no rank runs.
 std::vector<Rank> start(const Options& o, const std::string& job) {
   std::vector<Rank> ranks;
-  const pid_t parent = ::getpid();
-  for (int rank = 0; rank < o.ranks; ++rank) {
-    int output[2] = {-1, -1}, trouble[2];
-    if (rank > 0) make_pipe(output);
-    make_pipe(trouble);
-    const pid_t process = ::fork();
-    if (process == 0) {
-      become(rank, o, job, output[1], parent);
-      const int why = errno;
-      (void)!::write(trouble[1], &why, sizeof why);
-      ::_exit(127);
-    }
-    int why = process < 0 ? errno : 0;
-    if (process > 0) ::setpgid(process, process);  // here too: a signal may be sent before the child does it
-    ::close(trouble[1]), ::close(output[1]);
-    if (process > 0) ranks.push_back({process, output[0]});
-    const bool is_started = process > 0 && ::read(trouble[0], &why, sizeof why) == 0;
-    ::close(trouble[0]);
-    if (!is_started) {
-      signal_all(ranks, SIGKILL);
-      for (const Rank& r : ranks) ::waitpid(r.process, nullptr, 0);
-      throw Error("cannot run " + std::string(o.command[0]) + ": " + std::strerror(why));
-    }
-    if (rank > 0) ::fcntl(output[0], F_SETFL, O_NONBLOCK);
+  try {
+    for (int rank = 0; rank < o.ranks; ++rank) start(ranks, rank, o, job);
+  } catch (const Error&) {
+    signal_all(ranks, SIGKILL);
+    for (const Rank& r : ranks) ::waitpid(r.process, nullptr, 0);
+    throw;
   }
   return ranks;
 }
@@ -257,8 +262,8 @@ int main(int argc, char** argv) {
         args.example("launch -n 4 train --text input.txt", "train on 4 processes of this host");
         args.example("launch -n 8 --hosts 2 --host 1 --address 10.0.0.1 train --text input.txt",
                      "ranks 8 to 15, on the second of two hosts; TG_TOKEN_FILE names their token");
-        args.example("launch -n 4 --restarts 3 train --text input.txt --resume",
-                     "and go on from the last checkpoint after a rank was killed");
+        args.example("launch -n 4 --restarts 3 train --resume --out out/big",
+                     "resume a run, again from its last checkpoint if a rank is killed");
         std::vector<const char*> own{argv[0]};
         int i = 1;
         for (; i < argc && argv[i][0] == '-' && std::string_view(argv[i]) != "--"; ++i) {

@@ -135,6 +135,13 @@ are_gone() {
   while read -r p; do ! grep -qs '^State:[[:space:]]*[A-Y]' "/proc/$p/status" || return 1; done <"$dir/processes"
 }
 await are_gone
+# Nor does it where it cannot start all, whatever they do with signals.
+: >"$dir/processes"
+(ulimit -n 100
+ refuses_command 127 "pipe failed: Too many open files" "$launch" -n 200 sh -c 'trap "" TERM; echo $$ >>$0; while [ -e $0 ]; do sleep 0.1; done' "$dir/processes"
+ exit $failed) || failed=1
+[ -s "$dir/processes" ] || fail "no rank was started"
+await are_gone
 
 # Environments in which ranks cannot join: one line, exit code 2, at once.
 wrong() {  # wrong WORD VARIABLES...
