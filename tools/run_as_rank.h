@@ -36,7 +36,9 @@ int run_as_rank(const char* tool, F&& f, int failure = 1) {
   const auto joined = [&]() -> int {
     try {
       return f([&] {
-        group = parallel::join(parallel::world(), {.end_after = std::chrono::seconds(5)});
+        group = parallel::join(parallel::world(),
+                               {.end_after = std::chrono::seconds(5),
+                                .report = [&](const std::string& line) { report_failure(tool, line); }});
         if (group->communicator().rank() > 0 && !std::freopen("/dev/null", "w", stdout))
           throw Error("[ranks] /dev/null cannot be opened");
         return group;

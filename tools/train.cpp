@@ -76,6 +76,7 @@ class Run {
     if (!base_) o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) check_same_model();
     state_.data_sum = data_->identity();
+    expect_same_on_all(args_, state_.data_sum, group_->communicator());
   }
 
   int go() {

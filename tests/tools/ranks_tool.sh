@@ -85,6 +85,23 @@ refused() {  # refused CODE WORDS COMMAND…: ends with that code and a line wit
 refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "$train" $options --out "$dir/three"
 refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
 refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
+# Ranks that were not started alike: most of that leaves the program the same. A text may be somewhere else.
+small="--layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 4 --sample 0"
+unlike() { "$launch" -n 2 sh -c 'eval "exec \"$0\" $1"' "$train" "$small --out $dir/unlike --overwrite $*"; }
+for option in '--seed $RANK' '--lr 0.0$((1 + RANK))' '--save-every $((1 + RANK))' '--zero $RANK'; do
+  refused 1 "\[ranks\] rank 1 has another ${option%% *} than rank 0: expected the same on all ranks" unlike --text "$dir/text" "$option"
+done
+cp "$dir/text" "$dir/text.0" && sed 's/line/lien/' "$dir/text" >"$dir/text.1"
+refused 1 '\[ranks\] rank 1 has other data than rank 0' unlike --text "$dir/text."'$RANK'
+cp "$dir/text" "$dir/text.1"
+unlike --text "$dir/text."'$RANK' '--threads $((1 + RANK))' >/dev/null || fail "texts of the same content are refused"
+# Rank 0 says for whom it waits.
+RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=3 "$train" $options --out "$dir/none" >/dev/null 2>"$dir/waits" &
+pid=$!
+for _ in $(seq 300); do [ -s "$dir/waits" ] && break || sleep 0.1; done
+kill $pid
+wait $pid 2>/dev/null || true
+grep -q '^train: \[ranks\] waiting for ranks 1 and 2 (1 of 3 are here)$' "$dir/waits" || fail "rank 0 does not say for whom it waits: $(cat "$dir/waits")"
 "$launch" -n 4 "$train" $options --profile 2 --out "$dir/profile" >"$dir/profile.txt" || fail "--profile ended with $?"
 grep -qE '^exchanges between ranks [0-9.]+ .* of which [0-9.]+ .* are exposed$' "$dir/profile.txt" || fail "no exchanges in the profile"
 refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"

@@ -1,8 +1,11 @@
 #include "tools/train/run_state.h"
 
+#include <array>
 #include <cmath>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/hash.h"
+#include "core/run/gather.h"
 #include "io/files/utf8.h"
 
 namespace tg {
@@ -16,6 +19,8 @@ constexpr std::string_view of_this_call[] = {"out",  "resume",  "overwrite", "th
 // Saved options that may change when a run is resumed. Of a text only the content is compared.
 constexpr std::string_view may_change[] = {"text",       "examples",     "tokens",     "backend", "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};
+// Options that may differ between ranks. Of a text only the content is compared.
+constexpr std::string_view of_this_rank[] = {"out", "text", "examples", "tokens", "from", "threads"};
 
 template <std::size_t n>
 bool contains(const std::string_view (&list)[n], std::string_view name) {
@@ -95,6 +100,25 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
                   " was started with " + value + ": leave it out, or start a new run in another --out");
     }
   }
+}
+
+void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks) {
+  using Digits = std::array<char, 32>;
+  std::vector<std::string> what;
+  std::vector<Digits> own;
+  const auto add = [&](std::string name, std::string_view value) {
+    const std::array<std::string_view, 1> pieces{value};
+    xxh3_128(pieces).copy(own.emplace_back().data(), own.back().size());
+    what.push_back(std::move(name));
+  };
+  for (const std::string& name : args.names())
+    if (!contains(of_this_rank, name)) add("another --" + name, args.value(name));
+  add("other data", data_sum);
+  const std::vector<Digits> all = gather(ranks, std::span<const Digits>(own));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] != all[i % own.size()])
+      throw Error("[ranks] rank " + std::to_string(i / own.size()) + " has " + what[i % own.size()] +
+                  " than rank 0: expected the same on all ranks");
 }
 
 }  // namespace tg

@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include <tilegrad/core/run/communicator.h>
 #include <tilegrad/io/files/safetensors.h>
 #include "tools/args.h"
 
@@ -31,5 +32,9 @@ RunState run_state(const io::Metadata& saved, const std::string& where);
 // may differ: the device, the number of steps, how often it validates, saves and samples, and the path of the
 // text.
 void take_options(Args& args, const io::Metadata& saved, const std::string& where);
+
+// Throws Error on all ranks if one has another option or other data than rank 0: most of that leaves the
+// program the same, but not the training. Where files are, and the number of threads, may differ.
+void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks);
 
 }  // namespace tg
