@@ -219,7 +219,10 @@ int launch(const Options& o) {
   for (const int fd : signals) ::fcntl(fd, F_SETFL, O_NONBLOCK);
   struct sigaction noted {};
   noted.sa_handler = note_signal, noted.sa_flags = SA_RESTART;
-  for (const int s : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &noted, nullptr);
+  for (const int s : {SIGCHLD, SIGINT, SIGTERM}) ::sigaction(s, &noted, nullptr);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &noted, nullptr);  // ranks ignore it too (nohup)
   std::signal(SIGPIPE, SIG_IGN);
   const std::string job =
       "launch " + std::to_string(::getpid()) + "." + std::to_string(Clock::now().time_since_epoch().count());

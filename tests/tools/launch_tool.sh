@@ -107,7 +107,7 @@ lines_are() { [ "$(wc -l <"$1")" = "$2" ]; }
 export TG_READY=$dir/ready
 for signal in INT TERM HUP; do
   rm -f "$dir"/ready.*
-  "$launch" -n 3 --restarts 2 "$joined" 100000000 slow 1 0 >"$dir/out" 2>"$dir/err" &
+  env --default-signal=HUP "$launch" -n 3 --restarts 2 "$joined" 100000000 slow 1 0 >"$dir/out" 2>"$dir/err" &
   await are_ready 3
   kill -$signal $!
   wait $!
@@ -122,6 +122,14 @@ kill -INT $!
 await lines_are "$dir/err" 2
 kill -INT $!
 wait $!
+# A terminal that is closed, where that is ignored (nohup).
+rm -f "$dir"/ready.*
+(trap '' HUP; exec "$launch" -n 2 sh -c ': >$TG_READY.$RANK; sleep 1; kill -HUP $$; echo $RANK ended') >"$dir/out.nohup" 2>&1 &
+await are_ready 2
+kill -HUP $!
+wait $! || fail "exit code $? after an ignored SIGHUP"
+[ "$(sort "$dir/out.nohup")" = "0 ended
+[rank 1] 1 ended" ] || fail "an ignored SIGHUP: $(cat "$dir/out.nohup")"
 unset TG_READY
 has err "^INT of 0" 2
 has err "^\[rank 1\] INT of 1" 2
