@@ -104,7 +104,10 @@ class Run {
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, model, memory);
     check_room(memory, model, optimizer, programs);
-    if (base_ && base_->weights) base_->weights->load(params.all());
+    if (base_ && base_->weights) {
+      base_->weights->load(params.all());
+      expect_same_on_all(params.all(), group_->communicator());
+    }
     std::optional<train::Progress> progress;
     std::optional<parallel::Group::Pause> pause;  // while this rank may take its time
     const train::Trainer::Hooks hooks{

@@ -22,6 +22,33 @@ constexpr std::string_view may_change[] = {"text",       "examples",     "tokens
 // Options that may differ between ranks. Of a text only the content is compared.
 constexpr std::string_view of_this_rank[] = {"out", "text", "examples", "tokens", "from", "threads"};
 
+std::string sum_of(std::string_view bytes) {
+  const std::array<std::string_view, 1> pieces{bytes};
+  return xxh3_128(pieces);
+}
+
+// What a rank trains with: checksums, and what it has if one is not that of rank 0.
+class Checksums {
+ public:
+  void add(std::string what, std::string_view bytes) {
+    sum_of(bytes).copy(own_.emplace_back().data(), own_.back().size());
+    what_.push_back(std::move(what));
+  }
+
+  void expect_same(Communicator& ranks) const {
+    const std::vector<Digits> all = gather(ranks, std::span<const Digits>(own_));
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i] != all[i % own_.size()])
+        throw Error("[ranks] rank " + std::to_string(i / own_.size()) + " has " + what_[i % own_.size()] +
+                    " than rank 0: expected the same on all ranks");
+  }
+
+ private:
+  using Digits = std::array<char, 32>;
+  std::vector<std::string> what_;
+  std::vector<Digits> own_;
+};
+
 template <std::size_t n>
 bool contains(const std::string_view (&list)[n], std::string_view name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
@@ -103,22 +130,23 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
 }
 
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks) {
-  using Digits = std::array<char, 32>;
-  std::vector<std::string> what;
-  std::vector<Digits> own;
-  const auto add = [&](std::string name, std::string_view value) {
-    const std::array<std::string_view, 1> pieces{value};
-    xxh3_128(pieces).copy(own.emplace_back().data(), own.back().size());
-    what.push_back(std::move(name));
-  };
+  Checksums sums;
   for (const std::string& name : args.names())
-    if (!contains(of_this_rank, name)) add("another --" + name, args.value(name));
-  add("other data", data_sum);
-  const std::vector<Digits> all = gather(ranks, std::span<const Digits>(own));
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (all[i] != all[i % own.size()])
-      throw Error("[ranks] rank " + std::to_string(i / own.size()) + " has " + what[i % own.size()] +
-                  " than rank 0: expected the same on all ranks");
+    if (!contains(of_this_rank, name)) sums.add("another --" + name, args.value(name));
+  sums.add("other data", data_sum);
+  sums.expect_same(ranks);
+}
+
+void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ranks) {
+  if (ranks.size() == 1) return;
+  std::string all;
+  for (const Parameter& p : weights) {
+    const Array values = p.read();
+    all += sum_of({static_cast<const char*>(values.share().get()), values.bytes()});
+  }
+  Checksums sums;
+  sums.add("other weights", all);
+  sums.expect_same(ranks);
 }
 
 }  // namespace tg

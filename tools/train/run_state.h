@@ -4,7 +4,9 @@
 #pragma once
 
 #include <limits>
+#include <vector>
 
+#include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/core/run/communicator.h>
 #include <tilegrad/io/files/safetensors.h>
 #include "tools/args.h"
@@ -36,5 +38,7 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
 // Throws Error on all ranks if one has another option or other data than rank 0: most of that leaves the
 // program the same, but not the training. Where files are, and the number of threads, may differ.
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks);
+// The same of weights that each rank has read from a folder of its own.
+void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ranks);
 
 }  // namespace tg
