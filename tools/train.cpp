@@ -349,13 +349,14 @@ class Run {
     for (const train::MetricsRow& row : trainer.rows())
       if (!std::isnan(row.val_loss)) validation = row.val_loss;
     char line[160];
-    std::snprintf(line, sizeof line,
-                  "%lld steps in %.1f s, %.2f ms each; train loss %.4f, validation loss %.4f",
+    std::snprintf(line, sizeof line, "%lld steps in %.1f s, %.2f ms each; train loss %.4f",
                   static_cast<long long>(steps), trainer.seconds(),
                   steps > 0 ? 1e3 * trainer.seconds() / static_cast<double>(steps) : 0,
-                  trainer.rows().back().train_loss, validation);
+                  trainer.rows().back().train_loss);
+    const std::string validated =
+        std::isnan(validation) ? ", not validated yet" : ", validation loss " + loss_text(validation);
     const std::string at = stop_asked ? " (step " + std::to_string(at_step) + ": --resume continues)" : "";
-    print_row(stop_asked ? "stopped" : "done", line + at);
+    print_row(stop_asked ? "stopped" : "done", line + validated + at);
     if (trainer.state().best_step > 0) {
       std::snprintf(line, sizeof line, "validation loss %.4f at step ", trainer.state().best_loss);
       print_row("best", line + grouped(trainer.state().best_step));
@@ -370,7 +371,8 @@ class Run {
     if (precision() == nn::Precision::f16)
       print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
                                   grouped(result.overflowed) + " steps skipped because it was too large");
-    print_row("files", o_.out + "/: last/model.safetensors, best/model.safetensors, metrics.jsonl, loss.png");
+    const std::string best = trainer.state().best_step > 0 ? "best/model.safetensors, " : "";
+    print_row("files", o_.out + "/: last/model.safetensors, " + best + "metrics.jsonl, loss.png");
   }
 
   void print_sample(const nn::Model& model) const {

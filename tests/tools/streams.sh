@@ -47,8 +47,8 @@ fi
 cmp -s "$dir"/{run,left}/last/model.safetensors || fail "a reader that leaves changes what is learned"
 
 # A closed terminal stops like Ctrl-C, with the step saved; nohup ignores it.
-stops() {  # SIGNAL CODE
-  "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >/dev/null 2>"$dir/err" </dev/null &
+stops() {  # SIGNAL
+  env --default-signal=HUP "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >/dev/null 2>"$dir/err" </dev/null &
   for _ in $(seq 1000); do [ "$(rows "$dir/$1" 2>/dev/null || echo 0)" -ge 5 ] && break; sleep 0.01; done
   kill -"$1" $!
   wait $!

@@ -207,7 +207,8 @@ cp -r "$folder" "$dir/of0" && cp -r "$folder" "$dir/of1"
 on_two() { "$tools/launch" -n 2 bash -c 'exec "$0" --from "$1$RANK" "${@:2}"' "$train" "$dir/of" "${data[@]}" --steps 2 --out "$dir/ranks"; }
 on_two >/dev/null || fail "two ranks of the same weights ended with $?"
 rm -r "$dir/ranks"
-printf '\1' | dd of="$dir/of1/model.safetensors" bs=1 seek=$(($(stat -c %s "$dir/of1/model.safetensors") - 2)) conv=notrunc status=none
+weights=$(find "$dir/of1" -name '*.safetensors' | head -n 1)
+printf '\1' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 2)) conv=notrunc status=none
 on_two >/dev/null 2>"$dir/err" && fail "ranks of other weights train"
 grep -q '\[ranks\] rank 1 has other weights than rank 0: expected the same on all ranks$' "$dir/err" || fail "ranks of other weights: $(cat "$dir/err")"
 
