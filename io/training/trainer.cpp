@@ -71,8 +71,7 @@ std::vector<io::CheckpointFile> Trainer::files() const {
 }
 
 void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State>& state) {
-  state_.step = checkpoint.step(), state_.best_step = checkpoint.best_step();
-  if (state) state_ = *state;
+  state_ = state.value_or(State{.step = checkpoint.step(), .best_step = checkpoint.best_step()});
   if (state_.step != checkpoint.step() || state_.best_step != checkpoint.best_step())
     throw FormatError(
         "[resume] " + checkpoint.directory() + ": the run is at step " + std::to_string(state_.step) +
@@ -84,6 +83,10 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
   if (state || state_.best_step == 0) return;
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
+  if (!o_.program.ranks) return;
+  // One rank has rows; all must save at the same steps.
+  for (const double best : gather_one(*o_.program.ranks, state_.best_loss))
+    state_.best_loss = std::min(state_.best_loss, best);
 }
 
 // Everything is checked before any parameter changes.

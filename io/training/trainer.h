@@ -55,9 +55,9 @@ class Trainer {
           const std::source_location& where = std::source_location::current());
 
   // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
-  // them). The state is that of its manifest and of metrics.jsonl unless given. Throws FormatError, and no
-  // parameter has changed, for values that no run saves: not finite, negative second moments, counts of steps
-  // that are not the manifest's.
+  // them). The state is that of its manifest and of metrics.jsonl unless given: on all ranks that of the rank
+  // with the store. Throws FormatError, and no parameter has changed, for values that no run saves: not
+  // finite, negative second moments, counts of steps that are not the manifest's.
   void resume(const io::Checkpoint& checkpoint, const std::optional<State>& state = {});
 
   // Runs the remaining steps, or until stop() returns true, and saves. Every step is started before the
