@@ -24,19 +24,25 @@ struct HalfCopies::State {
   DType dtype;
   std::vector<Copy> all;
   std::unordered_map<const void*, std::size_t> place;  // in `all`, by the parameter's key
-  std::optional<Program> casts;                        // all of them
-  std::size_t in_casts = 0;
+  std::optional<Program> casts;                        // of those at these places
+  std::vector<std::size_t> in_casts;
 
+  // Only what is stale: of another weight this rank may have new values of its own part alone, and all of it
+  // in the copy (optim::WeightReading).
   void refresh() {
-    if (std::ranges::none_of(all, &Copy::is_stale)) return;
-    if (!casts || in_casts != all.size()) {
+    std::vector<std::size_t> stale;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i].is_stale()) stale.push_back(i);
+    if (stale.empty()) return;
+    if (!casts || in_casts != stale) {
       Graph graph;
       std::vector<Assign> assign;
-      for (const Copy& c : all) assign.push_back({c.copy, cast(graph.param(c.of), dtype)});
-      casts.emplace(compile(graph, {}, {.assign = assign})), in_casts = all.size();
+      for (const std::size_t i : stale) assign.push_back({all[i].copy, cast(graph.param(all[i].of), dtype)});
+      casts.emplace(compile(graph, {}, {.assign = assign})), in_casts = stale;
     }
     casts->run();
-    for (Copy& c : all) c.of_change = c.of.last_change(), c.copy_change = c.copy.last_change();
+    for (const std::size_t i : stale)
+      all[i].of_change = all[i].of.last_change(), all[i].copy_change = all[i].copy.last_change();
   }
 };
 

@@ -14,8 +14,8 @@ class HalfCopies {
   explicit HalfCopies(DType dtype);  // bf16 or f16; throws DTypeError for another
 
   // cast(p, dtype), its gradient too, read from a copy that is allocated when p is first asked for. Before
-  // each run of the graph's programs, copies are made again if a weight has been changed by anything but the
-  // run that wrote its copy too. Throws DTypeError unless p is f32 or f64.
+  // each run of the graph's programs, a copy is made again if its weight has been changed by anything but the
+  // run that wrote the copy too. Throws DTypeError unless p is f32 or f64.
   Tensor tensor(const Parameter& p, Graph& graph, std::source_location where);
 
   // The copy of each of these, for Optimizer::update; an empty Parameter where there is none.

@@ -167,6 +167,34 @@ TEST(RanksTraining, WeightsOfHalfCopiesAreWholeAfterGathering) {
   });
 }
 
+// Its half copy is made again, and no other: those of divided weights are cast on the ranks that have them.
+TEST(RanksTraining, AWeightMayBeWrittenBetweenSteps) {
+  const auto losses = [](Communicator& ranks) {
+    nn::Params params(1);
+    const nn::Model model(params, ranks_gpt());
+    Parameter positions = params.all()[1];
+    positions.freeze();
+    const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
+    const optim::AdamW optimizer(params.all(), {.ranks = shared});
+    train::TrainingProgram training(model, optimizer,
+                                    {.batch = rank_batch,
+                                     .threads = 1,
+                                     .precision = nn::Precision::bf16,
+                                     .accumulate = 4,
+                                     .ranks = shared});
+    std::string bytes;
+    for (std::int64_t n = 0; n < 4; ++n) {
+      const StepRows rows(n, 4);
+      const float loss = training.run(rows.x, rows.y, 1e-2).loss;
+      append(bytes, &loss, sizeof loss);
+      positions.write(params.all()[1].read());
+    }
+    return bytes;
+  };
+  const std::string one = ask_ranks(1, losses)[0];
+  for (const std::string& rank : ask_ranks(2, losses)) EXPECT_TRUE(rank == one);
+}
+
 // A state is set from the whole one, whatever number of ranks has written it.
 TEST(RanksTraining, StateIsSetFromTheWhole) {
   run_ranks(2, [&](Communicator& ranks) {
