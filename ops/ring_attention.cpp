@@ -290,7 +290,8 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
     const std::int64_t d = std::max<std::int64_t>(1, q.tensor().size(3));
     ring.options.scale = 1 / std::sqrt(static_cast<double>(d));
   }
-  ring.options.alignment = AttentionOptions::bottom_right;  // the same where queries are as many as keys
+  // The same where queries are as many as keys; without a causal mask flash_attn refuses the other one.
+  if (options.causal) ring.options.alignment = AttentionOptions::bottom_right;
   const std::int64_t most = std::int64_t{2} * ranks * ring.piece;  // of a window that ends anywhere
   ring.steps = detail::ring_schedule(
       ranks, ring.piece,

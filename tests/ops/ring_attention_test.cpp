@@ -332,6 +332,9 @@ TEST(RingAttentionGraph, WhatIsRefused) {
   has(refusal(q, q, 2, {.dropout = 0.1}), "there is no dropout of attention weights on several ranks");
   has(refusal(q, q, 2, {.bias = bias}), "there is no bias, sink, cu_seqlens or kv_lengths on several ranks");
   has(refusal(q, q, 2, {.window_left = -2}), "a window bound must be at least 0, or -1 for none");
+  EXPECT_NE(refusal(q, q, 2, {.alignment = AttentionOptions::top_left})
+                .find("[ring_attention/flash_attn] top-left alignment needs causal = true"),
+            std::string::npos);
   has(refusal(odd, odd, 2, {}), "the rank has 5 tokens, expected two pieces of one size, not empty");
   has(refusal(flat, flat, 2, {}), "needs q [B, H, L, d], k [B, Hk, L, d] and v [B, Hk, L, dv]; got");
   has(refusal(q, longer, 2, {}), "q, k and v differ in length");
