@@ -88,17 +88,32 @@ TensorList widened(const TensorList& xs, bool wide) {
   return ys;
 }
 
+Tensors with_in_front(std::int64_t axis, const Tensors& xs, std::source_location where) {
+  Tensors front;
+  for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
+  return front;
+}
+
+// Throws what a call of the op throws, and records nothing in the list's graph.
+void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis,
+                std::source_location where) {
+  Graph apart;
+  Tensors same;
+  for (const Tensor& x : xs)
+    same.push_back(apart.input(std::to_string(same.size()), x.shape(), x.dtype(), where));
+  recorded(op, with_in_front(axis, same, where), attrs, where);
+}
+
 // A call on a list with `axis` in front. Of one rank it is the list.
 Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis,
               std::source_location where) {
-  if (is_alone(xs, attrs.ranks, op.name, where)) return widened(xs, attrs.wide);
+  const bool alone = is_alone(xs, attrs.ranks, op.name, where);
   if (xs.empty()) throw Error(in_context("[" + op.name + "] got no tensors, expected at least one", where));
-  Tensors front;
-  for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
-  Tensors ys = recorded(op, front, attrs, where);
-  if (axis != 0)
-    for (Tensor& y : ys) y = transpose({y, where}, 0, axis);
-  return ys;
+  if (alone) {
+    check_call(op, xs, attrs, axis, where);
+    return widened(xs, attrs.wide);
+  }
+  return with_in_front(axis, recorded(op, with_in_front(axis, xs, where), attrs, where), where);
 }
 
 // The samples call the ops in a group of one, as the functions of ranks.h do not.

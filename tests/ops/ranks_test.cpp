@@ -250,7 +250,16 @@ TEST(Ranks, CallsThatCannotBeAreRefused) {
   EXPECT_NE(refusal([&] { scatter_sum({x}, 3); }).find("4, is not a multiple of 3 ranks"), std::string::npos);
   EXPECT_NE(refusal([&] { own_piece({x}, 2, 1); }).find("3, is not a multiple of 2 ranks"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { sum_ranks({i}, 2); }).find("i64"), std::string::npos);
+  for (const int ranks : {1, 2}) {  // what cannot be on several does not pass on one
+    EXPECT_NE(
+        refusal([&] { sum_ranks({i}, ranks, {.wide = true}); }).find("needs a floating tensor; got i64"),
+        std::string::npos);
+    EXPECT_NE(refusal([&] { gather_ranks({x}, ranks, 2); }).find("axis 2 is out of range"),
+              std::string::npos);
+    EXPECT_NE(refusal([&] { own_piece({sum(x)}, ranks); }).find("needs at least 1 dimension"),
+              std::string::npos);
+  }
+  EXPECT_NE(refusal([&] { sum_ranks({}, 1); }).find("got no tensors"), std::string::npos);
   EXPECT_NE(refusal([&] { sum_ranks({x}, 0); }).find("the number of ranks is 0"), std::string::npos);
   EXPECT_NE(refusal([&] { sum_ranks({}, 2); }).find("got no tensors"), std::string::npos);
   EXPECT_NE(refusal([&] { gather_ranks({sum(x)}, 2); }).find("rank"), std::string::npos);
