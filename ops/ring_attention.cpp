@@ -292,10 +292,11 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   }
   // The same where queries are as many as keys; without a causal mask flash_attn refuses the other one.
   if (options.causal) ring.options.alignment = AttentionOptions::bottom_right;
-  const std::int64_t most = std::int64_t{2} * ranks * ring.piece;  // of a window that ends anywhere
+  // A bound that no key is beyond is none: then the rank's own keys are one call.
+  const std::int64_t length = std::int64_t{2} * ranks * ring.piece;
+  const auto bound = [&](std::int64_t window) { return window < length - 1 ? window : -1; };
   ring.steps = detail::ring_schedule(
-      ranks, ring.piece,
-      {std::min(options.window_left, most), options.causal ? 0 : std::min(options.window_right, most)});
+      ranks, ring.piece, {bound(options.window_left), options.causal ? 0 : bound(options.window_right)});
 
   Tensors in{detail::last_axis_contiguous(q.tensor()), detail::last_axis_contiguous(k.tensor()),
              detail::last_axis_contiguous(v.tensor())};

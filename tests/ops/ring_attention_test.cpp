@@ -305,6 +305,19 @@ TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
   });
 }
 
+TEST(RingAttentionGraph, AWindowOfTheWholeSequenceIsNone) {
+  const auto calls = [](std::int64_t left) {
+    Graph g;
+    const Tensor q = g.input("q", {1, 2, 8, 4});
+    ring_attention(q, q, q, 2, {.causal = true, .window_left = left});
+    return std::ranges::count_if(g.nodes(),
+                                 [](const Node& n) { return std::string_view(n.op->name) == "flash_attn"; });
+  };
+  for (const std::int64_t left : {std::int64_t{15}, std::int64_t{16}, INT64_MAX})
+    EXPECT_EQ(calls(left), calls(-1)) << left;
+  EXPECT_GT(calls(14), calls(-1));
+}
+
 TEST(RingAttentionGraph, OfOneRankItIsFlashAttn) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 5, 4});
