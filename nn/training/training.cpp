@@ -337,6 +337,7 @@ std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vecto
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                                const std::vector<std::int32_t>& targets, double learning_rate) {
+  batch_size(tokens, targets);  // a call that is refused is no step
   const Feed rate(update_.learning_rate, learning_rate);
   is_scattered_ = true;
   if (!share_.defined()) {

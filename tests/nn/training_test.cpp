@@ -300,6 +300,26 @@ struct Trained {
   }
 };
 
+// Dropout after it is that of the steps that were taken.
+TEST(TrainingProgram, ACallThatIsRefusedIsNoStep) {
+  for (const std::int64_t accumulate : {1, 2}) {
+    const auto losses = [&](bool refused) {
+      nn::Params params(1);
+      const nn::Model model(params, small(0.2));
+      const optim::AdamW optimizer(params.all());
+      train::TrainingProgram training(model, optimizer, {.batch = 2, .threads = 1, .accumulate = accumulate});
+      const Batch b(small(), 2 * accumulate);
+      std::vector<float> all{training.run(b.x, b.y, 1e-2).loss};
+      if (refused) {
+        EXPECT_THROW(training.run({1, 2}, {1, 2}, 1e-2), ShapeError);
+      }
+      all.push_back(training.run(b.x, b.y, 1e-2).loss);
+      return all;
+    };
+    EXPECT_EQ(losses(true), losses(false)) << accumulate;
+  }
+}
+
 TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
   for (const std::int64_t accumulate : {1, 2})
     for (const bool recompute : {false, true})
