@@ -52,11 +52,11 @@ void set(const char* name, const std::string& value) {
 // In the new process. Returns only if the program cannot be started.
 void become(int rank, const Options& o, const std::string& job, int output, pid_t parent) {
   ::setpgid(0, 0);  // or a terminal's Ctrl-C would come twice, from the terminal and from launch
+  for (const int s : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ}) std::signal(s, SIG_DFL);
 #if defined(__linux__)
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // where launch is killed
 #endif
   if (::getppid() != parent) ::_exit(parallel::exit_rank_lost);
-  for (const int s : {SIGPIPE, SIGXFSZ}) std::signal(s, SIG_DFL);
   if (rank > 0 || ::isatty(0)) {  // one of several may not read from a terminal
     const int none = ::open("/dev/null", O_RDONLY);
     ::dup2(none, 0), ::close(none);
@@ -124,21 +124,31 @@ std::vector<Rank> start(const Options& o, const std::string& job) {
   return ranks;
 }
 
-// Prints what a rank wrote, by lines. The last one may have no end.
-void forward_output(Rank& r, std::int64_t rank) {
+// In one piece, unless a signal comes while a pipe is full.
+void print(std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t n = ::write(2, line.data(), line.size());
+    if (n < 0 && errno != EINTR) return;
+    line.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  }
+}
+
+// Prints what a rank wrote, by lines. The last one may have no end. Returns whether there may be more: one
+// that writes faster than launch prints must not keep it from all else.
+bool forward_output(Rank& r, std::int64_t rank) {
   std::array<char, 65536> bytes;
-  ssize_t n;
-  while ((n = ::read(r.output, bytes.data(), bytes.size())) > 0)
-    for (const char c : std::string_view(bytes.data(), static_cast<std::size_t>(n))) {
-      r.line += c;
-      if (c != '\n' && r.line.size() < bytes.size()) continue;
-      if (c != '\n') r.line += '\n';
-      r.line.insert(0, "[rank " + std::to_string(rank) + "] ");
-      (void)!::write(2, r.line.data(), r.line.size());  // in one piece
-      r.line.clear();
-    }
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  ::close(std::exchange(r.output, -1));
+  const ssize_t n = ::read(r.output, bytes.data(), bytes.size());
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (n <= 0) return ::close(std::exchange(r.output, -1)), false;
+  for (const char c : std::string_view(bytes.data(), static_cast<std::size_t>(n))) {
+    r.line += c;
+    if (c != '\n' && r.line.size() < bytes.size()) continue;
+    if (c != '\n') r.line += '\n';
+    r.line.insert(0, "[rank " + std::to_string(rank) + "] ");
+    print(r.line);
+    r.line.clear();
+  }
+  return true;
 }
 
 std::string how_it_ended(std::int64_t rank, int status) {
@@ -172,6 +182,7 @@ Ending watch(std::vector<Rank>& ranks, const Options& o) {
   const auto number_of = [&](std::size_t i) { return o.host * o.ranks + static_cast<std::int64_t>(i); };
   int told = 0;  // how much ending.why tells
   constexpr Clock::time_point never = Clock::time_point::max();
+  constexpr int how = WEXITED | WNOHANG | WNOWAIT;
   Clock::time_point kill_at = never;
   while (running > 0) {
     std::vector<pollfd> waited{{signals[0], POLLIN, 0}};
@@ -192,8 +203,13 @@ Ending watch(std::vector<Rank>& ranks, const Options& o) {
     }
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       Rank& r = ranks[i];
-      if (!r.is_running || ::waitpid(r.process, &r.status, WNOHANG) != r.process) continue;
+      // It is not reaped before its group is killed: until then no other group can have its number.
+      siginfo_t ended{};
+      if (!r.is_running || ::waitid(P_PID, static_cast<id_t>(r.process), &ended, how) != 0 ||
+          ended.si_pid == 0)
+        continue;
       r.is_running = false, --running;
+      r.status = ended.si_code == CLD_EXITED ? ended.si_status << 8 : ended.si_status;  // as waitpid has it
       const int code = code_of(r.status, ending.is_asked_to_stop);
       if (code == 0 || r.was_killed_here) continue;
       // Those that were asked to stop take the time they need.
@@ -206,7 +222,9 @@ Ending watch(std::vector<Rank>& ranks, const Options& o) {
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     ::kill(-ranks[i].process, SIGKILL);  // what a rank started and left behind
-    if (ranks[i].output >= 0) forward_output(ranks[i], number_of(i));
+    ::waitpid(ranks[i].process, nullptr, 0);
+    while (ranks[i].output >= 0 && forward_output(ranks[i], number_of(i))) {
+    }
     if (ranks[i].output >= 0) ::close(ranks[i].output);
     if (!ranks[i].line.empty())
       std::fprintf(stderr, "[rank %s] %s\n", std::to_string(number_of(i)).c_str(), ranks[i].line.c_str());

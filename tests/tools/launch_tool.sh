@@ -65,6 +65,16 @@ refuses_command 139 "rank 0 was ended by signal 11" "$launch" -n 2 sh -c '[ $RAN
 ends 4 4 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 0 ] && exit 4; sleep 30 & wait; sleep 30'
 has err "rank 0 ended with exit code 4; others still ran 1 s later and were killed" 1
 
+# A rank that writes without end keeps launch from nothing.
+ends 3 8 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 1 ] && exec yes; [ $RANK = 2 ] && { sleep 1; exit 3; }; sleep 30'
+# A line is whole, also where ranks end while nobody reads it. 64 KiB is what a pipe holds.
+{
+  "$launch" -n 4 sh -c '[ $RANK = 1 ] && for c in 1 2 3; do printf "%060000d\n" $c; done; sleep 0.$RANK'
+} 2>&1 >/dev/null | { sleep 1 && cat; } >"$dir/err"
+[ "$(wc -c <"$dir/err")" = 180030 ] || fail "lines of rank 1 were cut: $(wc -c <"$dir/err") bytes, expected 180030"
+# Nobody else gets the number of a rank's processes before launch has killed what it left behind.
+ends 0 5 "$launch" -n 2 sh -c 'if [ $RANK = 1 ]; then echo $$ >'"$dir/process"'; else sleep 0.5; kill -0 $(cat '"$dir/process"'); fi'
+
 # Ranks that join.
 ends 0 5 "$launch" -n 4 "$joined" 1000
 has out 'rank 0 of 4: 4000 by' 1
