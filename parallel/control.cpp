@@ -121,7 +121,8 @@ Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection>
 }
 
 Watchdog::~Watchdog() {
-  ::close(std::exchange(stop_.fd, -1));
+  // Not by closing it: a process that the program forked may have it, too.
+  (void)!::write(stop_.fd, "", 1);
   thread_.join();
 }
 

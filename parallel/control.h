@@ -70,7 +70,7 @@ class Watchdog {
   const std::function<void(const RankLost&)> on_lost_;
   HangDetector hangs_;
   HangDetector::Time lost_{};      // when it saw that a rank is lost
-  FileDescriptor stop_, stopped_;  // the pipe whose end ends the thread
+  FileDescriptor stop_, stopped_;  // the pipe of which a byte ends the thread
   std::thread thread_;
 };
 

@@ -120,6 +120,25 @@ TEST(Group, EndsQuietlyInAnyOrder) {
   for (const RankResult& r : results) EXPECT_EQ(r.text, "0");
 }
 
+TEST(Group, EndsAlsoWhereAForkedProcessGoesOn) {
+  const auto results = ask(2, [](int rank) {
+    auto group = parallel::join(world_of(rank, 2));
+    numbers(group->communicator(), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      nap(milliseconds(5000));
+      ::_exit(0);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    group.reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2000));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    return "";
+  });
+  for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
+}
+
 TEST(Group, EndsAProcessThatHangsItselfAndTellsItsCallback) {
   const auto results = ask(2, [](int rank) {
     JoinOptions options{.end_after = milliseconds(300)};
