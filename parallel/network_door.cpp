@@ -104,8 +104,10 @@ struct Addresses {
 bool is_any(const addrinfo& a) {
   if (a.ai_family == AF_INET)
     return reinterpret_cast<const sockaddr_in*>(a.ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
-  return a.ai_family == AF_INET6 &&
-         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(a.ai_addr)->sin6_addr);
+  if (a.ai_family != AF_INET6) return false;
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(a.ai_addr)->sin6_addr;
+  const bool is_zero = std::all_of(address.s6_addr + 12, address.s6_addr + 16, [](int b) { return b == 0; });
+  return IN6_IS_ADDR_UNSPECIFIED(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && is_zero);
 }
 
 // "10.0.0.1:29501"
@@ -118,9 +120,10 @@ std::string text_of_address(const addrinfo& a) {
   return name + ":" + port.data();
 }
 
+// -1 with errno where this host does not know addresses of that family at all.
 FileDescriptor new_socket(int family) {
   FileDescriptor s(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (s.fd < 0) fail_call("socket");
+  if (s.fd < 0 && errno != EAFNOSUPPORT) fail_call("socket");
   return s;
 }
 
@@ -134,10 +137,10 @@ class NetworkDoor : public Door {
     int error = 0;
     for (const addrinfo* a = addresses.first; a && listener_.fd < 0; a = a->ai_next) {
       if (is_any(*a)) refuse_world(named + ": expected the one address of rank 0's host that others use");
-      FileDescriptor s = new_socket(a->ai_family);
-      set_option(s.fd, SOL_SOCKET, SO_REUSEADDR, 1);
       where_ = text_of_address(*a);
-      if (bind(s.fd, a->ai_addr, a->ai_addrlen) == 0 && listen(s.fd, 1024) == 0)
+      FileDescriptor s = new_socket(a->ai_family);
+      if (s.fd >= 0) set_option(s.fd, SOL_SOCKET, SO_REUSEADDR, 1);
+      if (s.fd >= 0 && bind(s.fd, a->ai_addr, a->ai_addrlen) == 0 && listen(s.fd, 1024) == 0)
         listener_.fd = std::exchange(s.fd, -1);
       else
         error = errno;
@@ -274,6 +277,7 @@ class Entrance {
 
   bool connects(const addrinfo& a, Clock::time_point end) {
     replace_socket(new_socket(a.ai_family));
+    if (socket_.fd < 0) return false;
     if (connect(socket_.fd, a.ai_addr, a.ai_addrlen) == 0) return true;
     if (errno != EINPROGRESS) return false;
     // A host that does not answer yet is asked again: the system's own pauses get long.

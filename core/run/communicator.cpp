@@ -16,12 +16,13 @@ Communicator::Communicator(int rank, int size)
     : rank_(rank), size_(size), listeners_(std::make_shared<Listeners>()) {}
 
 std::shared_ptr<void> Communicator::on_lost(std::function<void()> f) {
+  std::shared_ptr<void> registered;  // outlives the lock, which it takes when f throws
   const std::lock_guard lock(listeners_->mutex);
   const auto at = listeners_->functions.insert(listeners_->functions.end(), std::move(f));
-  std::shared_ptr<void> registered(nullptr, [all = listeners_, at](void*) {
-    const std::lock_guard guard(all->mutex);
-    all->functions.erase(at);
-  });
+  registered = {nullptr, [all = listeners_, at](void*) {
+                  const std::lock_guard guard(all->mutex);
+                  all->functions.erase(at);
+                }};
   if (listeners_->is_lost) (*at)();
   return registered;
 }

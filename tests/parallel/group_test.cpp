@@ -174,6 +174,22 @@ TEST(Group, TellsWhoWaitsElsewhere) {
   EXPECT_EQ(results[0].text, "11 lost: [ranks] rank 1 failed: enough");
 }
 
+TEST(Group, AWaitThatCannotBeEndedIsAnError) {
+  const auto results = ask(
+      1,
+      [](int) -> std::string {
+        const auto group = parallel::join({});
+        group->communicator().tell_lost();
+        try {
+          return group->communicator().on_lost([] { throw Error("no thread"); }) ? "registered" : "";
+        } catch (const Error& e) {
+          return e.what();
+        }
+      },
+      5);
+  EXPECT_EQ(results[0].text, "no thread");
+}
+
 TEST(Group, ExitCodesAreThoseOfTheExceptions) {
   EXPECT_EQ(parallel::exit_code_of(RankLost("")), 75);
   EXPECT_EQ(parallel::exit_code_of(WorldError("")), 2);

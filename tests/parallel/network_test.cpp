@@ -9,11 +9,27 @@
 #include <random>
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include "tests/support/lost_ranks.h"
+
+// In place of the system's: a host that may not know IPv6, and a name with an address of either family.
+static bool knows_ipv6 = true;
+extern "C" int socket(int family, int type, int protocol) noexcept {
+  if (family == AF_INET6 && !knows_ipv6) return errno = EAFNOSUPPORT, -1;
+  return static_cast<int>(::syscall(SYS_socket, family, type, protocol));
+}
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** first) {
+  static const auto look_up = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (std::string("both.test") != name) return look_up(name, service, hints, first);
+  const int error = look_up("::1", service, hints, first);
+  return error ? error : look_up("127.0.0.1", service, hints, &(*first)->ai_next);
+}
 
 namespace tg {
 namespace {
@@ -458,7 +474,7 @@ TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
     w.address = address;
     return ask(1, [&](int) { return joining(w, soon); })[0].text;
   };
-  for (const char* any : {"0.0.0.0", "::"})
+  for (const char* any : {"0.0.0.0", "::", "::ffff:0.0.0.0"})
     EXPECT_EQ(with_address(any), std::string("wrong: [ranks] MASTER_ADDR is ") + any +
                                      ": expected the one address of rank 0's host that others use");
   EXPECT_EQ(with_address("192.0.2.1"),
@@ -480,6 +496,18 @@ TEST(NetworkRendezvous, MeetsOverIpv6AndByName) {
       GTEST_SKIP() << "this host has no " << address;
     expect_all(results, "no error");
   }
+}
+
+TEST(NetworkRendezvous, MeetsByANameOfWhichAnAddressIsOfNoUseHere) {
+  const int port = free_port();
+  expect_all(ask(2,
+                 [&](int i) {
+                   knows_ipv6 = false;
+                   World w = host_world(i, 2, port);
+                   w.address = "both.test";
+                   return joining(w, {.join_timeout = milliseconds(5000)});
+                 }),
+             "no error");
 }
 
 // Rank 0 that may open few files lets strangers go, and hears the ranks.
