@@ -8,24 +8,10 @@
 #include "backends/cuda/staging.h"
 #include "backends/cuda/sums_left.h"
 #include "backends/cuda/transfer.h"
+#include "backends/cuda/waits_for_ranks.h"
 #include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
-
-// While one exists this rank waits on its GPU, perhaps for others. `ranks` may be null.
-class WaitsForRanks {
- public:
-  explicit WaitsForRanks(Communicator* ranks) : ranks_(ranks) {
-    if (ranks_) ranks_->note_wait(true);
-  }
-  ~WaitsForRanks() {
-    if (ranks_) ranks_->note_wait(false);
-  }
-  WaitsForRanks(const WaitsForRanks&) = delete;
-
- private:
-  Communicator* const ranks_;
-};
 
 class CudaExecutable final : public Executable {
  public:

@@ -16,7 +16,7 @@ namespace tg::cuda {
 struct NcclId {
   char bytes[128];
 };
-enum class NcclResult : int { success = 0, in_progress = 7 };
+enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };
 enum class NcclType : int { bytes = 0 };  // data only travel: what they are NCCL need not know
 using NcclComm = struct NcclCommunicator*;
 
@@ -54,7 +54,7 @@ class NcclGroup {
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
   // Calls between begin() and end() are one operation on the stream, in which each send waits for the recv of
-  // its peer. Throws DeviceError.
+  // its peer. Throws DeviceError; RankLost where a rank is lost.
   void begin() const;
   void send(const void* from, std::size_t bytes, int to, cudaStream_t stream) const;
   void recv(void* to, std::size_t bytes, int from, cudaStream_t stream) const;

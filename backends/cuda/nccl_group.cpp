@@ -14,18 +14,22 @@
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/check.h"
 #include "backends/cuda/table.h"
+#include "backends/cuda/waits_for_ranks.h"
 #include "core/run/gather.h"
 
 namespace tg::cuda {
 
 namespace {
 
-// Where a rank is lost NCCL may say so first, in a word of its own: the watchdog has until then.
-constexpr std::chrono::seconds told_by_then{2};
+// Where a rank is lost NCCL may say so first, in a word of its own: the watchdog has until then. Of a host
+// that does not answer it may know 30 s later (dead_after in parallel/network_door.cpp), and says so to all.
+constexpr std::chrono::seconds told_by_then{2}, of_another_told_by_then{40};
 
-void check_nccl(NcclResult result, const char* what, const Communicator& ranks) {
+void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   if (result == NcclResult::success) return;
-  const auto end = std::chrono::steady_clock::now() + told_by_then;
+  const WaitsForRanks waits(&ranks);
+  const auto end = std::chrono::steady_clock::now() +
+                   (result == NcclResult::remote_error ? of_another_told_by_then : told_by_then);
   do {
     ranks.check_lost();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -133,7 +137,9 @@ NcclGroup::~NcclGroup() {
     nccl().comm_destroy(comm_);
 }
 
+// Where a rank is lost there may be no communicator any more: abort() waits for no one but graphs.
 void NcclGroup::begin() const {
+  ranks_->check_lost();
   check_nccl(nccl().group_start(), "starting an exchange", *ranks_);
 }
 void NcclGroup::send(const void* from, std::size_t bytes, int to, cudaStream_t stream) const {

@@ -7,6 +7,9 @@
 #include <cmath>
 
 #include "backends/cuda/cuda.h"
+#ifdef TG_RACE_RUNS
+#include "backends/cuda/nccl.h"
+#endif
 
 namespace {
 
@@ -250,7 +253,39 @@ TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
   if (most_ranks() >= 4) expect_faults_end_all(4, {.vocabulary = 1100}, own_gpu, 300);
 }
 
-#ifndef TG_RACE_RUNS  // each emulated GPU is another one
+#ifdef TG_RACE_RUNS
+// NCCL sees at once that a rank is gone, whose host the watchdog gives some time: rank 0 waits for its word,
+// and while it does so it waits for that rank. Rank 1 learns of it before its first exchange is recorded.
+TEST(CudaRanks, ARankThatNcclMissesFirstIsLost) {
+  const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
+    const auto group = parallel::join(
+        world_of(rank, 2), {.step_timeout = milliseconds(3000), .end_after = std::chrono::seconds(20)});
+    if (rank == 0) ::setenv("TG_EMULATED_NCCL_LOST", "1", 1);
+    group->progress(0);
+    Graph g;
+    const Tensor x = g.input("x", {4}, f32), y = sum_ranks({x}, 2)[0];
+    const std::shared_ptr<Communicator> ranks(group, &group->communicator());
+    eval(y, {{x, Array({4}, f32)}}, {.device = own_gpu(*ranks), .ranks = ranks});
+    return "no loss";
+  });
+  for (const RankResult& r : results) {
+    EXPECT_EQ(r.kind, 'l') << r.text;
+    EXPECT_EQ(r.text.find("[ranks] rank 1 hangs after step 0, for 3."), 0u) << r.text;
+  }
+}
+
+TEST(CudaRanks, NoExchangeBeginsAfterALoss) {
+  const std::vector<RankResult> results = ask(2, [](int rank) {
+    const auto group = parallel::join(world_of(rank, 2));
+    const std::shared_ptr<Communicator> ranks(group, &group->communicator());
+    const auto nccl = cuda::NcclGroup::of(ranks, 0);
+    if (rank == 1) group->fail("enough");
+    nap(milliseconds(500));  // until the watchdog has ended what waits
+    return tg::testing::error_of([&] { nccl->begin(); });
+  });
+  for (const RankResult& r : results) EXPECT_EQ(r.text, "[ranks] rank 1 failed: enough");
+}
+#else  // each emulated GPU is another one
 TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
   NEEDS_GPUS(1);
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {
