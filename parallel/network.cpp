@@ -104,24 +104,28 @@ void NetworkCommunicator::exchange(std::span<const std::byte> own, Head& head) {
 void NetworkCommunicator::send(const Connection& to, std::span<const std::byte> bytes, bool more) const {
   while (!bytes.empty()) {
     const ssize_t n = ::send(to.socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | (more ? MSG_MORE : 0));
-    if (n > 0)
+    if (n > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(n));
-    else if (errno == EAGAIN || errno == EINTR)
+      memory_->state(rank()).moves.fetch_add(1, std::memory_order_relaxed);
+    } else if (errno == EAGAIN || errno == EINTR) {
       wait(to, POLLOUT);
-    else
+    } else {
       await_news(to);
+    }
   }
 }
 
 void NetworkCommunicator::receive(const Connection& from, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t n = ::recv(from.socket.fd, bytes.data(), bytes.size(), 0);
-    if (n > 0)
+    if (n > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(n));
-    else if (n < 0 && (errno == EAGAIN || errno == EINTR))
+      memory_->state(rank()).moves.fetch_add(1, std::memory_order_relaxed);
+    } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       wait(from, POLLIN);
-    else
+    } else {
       await_news(from);
+    }
   }
 }
 

@@ -182,7 +182,7 @@ Ending watch(std::vector<Rank>& ranks, const Options& o) {
   const auto number_of = [&](std::size_t i) { return o.host * o.ranks + static_cast<std::int64_t>(i); };
   int told = 0;  // how much ending.why tells
   constexpr Clock::time_point never = Clock::time_point::max();
-  constexpr int how = WEXITED | WNOHANG | WNOWAIT;
+  const int how = WEXITED | WNOHANG | WNOWAIT;
   Clock::time_point kill_at = never;
   while (running > 0) {
     std::vector<pollfd> waited{{signals[0], POLLIN, 0}};

@@ -80,6 +80,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   NcclId id{};
   if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number", *ranks);
   id = gather_one(*ranks, id)[0];
+  const WaitsForRanks waits(ranks.get());  // or nobody would miss one that does not come here
   NcclComm comm = nullptr;
   check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks",
              *ranks);

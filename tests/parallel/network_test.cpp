@@ -237,6 +237,43 @@ TEST(Network, ARankThatHasEndedIsNotWaitedFor) {
   }
 }
 
+// Passes on what the connections of rank 1 bring, control and then data: of data 200 kB/s to rank 1.
+void pass_on_slowly(Stranger& listener, int port, milliseconds time) {
+  std::vector<std::array<Stranger, 2>> lines;  // to rank 1 and to rank 0
+  lines.reserve(2);
+  const auto pass = [](Stranger& from, Stranger& to, std::size_t most) {
+    std::string bytes(most, '\0');
+    const ssize_t n = ::recv(from.socket.fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n > 0) to.sends(bytes.substr(0, static_cast<std::size_t>(n)));
+    if (n == 0) ::shutdown(to.socket.fd, SHUT_WR);
+  };
+  const auto end = std::chrono::steady_clock::now() + time;
+  for (; std::chrono::steady_clock::now() < end; nap(milliseconds(10))) {
+    pollfd waited{listener.socket.fd, POLLIN, 0};
+    if (lines.size() < 2 && ::poll(&waited, 1, 0) > 0) {
+      lines.emplace_back()[0].socket.fd = ::accept(listener.socket.fd, nullptr, nullptr);
+      EXPECT_TRUE(lines.back()[1].connects(port));
+    }
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      pass(lines[i][0], lines[i][1], 65536);
+      pass(lines[i][1], lines[i][0], i == 0 ? 65536 : 2048);
+    }
+  }
+}
+
+TEST(Network, ARankThatHasEndedMayHaveSentWhatStillArrives) {
+  const int port = free_port();
+  Stranger listener;
+  const int slow_port = listener.listens();
+  const auto results = ask(3, [&](int i) -> std::string {
+    if (i == 2) return await_listener(port), pass_on_slowly(listener, port, milliseconds(6000)), "all";
+    const auto group = parallel::join(host_world(i, 2, i == 0 ? port : slow_port));
+    group->communicator().share(shown_by(i, 0, 200'000), [](auto) {});
+    return "all";
+  });
+  expect_all(results, "all");
+}
+
 TEST(Network, EndsQuietlyInAnyOrderAndLeavesNothingBehind) {
   for (const int first : {0, 2})
     expect_all(
