@@ -278,14 +278,26 @@ class Entrance {
   bool connects(const addrinfo& a, Clock::time_point end) {
     replace_socket(new_socket(a.ai_family));
     if (socket_.fd < 0) return false;
-    if (connect(socket_.fd, a.ai_addr, a.ai_addrlen) == 0) return true;
+    set_option(socket_.fd, SOL_SOCKET, SO_REUSEADDR, 1);  // rank 0 may want the port that this one gets
+    if (connect(socket_.fd, a.ai_addr, a.ai_addrlen) == 0) return !is_its_own_peer();
     if (errno != EINPROGRESS) return false;
     // A host that does not answer yet is asked again: the system's own pauses get long.
     if (!waits(POLLOUT, std::min(end, Clock::now() + Milliseconds(5'000)))) return false;
     int error = 0;
     socklen_t n = sizeof error;
     getsockopt(socket_.fd, SOL_SOCKET, SO_ERROR, &error, &n);
-    return errno = error, error == 0;
+    return errno = error, error == 0 && !is_its_own_peer();
+  }
+
+  // On rank 0's host, before it listens: where its port is one of those that the system gives to who
+  // connects.
+  bool is_its_own_peer() const {
+    sockaddr_storage own{}, peer{};
+    socklen_t own_size = sizeof own, peer_size = sizeof peer;
+    getsockname(socket_.fd, reinterpret_cast<sockaddr*>(&own), &own_size);
+    getpeername(socket_.fd, reinterpret_cast<sockaddr*>(&peer), &peer_size);
+    errno = ECONNREFUSED;
+    return own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
   }
 
   bool answers(Clock::time_point end) {

@@ -18,11 +18,20 @@
 
 #include "tests/support/lost_ranks.h"
 
-// In place of the system's: a host that may not know IPv6, and a name with an address of either family.
+// In place of the system's: a host that may not know IPv6, and gives the next socket this port, if it is not
+// 0; and a name with an address of either family.
 static bool knows_ipv6 = true;
+static std::uint16_t next_port = 0;
 extern "C" int socket(int family, int type, int protocol) noexcept {
   if (family == AF_INET6 && !knows_ipv6) return errno = EAFNOSUPPORT, -1;
-  return static_cast<int>(::syscall(SYS_socket, family, type, protocol));
+  const int s = static_cast<int>(::syscall(SYS_socket, family, type, protocol));
+  if (next_port != 0) {
+    sockaddr_in a{};
+    a.sin_family = AF_INET, a.sin_port = htons(std::exchange(next_port, 0));
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ::bind(s, reinterpret_cast<const sockaddr*>(&a), sizeof a);
+  }
+  return s;
 }
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** first) {
   static const auto look_up = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
@@ -543,6 +552,17 @@ TEST(NetworkRendezvous, MeetsByANameOfWhichAnAddressIsOfNoUseHere) {
                    World w = host_world(i, 2, port);
                    w.address = "both.test";
                    return joining(w, {.join_timeout = milliseconds(5000)});
+                 }),
+             "no error");
+}
+
+TEST(NetworkRendezvous, ARankThatHasConnectedToItselfLetsGo) {
+  const int port = free_port();
+  expect_all(ask(2,
+                 [&](int i) {
+                   if (i == 0) nap(milliseconds(500));
+                   if (i == 1) next_port = static_cast<std::uint16_t>(port);
+                   return joining(host_world(i, 2, port), {.join_timeout = milliseconds(5000)});
                  }),
              "no error");
 }
