@@ -155,6 +155,21 @@ TEST(Group, EndsAProcessThatHangsItselfAndTellsItsCallback) {
   EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
 }
 
+TEST(Group, EndsAProcessWhoseErrorsNobodyReads) {
+  const auto results = ask(2, [](int rank) {
+    const auto group = parallel::join(world_of(rank, 2), {.end_after = milliseconds(300)});
+    numbers(group->communicator(), 0);
+    if (rank == 0) return group->fail("enough"), std::string("failed");
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) return std::string("no pipe");
+    ::dup2(ends[1], 2);
+    const std::string more(1 << 20, 'x');
+    (void)!::write(2, more.data(), more.size());  // does not return
+    return std::string("still here");
+  });
+  EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
+}
+
 // What waits somewhere else than in share() hears of a loss, also if it begins to wait afterwards, and asks.
 TEST(Group, TellsWhoWaitsElsewhere) {
   const auto results = ask(2, [](int rank) -> std::string {
