@@ -106,15 +106,19 @@ class Host {
         rest.push_back(std::move(s));
     }
     std::swap(strangers_, rest);
-    if (waited[0].revents != 0) accept_one();
     if (speaking) hear(std::move(*speaking));
+    if (waited[0].revents != 0) accept_one();
   }
 
   void accept_one() {
     errno = 0;
     std::optional<Guest> guest = door_->accept();
     if (!guest) {
-      if ((errno == EMFILE || errno == ENFILE) && !strangers_.empty()) strangers_.pop_front();
+      if (errno != EMFILE && errno != ENFILE) return;
+      if (!strangers_.empty()) return strangers_.pop_front();
+      if (errno == EMFILE && joined_.size() < expected())
+        refuse_world("rank 0 may open no more files, and needs one for each of " +
+                     std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
     }
     // Where too many come the oldest leaves: a rank says who it is at once.

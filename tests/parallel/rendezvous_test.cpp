@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -74,6 +75,23 @@ TEST(Rendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
       ask(2, [](int rank) { return error_of([&] { parallel::join(world_of(rank, 2 + rank)); }); });
   for (const RankResult& r : results)
     EXPECT_EQ(r.text, "wrong: [ranks] rank 1 is of 3 ranks, rank 0 of 2: expected the same number");
+}
+
+TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
+  const auto results = ask(4, [](int rank) {
+    if (rank == 0) {
+      const FileDescriptor next(
+          ::dup(0));  // behind which there are two more, of which the listener takes one
+      const rlimit few{static_cast<rlim_t>(next.fd) + 3, static_cast<rlim_t>(next.fd) + 3};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+    }
+    return error_of([&] { parallel::join(world_of(rank, 4), {.join_timeout = milliseconds(3000)}); });
+  });
+  for (const RankResult& r : results)
+    EXPECT_EQ(
+        r.text,
+        "wrong: [ranks] rank 0 may open no more files, and needs one for each of 3 connections: expected "
+        "a higher limit (ulimit -n)");
 }
 
 TEST(Rendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
