@@ -118,7 +118,7 @@ std::vector<Rank> start(const Options& o, const std::string& job) {
     for (int rank = 0; rank < o.ranks; ++rank) start(ranks, rank, o, job);
   } catch (const Error&) {
     signal_all(ranks, SIGKILL);
-    for (const Rank& r : ranks) ::waitpid(r.process, nullptr, 0);
+    for (const Rank& r : ranks) ::waitpid(r.process, nullptr, 0), ::close(r.output);
     throw;
   }
   return ranks;
