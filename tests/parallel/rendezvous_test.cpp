@@ -82,6 +82,7 @@ TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
   GTEST_SKIP() << "the sanitizers open files themselves";
 #endif
   const auto results = ask(4, [](int rank) {
+    nap(milliseconds(200 * rank));  // or one that comes would take the place of one that has not spoken yet
     if (rank == 0) {
       const FileDescriptor next(::dup(0));  // behind it one for the listener, and one more
       const rlimit few{static_cast<rlim_t>(next.fd) + 3, static_cast<rlim_t>(next.fd) + 3};
