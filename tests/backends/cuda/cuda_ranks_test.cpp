@@ -284,7 +284,7 @@ TEST(CudaRanks, ARankThatHangsBeforeItMeetsTheOthersIsNamed) {
     });
   });
   for (const RankResult& r : results)
-    EXPECT_EQ(r.text.find("[ranks] rank 1 hangs after step 0, for 1."), 0u) << r.text;
+    EXPECT_EQ(r.text.find("[ranks] rank 1 hangs after step 0, for "), 0u) << r.text;
 }
 
 TEST(CudaRanks, NoExchangeBeginsAfterALoss) {
