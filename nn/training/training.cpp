@@ -337,13 +337,13 @@ std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vecto
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                                const std::vector<std::int32_t>& targets, double learning_rate) {
-  batch_size(tokens, targets);  // a call that is refused is no step
   const Feed rate(update_.learning_rate, learning_rate);
   is_scattered_ = true;
   if (!share_.defined()) {
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
   }
+  batch_size(tokens, targets);  // a call that is refused is no step
   const std::int64_t step = step_++, own = own_batches();
   for (std::int64_t i = 0; i < own; ++i) {
     const std::int64_t batch = first_own() + i;
