@@ -68,7 +68,7 @@ def build(folder, jobs):
     """The tests of CTest that are asked, by name, and gradcheck."""
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DTILEGRAD_MUTANTS=ON", "-DTILEGRAD_CUDA=OFF"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    tools = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck"]
+    tools = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank"]
     subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", "quick_tests", *tools], check=True)
     listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], check=True, capture_output=True)
     tests = {}
