@@ -48,12 +48,13 @@ cmp -s "$dir"/{run,left}/last/model.safetensors || fail "a reader that leaves ch
 
 # A closed terminal stops like Ctrl-C, with the step saved; nohup ignores it.
 stops() {  # SIGNAL
-  env --default-signal=HUP "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >/dev/null 2>"$dir/err" </dev/null &
+  env --default-signal=HUP "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >"$dir/out" 2>"$dir/err" </dev/null &
   for _ in $(seq 1000); do [ "$(rows "$dir/$1" 2>/dev/null || echo 0)" -ge 5 ] && break; sleep 0.01; done
   kill -"$1" $!
   wait $!
   [ $? = 130 ] || fail "$1 ends with another code than 130: $(cat "$dir/err")"
   [ "$(readlink "$dir/$1/last")" = "$(printf step-%08d "$(rows "$dir/$1")")" ] || fail "$1 does not save its step"
+  grep -q '^stopped .*, not validated yet (step ' "$dir/out" && ! grep -q best/ "$dir/out" || fail "$1 prints $(tail -n 2 "$dir/out")"
 }
 for signal in HUP TERM INT; do stops $signal; done
 (trap '' HUP; exec "$train" "${tiny[@]}" --steps 3000 --out "$dir/nohup" >/dev/null 2>&1 </dev/null) &
