@@ -14,7 +14,6 @@
 #include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/ops/ceilings.h>
-#include "core/base/hash.h"
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
@@ -394,19 +393,6 @@ class Run {
   RunState state_;
   std::unique_ptr<TrainData> data_;
 };
-
-// Ranks of several hosts may see other files by the same name.
-void expect_same_on_all(const io::Checkpoint& checkpoint, const std::string& out, Communicator& ranks) {
-  const std::string text = io::read_file(checkpoint.directory() + "/" + io::manifest_name, "resume");
-  const std::array<std::string_view, 1> pieces{text};
-  std::array<char, 32> own{};
-  xxh3_128(pieces).copy(own.data(), own.size());
-  const auto all = gather_one(ranks, own);
-  for (std::size_t r = 1; r < all.size(); ++r)
-    if (all[r] != all[0])
-      throw Error("[resume] rank " + std::to_string(r) + " finds another checkpoint in " + out +
-                  " than rank 0: expected a directory that all hosts share");
-}
 
 }  // namespace
 

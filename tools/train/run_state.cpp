@@ -2,8 +2,11 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
+#include <span>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
 #include "core/base/hash.h"
 #include "core/run/gather.h"
 #include "io/files/utf8.h"
@@ -27,27 +30,24 @@ std::string sum_of(std::string_view bytes) {
   return xxh3_128(pieces);
 }
 
-// What a rank trains with: checksums, and what it has if one is not that of rank 0.
-class Checksums {
- public:
-  void add(std::string what, std::string_view bytes) {
-    sum_of(bytes).copy(own_.emplace_back().data(), own_.back().size());
-    what_.push_back(std::move(what));
-  }
-
-  void expect_same(Communicator& ranks) const {
-    const std::vector<Digits> all = gather(ranks, std::span<const Digits>(own_));
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (all[i] != all[i % own_.size()])
-        throw Error("[ranks] rank " + std::to_string(i / own_.size()) + " has " + what_[i % own_.size()] +
-                    " than rank 0: expected the same on all ranks");
-  }
-
- private:
-  using Digits = std::array<char, 32>;
-  std::vector<std::string> what_;
-  std::vector<Digits> own_;
+struct Difference {
+  std::size_t rank, text;
 };
+
+// The first text that a rank has other than rank 0, if there is one. All ranks give as many.
+std::optional<Difference> first_difference(std::span<const std::string> texts, Communicator& ranks) {
+  std::vector<std::array<char, 32>> own(texts.size());
+  for (std::size_t i = 0; i < own.size(); ++i) sum_of(texts[i]).copy(own[i].data(), own[i].size());
+  const auto all = gather(ranks, std::span<const std::array<char, 32>>(own));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] != all[i % own.size()]) return Difference{i / own.size(), i % own.size()};
+  return std::nullopt;
+}
+
+[[noreturn]] void fail_as_other(std::size_t rank, const std::string& what) {
+  throw Error("[ranks] rank " + std::to_string(rank) + " has " + what +
+              " than rank 0: expected the same on all ranks");
+}
 
 template <std::size_t n>
 bool contains(const std::string_view (&list)[n], std::string_view name) {
@@ -130,23 +130,28 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
 }
 
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks) {
-  Checksums sums;
+  std::vector<std::string> what, texts;
   for (const std::string& name : args.names())
-    if (!contains(of_this_rank, name)) sums.add("another --" + name, args.value(name));
-  sums.add("other data", data_sum);
-  sums.expect_same(ranks);
+    if (!contains(of_this_rank, name)) what.push_back("another --" + name), texts.push_back(args.value(name));
+  what.push_back("other data"), texts.push_back(data_sum);
+  if (const auto other = first_difference(texts, ranks)) fail_as_other(other->rank, what[other->text]);
 }
 
 void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ranks) {
   if (ranks.size() == 1) return;
-  std::string all;
+  std::string sums;
   for (const Parameter& p : weights) {
     const Array values = p.read();
-    all += sum_of({static_cast<const char*>(values.share().get()), values.bytes()});
+    sums += sum_of({static_cast<const char*>(values.share().get()), values.bytes()});
   }
-  Checksums sums;
-  sums.add("other weights", all);
-  sums.expect_same(ranks);
+  if (const auto other = first_difference({&sums, 1}, ranks)) fail_as_other(other->rank, "other weights");
+}
+
+void expect_same_on_all(const io::Checkpoint& checkpoint, const std::string& out, Communicator& ranks) {
+  const std::string text = io::read_file(checkpoint.directory() + "/" + io::manifest_name, "resume");
+  if (const auto other = first_difference({&text, 1}, ranks))
+    throw Error("[resume] rank " + std::to_string(other->rank) + " finds another checkpoint in " + out +
+                " than rank 0: expected a directory that all hosts share");
 }
 
 }  // namespace tg

@@ -8,6 +8,7 @@
 
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/core/run/communicator.h>
+#include <tilegrad/io/checkpoints/checkpoint.h>
 #include <tilegrad/io/files/safetensors.h>
 #include "tools/args.h"
 
@@ -35,10 +36,13 @@ RunState run_state(const io::Metadata& saved, const std::string& where);
 // text.
 void take_options(Args& args, const io::Metadata& saved, const std::string& where);
 
-// Throws Error on all ranks if one has another option or other data than rank 0: most of that leaves the
-// program the same, but not the training. Where files are, and the number of threads, may differ.
+// Throws Error on all ranks if one has another option or other data than rank 0. Most options change what is
+// trained, but not the program, so compile() would not find that. Paths of files and the number of threads
+// may differ.
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks);
 // The same of weights that each rank has read from a folder of its own.
 void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ranks);
+// The same of the checkpoint in `out`: ranks of several hosts may see other files by the same name.
+void expect_same_on_all(const io::Checkpoint& checkpoint, const std::string& out, Communicator& ranks);
 
 }  // namespace tg
