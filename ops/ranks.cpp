@@ -88,10 +88,11 @@ TensorList widened(const TensorList& xs, bool wide) {
   return ys;
 }
 
-Tensors with_in_front(std::int64_t axis, const Tensors& xs, std::source_location where) {
-  Tensors front;
-  for (const Tensor& x : xs) front.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
-  return front;
+// Axis 0 and `axis` change places.
+Tensors swapped(std::int64_t axis, const Tensors& xs, std::source_location where) {
+  Tensors ys;
+  for (const Tensor& x : xs) ys.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
+  return ys;
 }
 
 // Throws what a call of the op throws, and records nothing in the list's graph.
@@ -101,7 +102,7 @@ void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std:
   Tensors same;
   for (const Tensor& x : xs)
     same.push_back(apart.input(std::to_string(same.size()), x.shape(), x.dtype(), where));
-  recorded(op, with_in_front(axis, same, where), attrs, where);
+  recorded(op, swapped(axis, same, where), attrs, where);
 }
 
 // A call on a list with `axis` in front. Of one rank it is the list.
@@ -113,7 +114,7 @@ Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::i
     check_call(op, xs, attrs, axis, where);
     return widened(xs, attrs.wide);
   }
-  return with_in_front(axis, recorded(op, with_in_front(axis, xs, where), attrs, where), where);
+  return swapped(axis, recorded(op, swapped(axis, xs, where), attrs, where), where);
 }
 
 // The samples call the ops in a group of one, as the functions of ranks.h do not.

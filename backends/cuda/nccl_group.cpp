@@ -21,15 +21,16 @@ namespace tg::cuda {
 
 namespace {
 
-// Where a rank is lost NCCL may say so first, in a word of its own: the watchdog has until then. Of a host
-// that does not answer it may know 30 s later (dead_after in parallel/network_door.cpp), and says so to all.
-constexpr std::chrono::seconds told_by_then{2}, of_another_told_by_then{40};
+// Where a rank is lost NCCL may report it first, without naming the rank: an error waits this long for the
+// watchdog, which names it. That takes up to 30 s if a host does not answer (dead_after in
+// parallel/network_door.cpp).
+constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   if (result == NcclResult::success) return;
   const WaitsForRanks waits(&ranks);
   const auto end = std::chrono::steady_clock::now() +
-                   (result == NcclResult::remote_error ? of_another_told_by_then : told_by_then);
+                   (result == NcclResult::remote_error ? watchdog_delay_of_hosts : watchdog_delay);
   do {
     ranks.check_lost();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
