@@ -7,7 +7,7 @@
 
 namespace tg {
 
-extern const Op stop_gradient_op, slice_assign_op;
+extern const Op &stop_gradient_op, &slice_assign_op;
 
 namespace {
 

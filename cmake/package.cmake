@@ -5,7 +5,12 @@ configure_package_config_file(cmake/tilegradConfig.cmake.in tilegradConfig.cmake
 write_basic_package_version_file(tilegradConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 configure_file(cmake/tilegrad_add_plugin.cmake tilegrad_add_plugin.cmake COPYONLY)
 
-install(TARGETS tilegrad ${TILEGRAD_TOOL_NAMES} EXPORT tilegrad)
+install(TARGETS tilegrad EXPORT tilegrad)
+if(TILEGRAD_TOOL_NAMES)  # in a file of their own, for a package without bin/
+  install(TARGETS ${TILEGRAD_TOOL_NAMES} EXPORT tilegradTools)
+  install(EXPORT tilegradTools NAMESPACE tilegrad:: FILE tilegradTools.cmake DESTINATION ${package})
+  export(EXPORT tilegradTools NAMESPACE tilegrad:: FILE ${PROJECT_BINARY_DIR}/tilegradTools.cmake)
+endif()
 foreach(header ${TILEGRAD_PUBLIC_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tilegrad/${folder})

@@ -98,23 +98,23 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-extern const Op adamw_op{
-    .name = "adamw",
-    .doc =
-        "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, "
-        "v′ = β₂·v + (1 − β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps), copy = p′ in a "
-        "half type; for a list of parameters",
-    .infer = infer,
-    .not_differentiable = "it is an optimizer's update",
-    .decompose = decompose_adamw,
-    .samples = samples,
-    .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
-      double elements = 0;
-      for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
-      return {.flops = 15 * elements};
-    },
-    .inplace = {{0, 0}, {1, 2}, {2, 3}},
-    .each = {adamw_outs, adamw_ins}};
+extern const Op& adamw_op = define_op(
+    {.name = "adamw",
+     .doc =
+         "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, "
+         "v′ = β₂·v + (1 − β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps), copy = p′ in a "
+         "half type; for a list of parameters",
+     .infer = infer,
+     .not_differentiable = "it is an optimizer's update",
+     .decompose = decompose_adamw,
+     .samples = samples,
+     .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
+       double elements = 0;
+       for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
+       return {.flops = 15 * elements};
+     },
+     .inplace = {{0, 0}, {1, 2}, {2, 3}},
+     .each = {adamw_outs, adamw_ins}});
 
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {

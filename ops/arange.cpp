@@ -7,30 +7,30 @@
 
 namespace tg {
 
-extern const Op arange_op{
-    .name = "arange",
-    .doc = "→ y [count]: yᵢ = start + i·step",
-    .infer =
-        [](std::span<const Operand>, const Attrs& attrs) {
-          const auto& a = attrs.as<ArangeAttrs>();
-          if (a.dtype == boolean) throw DTypeError("needs numbers, not booleans");
-          if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
-            throw DTypeError("start and step must be whole numbers for integers");
-          const double last = a.start + a.step * static_cast<double>(a.count - 1);
-          if (a.count > 0 && (!holds(a.dtype, a.start) || !holds(a.dtype, last)))
-            throw DTypeError(std::string(name_of(a.dtype)) + " cannot hold numbers from " +
-                             detail::attr_text(a.start) + " to " + detail::attr_text(last));
-          return detail::row_major_output(a.dtype, {a.count});
-        },
-    .not_differentiable = "it has no inputs",
-    .samples = []() -> std::vector<Sample> {
-      return {{"times",
-               {{{5}}},
-               [](auto x) { return Tensors{x[0] * arange(x[0].graph(), 1, 11, 2, x[0].dtype())}; }},
-              {"tril", {{{2, 3, 4}}}, [](auto x) { return Tensors{tril(x[0], 1)}; }},
-              {"triu", {{{4, 3}}}, [](auto x) { return Tensors{triu(x[0], -1)}; }},
-              {"flip", {{{3, 4}}}, [](auto x) { return Tensors{flip(x[0], 1)}; }}};
-    }};
+extern const Op& arange_op = define_op(
+    {.name = "arange",
+     .doc = "→ y [count]: yᵢ = start + i·step",
+     .infer =
+         [](std::span<const Operand>, const Attrs& attrs) {
+           const auto& a = attrs.as<ArangeAttrs>();
+           if (a.dtype == boolean) throw DTypeError("needs numbers, not booleans");
+           if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
+             throw DTypeError("start and step must be whole numbers for integers");
+           const double last = a.start + a.step * static_cast<double>(a.count - 1);
+           if (a.count > 0 && (!holds(a.dtype, a.start) || !holds(a.dtype, last)))
+             throw DTypeError(std::string(name_of(a.dtype)) + " cannot hold numbers from " +
+                              detail::attr_text(a.start) + " to " + detail::attr_text(last));
+           return detail::row_major_output(a.dtype, {a.count});
+         },
+     .not_differentiable = "it has no inputs",
+     .samples = []() -> std::vector<Sample> {
+       return {{"times",
+                {{{5}}},
+                [](auto x) { return Tensors{x[0] * arange(x[0].graph(), 1, 11, 2, x[0].dtype())}; }},
+               {"tril", {{{2, 3, 4}}}, [](auto x) { return Tensors{tril(x[0], 1)}; }},
+               {"triu", {{{4, 3}}}, [](auto x) { return Tensors{triu(x[0], -1)}; }},
+               {"flip", {{{3, 4}}}, [](auto x) { return Tensors{flip(x[0], 1)}; }}};
+     }});
 
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);

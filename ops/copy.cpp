@@ -10,61 +10,64 @@ struct CastAttrs {
 };
 }  // namespace
 
-extern const Op cast_op{
-    .name = "cast",
-    .doc = "x → y: x in another dtype: rounded to nearest even; to integers towards zero; to bool by x ≠ 0",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 1);
-          return detail::pointwise_output(in, a.as<CastAttrs>().dtype);
-        },
-    .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
-    .samples = []() -> std::vector<Sample> {
-      return {{"to f64", {{{3, 4}}}, [](auto x) { return Tensors{cast(x[0], f64)}; }}};
-    },
-    .pointwise = true};
+extern const Op& cast_op = define_op(
+    {.name = "cast",
+     .doc = "x → y: x in another dtype: rounded to nearest even; to integers towards zero; to bool by x ≠ 0",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 1);
+           return detail::pointwise_output(in, a.as<CastAttrs>().dtype);
+         },
+     .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
+     .samples = []() -> std::vector<Sample> {
+       return {{"to f64", {{{3, 4}}}, [](auto x) { return Tensors{cast(x[0], f64)}; }}};
+     },
+     .pointwise = true});
 
-extern const Op copy_op{.name = "copy",
-                        .doc = "x → y: x, in memory of its own",
-                        .infer =
-                            [](std::span<const Operand> in, const Attrs&) {
-                              detail::require_operands(in, 1);
-                              return detail::pointwise_output(in, in[0].dtype);
-                            },
-                        .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
-                        .samples = []() -> std::vector<Sample> {
-                          return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
-                        },
-                        .pointwise = true};
+extern const Op& copy_op =
+    define_op({.name = "copy",
+               .doc = "x → y: x, in memory of its own",
+               .infer =
+                   [](std::span<const Operand> in, const Attrs&) {
+                     detail::require_operands(in, 1);
+                     return detail::pointwise_output(in, in[0].dtype);
+                   },
+               .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
+               .samples = []() -> std::vector<Sample> {
+                 return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
+               },
+               .pointwise = true});
 
-extern const Op contiguous_op{
-    .name = "contiguous",
-    .doc = "x → y: x in row-major order",
-    .infer =
-        [](std::span<const Operand> in, const Attrs&) {
-          detail::require_operands(in, 1);
-          return detail::row_major_output(in[0].dtype, in[0].shape());
-        },
-    .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
-    .samples = []() -> std::vector<Sample> {
-      return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
-    },
-    .pointwise = true,
-    .join_axis = [](const Attrs&) { return 0; }};
+extern const Op& contiguous_op = define_op(
+    {.name = "contiguous",
+     .doc = "x → y: x in row-major order",
+     .infer =
+         [](std::span<const Operand> in, const Attrs&) {
+           detail::require_operands(in, 1);
+           return detail::row_major_output(in[0].dtype, in[0].shape());
+         },
+     .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
+     .samples = []() -> std::vector<Sample> {
+       return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
+     },
+     .pointwise = true,
+     .join_axis = [](const Attrs&) { return 0; }});
 
-extern const Op stop_gradient_op{
-    .name = "stop_gradient",
-    .doc = "x → y: x, through which no gradient passes",
-    .infer =
-        [](std::span<const Operand> in, const Attrs&) {
-          detail::require_operands(in, 1);
-          return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
-        },
-    .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
-    .samples = []() -> std::vector<Sample> {
-      return {{"times zero", {{{3, 4}}}, [](auto x) { return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])}; }}};
-    },
-    .view = true};
+extern const Op& stop_gradient_op =
+    define_op({.name = "stop_gradient",
+               .doc = "x → y: x, through which no gradient passes",
+               .infer =
+                   [](std::span<const Operand> in, const Attrs&) {
+                     detail::require_operands(in, 1);
+                     return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
+                   },
+               .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
+               .samples = []() -> std::vector<Sample> {
+                 return {{"times zero", {{{3, 4}}}, [](auto x) {
+                            return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])};
+                          }}};
+               },
+               .view = true});
 
 Tensor cast(TensorArg x, DType dtype) {
   return x.tensor().dtype() == dtype ? x.tensor() : record(cast_op, {x}, CastAttrs{dtype});

@@ -11,7 +11,7 @@
 
 namespace tg {
 
-extern const Op cross_entropy_op, cross_entropy_backward_op;
+extern const Op &cross_entropy_op, &cross_entropy_backward_op;
 
 namespace {
 
@@ -86,70 +86,70 @@ Sample one_large_logit() {
 
 }  // namespace
 
-extern const Op cross_entropy_op{
-    .name = "cross_entropy",
-    .doc =
-        "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
-        "smoothing ε; 0 where t is ignored",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 2);
-          a.as<CrossEntropyAttrs>();
-          check(in[0], in[1]);
-          const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
-          return std::vector<OutSpec>{row, row};
-        },
-    .vjp = [](const Backprop& g) -> Tensors {
-      if (g.z[1].defined()) throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
-      return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.z[0]}, g.attrs), Tensor()};
-    },
-    .decompose = decompose_cross_entropy,
-    .samples = []() -> std::vector<Sample> {
-      return {{"mean",
-               {{{2, 3, 7}}, {{2, 3}, classes, i64}},
-               [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; }},
-              {"ignore and smooth",
-               {{{5, 7}}, {{5}, classes, i32}},
-               [](auto x) {
-                 return Tensors{cross_entropy(
-                     x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
-               }},
-              one_large_logit(),
-              // log 4 for each of two rows; the third is not counted.
-              {"mean of what counts",
-               {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
-                {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
-               [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; },
-               Sample::Expected{{{2 * std::numbers::ln2}},
-                                {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
-    },
-    .cost = cross_entropy_cost};
+extern const Op& cross_entropy_op = define_op(
+    {.name = "cross_entropy",
+     .doc = "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
+            "smoothing ε; 0 where t is ignored",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 2);
+           a.as<CrossEntropyAttrs>();
+           check(in[0], in[1]);
+           const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
+           return std::vector<OutSpec>{row, row};
+         },
+     .vjp = [](const Backprop& g) -> Tensors {
+       if (g.z[1].defined()) throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
+       return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.z[0]}, g.attrs), Tensor()};
+     },
+     .decompose = decompose_cross_entropy,
+     .samples = []() -> std::vector<Sample> {
+       return {{"mean",
+                {{{2, 3, 7}}, {{2, 3}, classes, i64}},
+                [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; }},
+               {"ignore and smooth",
+                {{{5, 7}}, {{5}, classes, i32}},
+                [](auto x) {
+                  return Tensors{cross_entropy(
+                      x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
+                }},
+               one_large_logit(),
+               // log 4 for each of two rows; the third is not counted.
+               {"mean of what counts",
+                {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
+                 {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
+                [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; },
+                Sample::Expected{{{2 * std::numbers::ln2}},
+                                 {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
+     },
+     .cost = cross_entropy_cost});
 
-extern const Op cross_entropy_backward_op{
-    .name = "cross_entropy_backward",
-    .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 4);
-          a.as<CrossEntropyAttrs>();
-          check(in[0], in[1]);
-          for (const Operand& x : in.subspan(2)) {  // ξ and z
-            if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
-            if (x.dtype != compute_type(in[0].dtype)) throw DTypeError("needs ξ and z in the compute type");
-          }
-          return detail::row_major_output(in[0].dtype, in[0].shape());
-        },
-    .decompose = decompose_backward,
-    .samples = []() -> std::vector<Sample> {
-      return {
-          {"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
-             const CrossEntropyAttrs a{2, 0.1};
-             const Tensor lse = rows_of(x[0], x[1], a)[1];
-             return Tensors{record(cross_entropy_backward_op, {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
-           }}};
-    },
-    .cost = cross_entropy_cost,
-    .inplace = {{0, 0}}};
+extern const Op& cross_entropy_backward_op =
+    define_op({.name = "cross_entropy_backward",
+               .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
+               .infer =
+                   [](std::span<const Operand> in, const Attrs& a) {
+                     detail::require_operands(in, 4);
+                     a.as<CrossEntropyAttrs>();
+                     check(in[0], in[1]);
+                     for (const Operand& x : in.subspan(2)) {  // ξ and z
+                       if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
+                       if (x.dtype != compute_type(in[0].dtype))
+                         throw DTypeError("needs ξ and z in the compute type");
+                     }
+                     return detail::row_major_output(in[0].dtype, in[0].shape());
+                   },
+               .decompose = decompose_backward,
+               .samples = []() -> std::vector<Sample> {
+                 return {{"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
+                            const CrossEntropyAttrs a{2, 0.1};
+                            const Tensor lse = rows_of(x[0], x[1], a)[1];
+                            return Tensors{record(cross_entropy_backward_op,
+                                                  {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
+                          }}};
+               },
+               .cost = cross_entropy_cost,
+               .inplace = {{0, 0}}});
 
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);

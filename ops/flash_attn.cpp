@@ -235,29 +235,30 @@ const Op standard_attn_checks{.name = "standard_attn",
 
 }  // namespace
 
-extern const Op flash_attn_op{
-    .name = "flash_attn",
-    .doc =
-        "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
-        "A = softcap(scale·q·kᵀ) + bias, P = exp(A − ξ), ξ = log(Σ exp A + exp sink), o = dropout(P)·v",
-    .infer = infer_forward,
-    .vjp = attention_gradient,
-    .decompose = detail::decompose_attention,
-    .samples = forward_samples,
-    .cost = attention_cost};
+extern const Op& flash_attn_op = define_op(
+    {.name = "flash_attn",
+     .doc =
+         "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
+         "A = softcap(scale·q·kᵀ) + bias, P = exp(A − ξ), ξ = log(Σ exp A + exp sink), o = dropout(P)·v",
+     .infer = infer_forward,
+     .vjp = attention_gradient,
+     .decompose = detail::decompose_attention,
+     .samples = forward_samples,
+     .cost = attention_cost});
 
-extern const Op flash_attn_backward_op{
-    .name = "flash_attn_backward",
-    .doc =
-        "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
-        "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸), u = (o ⊛ z_o).sum − z_ξ, z_s = P "
-        "⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, "
-        "z_v = Pᵀ·z_o",
-    .infer = infer_backward,
-    .decompose = detail::decompose_attention_backward,
-    .samples = backward_samples,
-    .cost = attention_cost,
-    .strided_results = true};
+extern const Op& flash_attn_backward_op = define_op(
+    {.name = "flash_attn_backward",
+     .doc =
+         "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
+         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸), u = (o ⊛ z_o).sum − z_ξ, z_s = "
+         "P "
+         "⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, "
+         "z_v = Pᵀ·z_o",
+     .infer = infer_backward,
+     .decompose = detail::decompose_attention_backward,
+     .samples = backward_samples,
+     .cost = attention_cost,
+     .strided_results = true});
 
 AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);

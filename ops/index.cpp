@@ -50,56 +50,56 @@ Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const A
 
 }  // namespace
 
-extern const Op embedding_op{
-    .name = "embedding",
-    .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
-    .infer = infer_embedding,
-    .vjp = select_gradient,
-    .samples = []() -> std::vector<Sample> {
-      const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
-      return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
-              {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
-    }};
+extern const Op& embedding_op =
+    define_op({.name = "embedding",
+               .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
+               .infer = infer_embedding,
+               .vjp = select_gradient,
+               .samples = []() -> std::vector<Sample> {
+                 const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
+                 return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
+                         {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
+               }});
 
-extern const Op index_select_op{
-    .name = "index_select",
-    .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
-    .infer = infer_select,
-    .vjp = select_gradient,
-    .samples = []() -> std::vector<Sample> {
-      return {{"rows",
-               {{{4, 3}}, detail::sample_indices({6}, 4)},
-               [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
-              {"middle",
-               {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5)},
-               [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
-              {"last", {{{3, 4}}, detail::sample_indices({3}, 4)}, [](auto x) {
-                 return Tensors{index_select(x[0], -1, x[1])};
-               }}};
-    }};
+extern const Op& index_select_op =
+    define_op({.name = "index_select",
+               .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
+               .infer = infer_select,
+               .vjp = select_gradient,
+               .samples = []() -> std::vector<Sample> {
+                 return {{"rows",
+                          {{{4, 3}}, detail::sample_indices({6}, 4)},
+                          [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
+                         {"middle",
+                          {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5)},
+                          [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
+                         {"last", {{{3, 4}}, detail::sample_indices({3}, 4)}, [](auto x) {
+                            return Tensors{index_select(x[0], -1, x[1])};
+                          }}};
+               }});
 
-extern const Op index_add_op{
-    .name = "index_add",
-    .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
-    .infer = infer_add,
-    .vjp = [](const Backprop& g) -> Tensors {
-      Tensor zs;
-      if (g.needed[2]) zs = index_select(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
-      return {g.z[0], Tensor(), zs};
-    },
-    .samples = []() -> std::vector<Sample> {
-      return {{"rows",
-               {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
-               [](auto x) { return Tensors{index_add(x[0], 0, x[1], x[2])}; }},
-              {"middle",
-               {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
-               [](auto x) { return Tensors{index_add(x[0], 1, x[1], x[2])}; }},
-              {"last", {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}}, [](auto x) {
-                 return Tensors{index_add(x[0], 1, x[1], x[2])};
-               }}};
-    },
-    .cost = one_add_each,
-    .inplace = {{0, 0}}};
+extern const Op& index_add_op = define_op(
+    {.name = "index_add",
+     .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
+     .infer = infer_add,
+     .vjp = [](const Backprop& g) -> Tensors {
+       Tensor zs;
+       if (g.needed[2]) zs = index_select(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+       return {g.z[0], Tensor(), zs};
+     },
+     .samples = []() -> std::vector<Sample> {
+       return {{"rows",
+                {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
+                [](auto x) { return Tensors{index_add(x[0], 0, x[1], x[2])}; }},
+               {"middle",
+                {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
+                [](auto x) { return Tensors{index_add(x[0], 1, x[1], x[2])}; }},
+               {"last", {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}}, [](auto x) {
+                  return Tensors{index_add(x[0], 1, x[1], x[2])};
+                }}};
+     },
+     .cost = one_add_each,
+     .inplace = {{0, 0}}});
 
 Tensor embedding(TensorArg weight, TensorArg indices) {
   return record(embedding_op, {weight, indices}, AxisAttrs{0});

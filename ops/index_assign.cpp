@@ -5,7 +5,7 @@
 
 namespace tg {
 
-extern const Op index_assign_op;
+extern const Op& index_assign_op;
 
 namespace {
 
@@ -49,45 +49,45 @@ Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z
 
 }  // namespace
 
-extern const Op index_assign_op{
-    .name = "index_assign",
-    .doc =
-        "x, src, …, indices → y, …: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal "
-        "indices the last counts; for a list of tensors",
-    .infer = infer_assign,
-    .vjp = [](const Backprop& g) -> Tensors {
-      const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
-      const Tensor& indices = g.in.back();
-      Tensors grads(g.in.size());
-      for (std::size_t i = 0; i < g.z.size(); ++i) {
-        if (!g.z[i].defined()) continue;  // nothing depends on this one
-        const Tensor& src = g.in[2 * i + 1];
-        if (g.needed[2 * i]) grads[2 * i] = index_assign(g.z[i], axis, indices, zeros_like(src));
-        if (g.needed[2 * i + 1]) grads[2 * i + 1] = source_gradient(src, indices, g.z[i], axis);
-      }
-      return grads;
-    },
-    .samples = []() -> std::vector<Sample> {
-      return {{"rows",
-               {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
-               [](auto x) { return Tensors{index_assign(x[0], 0, x[1], x[2])}; }},
-              {"some of them",
-               {{{5, 4}}, detail::sample_indices({4}, 6), {{4, 4}}},
-               [](auto x) { return Tensors{index_assign(x[0], 0, x[1] - 1, x[2])}; }},
-              {"middle",
-               {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
-               [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
-              {"last",
-               {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}},
-               [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
-              {"list",
-               {{{5, 4}}, detail::sample_indices({3}, 6), {{3, 4}}, {{5, 2, 3}}, {{3, 2, 3}}, {{5}}, {{3}}},
-               [](auto x) {
-                 return index_assign_each({x[0], x[3], x[5]}, 0, x[1] - 1, {x[2], x[4], x[6]});
-               }}};
-    },
-    .inplace = {{0, 0}},
-    .each = {1, 2}};
+extern const Op& index_assign_op = define_op(
+    {.name = "index_assign",
+     .doc =
+         "x, src, …, indices → y, …: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal "
+         "indices the last counts; for a list of tensors",
+     .infer = infer_assign,
+     .vjp = [](const Backprop& g) -> Tensors {
+       const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+       const Tensor& indices = g.in.back();
+       Tensors grads(g.in.size());
+       for (std::size_t i = 0; i < g.z.size(); ++i) {
+         if (!g.z[i].defined()) continue;  // nothing depends on this one
+         const Tensor& src = g.in[2 * i + 1];
+         if (g.needed[2 * i]) grads[2 * i] = index_assign(g.z[i], axis, indices, zeros_like(src));
+         if (g.needed[2 * i + 1]) grads[2 * i + 1] = source_gradient(src, indices, g.z[i], axis);
+       }
+       return grads;
+     },
+     .samples = []() -> std::vector<Sample> {
+       return {{"rows",
+                {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
+                [](auto x) { return Tensors{index_assign(x[0], 0, x[1], x[2])}; }},
+               {"some of them",
+                {{{5, 4}}, detail::sample_indices({4}, 6), {{4, 4}}},
+                [](auto x) { return Tensors{index_assign(x[0], 0, x[1] - 1, x[2])}; }},
+               {"middle",
+                {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
+                [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
+               {"last",
+                {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}},
+                [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
+               {"list",
+                {{{5, 4}}, detail::sample_indices({3}, 6), {{3, 4}}, {{5, 2, 3}}, {{3, 2, 3}}, {{5}}, {{3}}},
+                [](auto x) {
+                  return index_assign_each({x[0], x[3], x[5]}, 0, x[1] - 1, {x[2], x[4], x[6]});
+                }}};
+     },
+     .inplace = {{0, 0}},
+     .each = {1, 2}});
 
 Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
   return record(index_assign_op, {x, src, indices}, AxisAttrs{detail::axis_of(x, axis, "index_assign")});

@@ -27,7 +27,7 @@
 
 namespace tg {
 
-extern const Op linear_cross_entropy_op;
+extern const Op& linear_cross_entropy_op;
 
 namespace {
 
@@ -194,29 +194,29 @@ std::int64_t linear_cross_entropy_unit(std::int64_t classes) {
       std::bit_ceil(std::max(least, logits / static_cast<std::uint64_t>(classes))));
 }
 
-extern const Op linear_cross_entropy_op{
-    .name = "linear_cross_entropy",
-    .doc =
-        "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − ε)·l_t + "
-        "λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 where t is ignored",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 3);
-          a.as<LinearCrossEntropyAttrs>();
-          check_head(in[0], in[1], in[2]);
-          const OutSpec row{compute_type(in[0].dtype), row_major(in[2].shape())};
-          const Shape logits{in[0].shape()[0], in[1].shape()[1]};
-          return std::vector<OutSpec>{row, row, {in[0].dtype, row_major(logits)}};
-        },
-    .vjp = head_gradient,
-    .decompose = decompose_head,
-    .samples = head_samples,
-    .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
-      const Shape &x = in[0].shape(), &w = in[1].shape();
-      return {.flops = static_cast<double>(x[0]) * static_cast<double>(w[1]) *
-                       (2 * static_cast<double>(x[1]) + 20)};
-    },
-    .first_order_only = true};
+extern const Op& linear_cross_entropy_op = define_op(
+    {.name = "linear_cross_entropy",
+     .doc =
+         "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − ε)·l_t + "
+         "λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 where t is ignored",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 3);
+           a.as<LinearCrossEntropyAttrs>();
+           check_head(in[0], in[1], in[2]);
+           const OutSpec row{compute_type(in[0].dtype), row_major(in[2].shape())};
+           const Shape logits{in[0].shape()[0], in[1].shape()[1]};
+           return std::vector<OutSpec>{row, row, {in[0].dtype, row_major(logits)}};
+         },
+     .vjp = head_gradient,
+     .decompose = decompose_head,
+     .samples = head_samples,
+     .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
+       const Shape &x = in[0].shape(), &w = in[1].shape();
+       return {.flops = static_cast<double>(x[0]) * static_cast<double>(w[1]) *
+                        (2 * static_cast<double>(x[1]) + 20)};
+     },
+     .first_order_only = true});
 
 Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const LinearCrossEntropyOptions& o) {
   const Scope scope(x);

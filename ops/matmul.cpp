@@ -115,42 +115,42 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias,
 
 }  // namespace
 
-extern const Op matmul_op{
-    .name = "matmul",
-    .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
-    .infer = infer_matmul,
-    .vjp = matmul_gradient,
-    .samples = []() -> std::vector<Sample> {
-      const auto call = [](auto x) { return Tensors{matmul(x[0], x[1])}; };
-      return {{"2d", {{{5, 3}}, {{3, 4}}}, call},
-              {"batched", {{{2, 5, 3}}, {{2, 3, 4}}}, call},
-              {"one matrix b", {{{2, 5, 3}}, {{3, 4}}}, call},
-              {"one matrix a", {{{5, 3}}, {{2, 3, 4}}}, call},
-              {"broadcast", {{{2, 1, 4, 3}}, {{3, 3, 2}}}, call},
-              {"vectors", {{{5}}, {{5}}}, call},
-              {"vector a", {{{3}}, {{2, 3, 4}}}, call},
-              {"vector b", {{{2, 4, 3}}, {{3}}}, call},
-              {"transposed",
-               {{{3, 5}}, {{4, 3}}},
-               [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
-              {"wide",
-               {{{2, 5, 3}}, {{4, 3}}},
-               [](auto x) { return Tensors{matmul_wide(x[0], transpose(x[1], 0, 1))}; }},
-              {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
-              {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
-              {"linear",
-               {{{2, 5, 3}}, {{3, 4}}, {{4}}},
-               [](auto x) { return Tensors{linear(x[0], x[1], x[2])}; }},
-              {"linear of a vector", {{{3}}, {{4, 3}}, {{4}}}, [](auto x) {
-                 return Tensors{linear(x[0], transpose(x[1], 0, 1), x[2])};
-               }}};
-    },
-    .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
-      return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
-                       static_cast<double>(in[0].shape().back())};
-    },
-    .strided_results = true,
-    .inplace = {{0, 2}}};
+extern const Op& matmul_op = define_op(
+    {.name = "matmul",
+     .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
+     .infer = infer_matmul,
+     .vjp = matmul_gradient,
+     .samples = []() -> std::vector<Sample> {
+       const auto call = [](auto x) { return Tensors{matmul(x[0], x[1])}; };
+       return {{"2d", {{{5, 3}}, {{3, 4}}}, call},
+               {"batched", {{{2, 5, 3}}, {{2, 3, 4}}}, call},
+               {"one matrix b", {{{2, 5, 3}}, {{3, 4}}}, call},
+               {"one matrix a", {{{5, 3}}, {{2, 3, 4}}}, call},
+               {"broadcast", {{{2, 1, 4, 3}}, {{3, 3, 2}}}, call},
+               {"vectors", {{{5}}, {{5}}}, call},
+               {"vector a", {{{3}}, {{2, 3, 4}}}, call},
+               {"vector b", {{{2, 4, 3}}, {{3}}}, call},
+               {"transposed",
+                {{{3, 5}}, {{4, 3}}},
+                [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
+               {"wide",
+                {{{2, 5, 3}}, {{4, 3}}},
+                [](auto x) { return Tensors{matmul_wide(x[0], transpose(x[1], 0, 1))}; }},
+               {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
+               {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
+               {"linear",
+                {{{2, 5, 3}}, {{3, 4}}, {{4}}},
+                [](auto x) { return Tensors{linear(x[0], x[1], x[2])}; }},
+               {"linear of a vector", {{{3}}, {{4, 3}}, {{4}}}, [](auto x) {
+                  return Tensors{linear(x[0], transpose(x[1], 0, 1), x[2])};
+                }}};
+     },
+     .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
+       return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
+                        static_cast<double>(in[0].shape().back())};
+     },
+     .strided_results = true,
+     .inplace = {{0, 2}}});
 
 Tensor matmul(TensorArg a, TensorArg b) {
   return matmul_with(a, b, {});

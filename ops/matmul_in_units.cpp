@@ -4,7 +4,7 @@
 
 namespace tg {
 
-extern const Op matmul_in_units_op;
+extern const Op& matmul_in_units_op;
 
 std::vector<std::int64_t> units_of(std::int64_t n, std::int64_t unit) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(std::max<std::int64_t>(1, n / unit)), unit);
@@ -62,37 +62,37 @@ Tensors decompose_product(std::span<const Tensor> in, const Attrs& attrs) {
 
 }  // namespace
 
-extern const Op matmul_in_units_op{
-    .name = "matmul_in_units",
-    .doc =
-        "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "
-        "any "
-        "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
-    .infer = infer_product,
-    .decompose = decompose_product,
-    .samples = []() -> std::vector<Sample> {
-      return {{"of rows",
-               {{{135, 3}}, {{3, 6}}},
-               [](auto x) { return Tensors{product_in_units_of_rows(x[0], x[1], 64)}; }},
-              {"of k",
-               {{{3, 199}}, {{199, 4}}},
-               [](auto x) { return Tensors{product_in_units_of_k(x[0], x[1], {}, 64)}; }},
-              {"of k, transposed",
-               {{{135, 4}}, {{135, 6}}, {{4, 6}}},
-               [](auto x) {
-                 const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
-                 return Tensors{product_in_units_of_k(transpose(x[0], 0, 1), x[1], sum, 64)};
-               }},
-              {"less than a unit", {{{3, 5}}, {{5, 4}}, {{3, 4}}}, [](auto x) {
-                 const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
-                 return Tensors{product_in_units_of_k(x[0], x[1], sum, 64)};
-               }}};
-    },
-    .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
-      return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
-                       static_cast<double>(in[0].shape().back())};
-    },
-    .strided_results = true,
-    .inplace = {{0, 2}}};
+extern const Op& matmul_in_units_op = define_op(
+    {.name = "matmul_in_units",
+     .doc =
+         "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "
+         "any "
+         "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
+     .infer = infer_product,
+     .decompose = decompose_product,
+     .samples = []() -> std::vector<Sample> {
+       return {{"of rows",
+                {{{135, 3}}, {{3, 6}}},
+                [](auto x) { return Tensors{product_in_units_of_rows(x[0], x[1], 64)}; }},
+               {"of k",
+                {{{3, 199}}, {{199, 4}}},
+                [](auto x) { return Tensors{product_in_units_of_k(x[0], x[1], {}, 64)}; }},
+               {"of k, transposed",
+                {{{135, 4}}, {{135, 6}}, {{4, 6}}},
+                [](auto x) {
+                  const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
+                  return Tensors{product_in_units_of_k(transpose(x[0], 0, 1), x[1], sum, 64)};
+                }},
+               {"less than a unit", {{{3, 5}}, {{5, 4}}, {{3, 4}}}, [](auto x) {
+                  const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
+                  return Tensors{product_in_units_of_k(x[0], x[1], sum, 64)};
+                }}};
+     },
+     .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
+       return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
+                        static_cast<double>(in[0].shape().back())};
+     },
+     .strided_results = true,
+     .inplace = {{0, 2}}});
 
 }  // namespace tg

@@ -8,7 +8,7 @@
 
 namespace tg {
 
-extern const Op layer_norm_op, layer_norm_backward_op, rms_norm_op, rms_norm_backward_op;
+extern const Op &layer_norm_op, &layer_norm_backward_op, &rms_norm_op, &rms_norm_backward_op;
 
 namespace {
 
@@ -138,62 +138,60 @@ Tensors sample_backward(std::span<const Tensor> x) {
 
 }  // namespace
 
-extern const Op layer_norm_op{
-    .name = "layer_norm",
-    .doc =
-        "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
-        "σ² = mean((x − μ)²) + eps over the last axis",
-    .infer = infer_forward<2>,
-    .vjp = [](const Backprop& g) { return gradient<true>(layer_norm_backward_op, g); },
-    .decompose = decompose_forward<true>,
-    .samples = []() -> std::vector<Sample> {
-      return {{"weight and bias",
-               {{{2, 3, 6}}, {{6}}, {{6}}},
-               [](auto x) { return Tensors{layer_norm(x[0], x[1], x[2])}; }},
-              {"weight", {{{4, 19}}, {{19}}}, [](auto x) { return Tensors{layer_norm(x[0], x[1])}; }},
-              {"plain", {{{4, 7}}}, [](auto x) { return Tensors{layer_norm(x[0])}; }}};
-    },
-    .cost = norm_cost,
-    .inplace = {{0, 0}}};
+extern const Op& layer_norm_op = define_op(
+    {.name = "layer_norm",
+     .doc = "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
+            "σ² = mean((x − μ)²) + eps over the last axis",
+     .infer = infer_forward<2>,
+     .vjp = [](const Backprop& g) { return gradient<true>(layer_norm_backward_op, g); },
+     .decompose = decompose_forward<true>,
+     .samples = []() -> std::vector<Sample> {
+       return {{"weight and bias",
+                {{{2, 3, 6}}, {{6}}, {{6}}},
+                [](auto x) { return Tensors{layer_norm(x[0], x[1], x[2])}; }},
+               {"weight", {{{4, 19}}, {{19}}}, [](auto x) { return Tensors{layer_norm(x[0], x[1])}; }},
+               {"plain", {{{4, 7}}}, [](auto x) { return Tensors{layer_norm(x[0])}; }}};
+     },
+     .cost = norm_cost,
+     .inplace = {{0, 0}}});
 
-extern const Op rms_norm_op{
-    .name = "rms_norm",
-    .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis",
-    .infer = infer_forward<1>,
-    .vjp = [](const Backprop& g) { return gradient<false>(rms_norm_backward_op, g); },
-    .decompose = decompose_forward<false>,
-    .samples = []() -> std::vector<Sample> {
-      return {{"weight", {{{2, 3, 6}}, {{6}}}, [](auto x) { return Tensors{rms_norm(x[0], x[1])}; }},
-              {"plain", {{{4, 19}}}, [](auto x) { return Tensors{rms_norm(x[0])}; }}};
-    },
-    .cost = norm_cost,
-    .inplace = {{0, 0}}};
+extern const Op& rms_norm_op = define_op(
+    {.name = "rms_norm",
+     .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis",
+     .infer = infer_forward<1>,
+     .vjp = [](const Backprop& g) { return gradient<false>(rms_norm_backward_op, g); },
+     .decompose = decompose_forward<false>,
+     .samples = []() -> std::vector<Sample> {
+       return {{"weight", {{{2, 3, 6}}, {{6}}}, [](auto x) { return Tensors{rms_norm(x[0], x[1])}; }},
+               {"plain", {{{4, 19}}}, [](auto x) { return Tensors{rms_norm(x[0])}; }}};
+     },
+     .cost = norm_cost,
+     .inplace = {{0, 0}}});
 
-extern const Op layer_norm_backward_op{
-    .name = "layer_norm_backward",
-    .doc =
-        "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
-        "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
-    .infer = infer_backward<2>,
-    .decompose = decompose_backward<true>,
-    .samples = []() -> std::vector<Sample> {
-      return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
-              {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
-    },
-    .cost = norm_cost,
-    .inplace = {{0, 1}, {0, 0}}};
+extern const Op& layer_norm_backward_op =
+    define_op({.name = "layer_norm_backward",
+               .doc = "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
+                      "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
+               .infer = infer_backward<2>,
+               .decompose = decompose_backward<true>,
+               .samples = []() -> std::vector<Sample> {
+                 return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
+                         {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
+               },
+               .cost = norm_cost,
+               .inplace = {{0, 1}, {0, 0}}});
 
-extern const Op rms_norm_backward_op{
-    .name = "rms_norm_backward",
-    .doc = "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂",
-    .infer = infer_backward<1>,
-    .decompose = decompose_backward<false>,
-    .samples = []() -> std::vector<Sample> {
-      return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
-              {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
-    },
-    .cost = norm_cost,
-    .inplace = {{0, 1}, {0, 0}}};
+extern const Op& rms_norm_backward_op = define_op(
+    {.name = "rms_norm_backward",
+     .doc = "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂",
+     .infer = infer_backward<1>,
+     .decompose = decompose_backward<false>,
+     .samples = []() -> std::vector<Sample> {
+       return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
+               {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
+     },
+     .cost = norm_cost,
+     .inplace = {{0, 1}, {0, 0}}});
 
 Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {
   return forward(layer_norm_op, x, weight.optional(), bias.optional(), eps)[0];

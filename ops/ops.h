@@ -265,8 +265,8 @@ Tensor linear(TensorArg x, TensorArg w,
 Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream);
 
 // Definitions that other files use by name, to find them in a graph or to record them with other attributes.
-extern const Op add_op, sub_op, contiguous_op, index_assign_op, concat_op, matmul_op, dropout_op, rope_op,
-    adamw_op, flash_attn_op, flash_attn_backward_op;
+extern const Op &add_op, &sub_op, &contiguous_op, &index_assign_op, &concat_op, &matmul_op, &dropout_op,
+    &rope_op, &adamw_op, &flash_attn_op, &flash_attn_backward_op;
 
 // The built-in or registered op of that name; null if there is none.
 std::vector<const Op*> all_ops();

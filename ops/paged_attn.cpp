@@ -9,7 +9,7 @@
 
 namespace tg {
 
-extern const Op paged_attn_op;
+extern const Op& paged_attn_op;
 
 namespace {
 
@@ -147,18 +147,18 @@ std::vector<Sample> paged_samples() {
 
 }  // namespace
 
-extern const Op paged_attn_op{
-    .name = "paged_attn",
-    .doc =
-        "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "
-        "H, L, dv], ξ [B, H, L]: flash_attn of the keys k[table[b, t / page], t % page], t < lengths[b], "
-        "causal: the queries are the last L of each text",
-    .infer = infer_paged,
-    .not_differentiable = "a cache is for evaluation",
-    .decompose = decompose_paged,
-    .samples = paged_samples,
-    .cost = paged_cost,
-    .strided_results = true};
+extern const Op& paged_attn_op = define_op(
+    {.name = "paged_attn",
+     .doc =
+         "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "
+         "H, L, dv], ξ [B, H, L]: flash_attn of the keys k[table[b, t / page], t % page], t < lengths[b], "
+         "causal: the queries are the last L of each text",
+     .infer = infer_paged,
+     .not_differentiable = "a cache is for evaluation",
+     .decompose = decompose_paged,
+     .samples = paged_samples,
+     .cost = paged_cost,
+     .strided_results = true});
 
 AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg table, TensorArg lengths,
                            const PagedAttentionOptions& options) {

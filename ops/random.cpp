@@ -6,7 +6,7 @@
 
 namespace tg {
 
-extern const Op bernoulli_op;
+extern const Op& bernoulli_op;
 
 namespace {
 
@@ -49,9 +49,8 @@ void require_float(const Op& op, DType dtype, const std::source_location& where)
 }
 
 // Each sample has its own stream, so that its numbers do not depend on the graph before it.
-template <const Op& op, DType dtype>
-std::vector<Sample> fill_samples() {
-  return {{"3d", {{{2, 3, 5}}}, [](std::span<const Tensor> x) {
+std::vector<Sample> fill_samples(const Op& op, DType dtype) {
+  return {{"3d", {{{2, 3, 5}}}, [&op, dtype](std::span<const Tensor> x) {
              Graph& g = x[0].graph();
              const Tensor state = g.rng();
              return g.record(op, std::span(&state, 1), RandomAttrs{{2, 3, 5}, dtype, 0.25, 4, 7}, {});
@@ -65,58 +64,59 @@ Cost draw_cost(std::span<const Operand>, std::span<const Operand> out, const Att
 }  // namespace
 
 // y = keep ⊛ x / (1 - p); the gradient is the same op on z.
-extern const Op dropout_op{
-    .name = "dropout",
-    .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 2);
-          a.as<DropoutAttrs>();
-          detail::require_float(in[0].dtype);
-          check_state(in[1]);
-          return detail::row_major_output(in[0].dtype, in[0].shape());
-        },
-    .vjp = [](const Backprop& g) -> Tensors {
-      return {record(dropout_op, {g.z[0], g.in[1]}, g.attrs), Tensor()};
-    },
-    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-      const auto& d = a.as<DropoutAttrs>();
-      const Tensor dropped =
-          record(bernoulli_op, {in[1]}, RandomAttrs{in[0].shape(), boolean, d.p, 0, d.stream});
-      return {where(dropped, 0, in[0] * (1 / (1 - d.p)))};
-    },
-    .samples = []() -> std::vector<Sample> {
-      return {{"2d", {{{6, 7}}}, [](auto x) {
-                 return Tensors{record(dropout_op, {x[0], x[0].graph().rng()}, DropoutAttrs{0.3, 7})};
-               }}};
-    },
-    .cost = draw_cost,
-    .inplace = {{0, 0}}};
+extern const Op& dropout_op = define_op(
+    {.name = "dropout",
+     .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 2);
+           a.as<DropoutAttrs>();
+           detail::require_float(in[0].dtype);
+           check_state(in[1]);
+           return detail::row_major_output(in[0].dtype, in[0].shape());
+         },
+     .vjp = [](const Backprop& g) -> Tensors {
+       return {record(dropout_op, {g.z[0], g.in[1]}, g.attrs), Tensor()};
+     },
+     .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+       const auto& d = a.as<DropoutAttrs>();
+       const Tensor dropped =
+           record(bernoulli_op, {in[1]}, RandomAttrs{in[0].shape(), boolean, d.p, 0, d.stream});
+       return {where(dropped, 0, in[0] * (1 / (1 - d.p)))};
+     },
+     .samples = []() -> std::vector<Sample> {
+       return {{"2d", {{{6, 7}}}, [](auto x) {
+                  return Tensors{record(dropout_op, {x[0], x[0].graph().rng()}, DropoutAttrs{0.3, 7})};
+                }}};
+     },
+     .cost = draw_cost,
+     .inplace = {{0, 0}}});
 
-extern const Op uniform_op{.name = "uniform",
-                           .doc = "rng → y: uniform in [a, b)",
-                           .infer = infer_fill,
-                           .not_differentiable = "it has no differentiable inputs",
-                           .samples = fill_samples<uniform_op, f32>,
-                           .cost = draw_cost};
-extern const Op normal_op{.name = "normal",
-                          .doc = "rng → y: normally distributed with mean a and standard deviation b",
-                          .infer = infer_fill,
-                          .not_differentiable = "it has no differentiable inputs",
-                          .samples = fill_samples<normal_op, f32>,
-                          .cost = draw_cost};
-extern const Op bernoulli_op{.name = "bernoulli",
-                             .doc = "rng → y: true with probability a",
-                             .infer = infer_fill,
-                             .not_differentiable = "its result is boolean",
-                             .samples = fill_samples<bernoulli_op, boolean>,
-                             .cost = draw_cost};
-extern const Op randint_op{.name = "randint",
-                           .doc = "rng → y: integers, uniform in [a, b)",
-                           .infer = infer_fill,
-                           .not_differentiable = "its result is an integer",
-                           .samples = fill_samples<randint_op, i64>,
-                           .cost = draw_cost};
+extern const Op& uniform_op = define_op({.name = "uniform",
+                                         .doc = "rng → y: uniform in [a, b)",
+                                         .infer = infer_fill,
+                                         .not_differentiable = "it has no differentiable inputs",
+                                         .samples = [] { return fill_samples(uniform_op, f32); },
+                                         .cost = draw_cost});
+extern const Op& normal_op =
+    define_op({.name = "normal",
+               .doc = "rng → y: normally distributed with mean a and standard deviation b",
+               .infer = infer_fill,
+               .not_differentiable = "it has no differentiable inputs",
+               .samples = [] { return fill_samples(normal_op, f32); },
+               .cost = draw_cost});
+extern const Op& bernoulli_op = define_op({.name = "bernoulli",
+                                           .doc = "rng → y: true with probability a",
+                                           .infer = infer_fill,
+                                           .not_differentiable = "its result is boolean",
+                                           .samples = [] { return fill_samples(bernoulli_op, boolean); },
+                                           .cost = draw_cost});
+extern const Op& randint_op = define_op({.name = "randint",
+                                         .doc = "rng → y: integers, uniform in [a, b)",
+                                         .infer = infer_fill,
+                                         .not_differentiable = "its result is an integer",
+                                         .samples = [] { return fill_samples(randint_op, i64); },
+                                         .cost = draw_cost});
 
 Tensor dropout(TensorArg x, double p, bool training) {
   if (!(p >= 0 && p <= 1))

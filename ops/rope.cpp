@@ -43,46 +43,45 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 
 }  // namespace
 
-extern const Op rope_op{
-    .name = "rope",
-    .doc =
-        "x [..., L, d], positions? → y: pair i of the row at position p is rotated by p·ωᵢ: "
-        "(a, b) → (a·cos − b·sin, a·sin + b·cos)",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 1, 2);
-          detail::require_float(in[0].dtype);
-          detail::check_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
-          if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
-            throw ShapeError("more dimensions to rotate than a row has");
-          if (in.size() > 1) {
-            detail::require_index(in[1].dtype);
-            Shape rows = in[0].shape();
-            rows.erase(rows.size() - 1);
-            if (in[1].shape() != rows) throw ShapeError("needs a position for each row");
-          }
-          return detail::pointwise_output(in.first(1), in[0].dtype);
-        },
-    .vjp = [](const Backprop& g) -> Tensors {
-      RopeAttrs back = g.attrs.as<RopeAttrs>();
-      back.inverse = !back.inverse;
-      if (g.in.size() == 1) return {record(rope_op, {g.z[0]}, back)};
-      return {record(rope_op, {g.z[0], g.in[1]}, back), Tensor()};
-    },
-    .decompose = decompose_rope,
-    .samples = []() -> std::vector<Sample> {
-      return {{"half split", {{{2, 3, 8}}}, [](auto x) { return Tensors{rope(x[0])}; }},
-              {"interleaved, partial, given positions",
-               {{{2, 1, 3, 8}}, {{2, 1, 3}, {Fill::index, 0, 50}, i64}},
-               [](auto x) { return Tensors{rope(x[0], x[1], {.dims = 6, .interleaved = true})}; }},
-              {"from position 5", {{{3, 4}}}, [](auto x) {
-                 return Tensors{rope(x[0], {}, {.theta = 100, .start = 5})};
-               }}};
-    },
-    .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
-      return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
-    },
-    .inplace = {{0, 0}}};
+extern const Op& rope_op = define_op(
+    {.name = "rope",
+     .doc = "x [..., L, d], positions? → y: pair i of the row at position p is rotated by p·ωᵢ: "
+            "(a, b) → (a·cos − b·sin, a·sin + b·cos)",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 1, 2);
+           detail::require_float(in[0].dtype);
+           detail::check_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
+           if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
+             throw ShapeError("more dimensions to rotate than a row has");
+           if (in.size() > 1) {
+             detail::require_index(in[1].dtype);
+             Shape rows = in[0].shape();
+             rows.erase(rows.size() - 1);
+             if (in[1].shape() != rows) throw ShapeError("needs a position for each row");
+           }
+           return detail::pointwise_output(in.first(1), in[0].dtype);
+         },
+     .vjp = [](const Backprop& g) -> Tensors {
+       RopeAttrs back = g.attrs.as<RopeAttrs>();
+       back.inverse = !back.inverse;
+       if (g.in.size() == 1) return {record(rope_op, {g.z[0]}, back)};
+       return {record(rope_op, {g.z[0], g.in[1]}, back), Tensor()};
+     },
+     .decompose = decompose_rope,
+     .samples = []() -> std::vector<Sample> {
+       return {{"half split", {{{2, 3, 8}}}, [](auto x) { return Tensors{rope(x[0])}; }},
+               {"interleaved, partial, given positions",
+                {{{2, 1, 3, 8}}, {{2, 1, 3}, {Fill::index, 0, 50}, i64}},
+                [](auto x) { return Tensors{rope(x[0], x[1], {.dims = 6, .interleaved = true})}; }},
+               {"from position 5", {{{3, 4}}}, [](auto x) {
+                  return Tensors{rope(x[0], {}, {.theta = 100, .start = 5})};
+                }}};
+     },
+     .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
+       return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
+     },
+     .inplace = {{0, 0}}});
 
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
   constexpr std::int64_t most = 1 << 20;

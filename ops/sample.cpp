@@ -5,7 +5,7 @@
 
 namespace tg {
 
-extern const Op sample_op;
+extern const Op& sample_op;
 
 namespace {
 
@@ -59,20 +59,21 @@ Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double abse
 
 }  // namespace
 
-extern const Op sample_op{
-    .name = "sample",
-    .doc =
-        "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn from "
-        "softmax(logits/temperature) by the random number of keys {seed, k}, among the top_k likeliest (0: "
-        "all) and "
-        "of these the likeliest whose probabilities first add up to top_p; at temperature 0 the first of the "
-        "likeliest; NaN is never drawn",
-    .infer = infer_sample,
-    .not_differentiable = "its result is an index",
-    .samples = sample_samples,
-    .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-      return Cost{.flops = 40 * static_cast<double>(in[0].layout.numel())};
-    }};
+extern const Op& sample_op = define_op(
+    {.name = "sample",
+     .doc =
+         "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn from "
+         "softmax(logits/temperature) by the random number of keys {seed, k}, among the top_k likeliest (0: "
+         "all) and "
+         "of these the likeliest whose probabilities first add up to top_p; at temperature 0 the first of "
+         "the "
+         "likeliest; NaN is never drawn",
+     .infer = infer_sample,
+     .not_differentiable = "its result is an index",
+     .samples = sample_samples,
+     .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+       return Cost{.flops = 40 * static_cast<double>(in[0].layout.numel())};
+     }});
 
 Tensor sample(TensorArg logits, TensorArg temperature, TensorArg keys, TensorArg top_k, TensorArg top_p) {
   const Scope scope(logits);

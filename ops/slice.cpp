@@ -73,73 +73,75 @@ Tensors assign_gradient(const Backprop& g) {
 
 }  // namespace
 
-extern const Op slice_op{
-    .name = "slice",
-    .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_operands(in, 1);
-          const auto& s = a.as<SliceAttrs>();
-          return std::vector<OutSpec>{{in[0].dtype, slice(in[0].layout, s.axis, s.start, s.stop, s.step), 0}};
-        },
-    .vjp = slice_gradient,
-    .samples = []() -> std::vector<Sample> {
-      return {{"middle", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 4)}; }},
-              {"negative", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], -2, -2, 3)}; }},
-              {"stepped", {{{2, 7, 3}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 7, 3)}; }},
-              {"empty", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 0, 2, 2)}; }}};
-    },
-    .view = true};
+extern const Op& slice_op = define_op(
+    {.name = "slice",
+     .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 1);
+           const auto& s = a.as<SliceAttrs>();
+           return std::vector<OutSpec>{
+               {in[0].dtype, slice(in[0].layout, s.axis, s.start, s.stop, s.step), 0}};
+         },
+     .vjp = slice_gradient,
+     .samples = []() -> std::vector<Sample> {
+       return {{"middle", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 4)}; }},
+               {"negative", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], -2, -2, 3)}; }},
+               {"stepped", {{{2, 7, 3}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 7, 3)}; }},
+               {"empty", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 0, 2, 2)}; }}};
+     },
+     .view = true});
 
-extern const Op slice_assign_op{
-    .name = "slice_assign",
-    .doc =
-        "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute or a "
-        "tensor",
-    .infer = infer_assign,
-    .vjp = assign_gradient,
-    .samples = []() -> std::vector<Sample> {
-      const SampleInput start{{}, {Fill::index, 0, 4}, i64};
-      return {{"fixed", {{{3, 5}}, {{3, 2}}}, [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, 2)}; }},
-              {"stepped",
-               {{{7, 3}}, {{3, 3}}},
-               [](auto x) { return Tensors{slice_assign(x[0], x[1], 0, 1, 2)}; }},
-              {"start given",
-               {{{2, 5, 3}}, {{2, 2, 3}}, start},
-               [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, x[2])}; }},
-              {"start given in i32", {{{6, 3}}, {{2, 3}}, {{1}, {Fill::index, 0, 5}, i32}}, [](auto x) {
-                 return Tensors{slice_assign(x[0], x[1], 0, x[2])};
-               }}};
-    },
-    .inplace = {{0, 0}}};
+extern const Op& slice_assign_op = define_op(
+    {.name = "slice_assign",
+     .doc = "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute "
+            "or a "
+            "tensor",
+     .infer = infer_assign,
+     .vjp = assign_gradient,
+     .samples = []() -> std::vector<Sample> {
+       const SampleInput start{{}, {Fill::index, 0, 4}, i64};
+       return {
+           {"fixed", {{{3, 5}}, {{3, 2}}}, [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, 2)}; }},
+           {"stepped",
+            {{{7, 3}}, {{3, 3}}},
+            [](auto x) { return Tensors{slice_assign(x[0], x[1], 0, 1, 2)}; }},
+           {"start given",
+            {{{2, 5, 3}}, {{2, 2, 3}}, start},
+            [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, x[2])}; }},
+           {"start given in i32", {{{6, 3}}, {{2, 3}}, {{1}, {Fill::index, 0, 5}, i32}}, [](auto x) {
+              return Tensors{slice_assign(x[0], x[1], 0, x[2])};
+            }}};
+     },
+     .inplace = {{0, 0}}});
 
-extern const Op slice_at_op{
-    .name = "slice_at",
-    .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& attrs) {
-          detail::require_operands(in, 2);
-          const auto& a = attrs.as<SliceAtAttrs>();
-          check_one_index(in[1]);
-          Shape shape = in[0].shape();
-          const int axis = static_cast<int>(a.axis);
-          if (a.length < 0 || a.length > shape[axis])
-            throw ShapeError("length is " + std::to_string(a.length) + ", expected 0 to " +
-                             std::to_string(shape[axis]));
-          shape[axis] = a.length;
-          return detail::row_major_output(in[0].dtype, shape);
-        },
-    .vjp = [](const Backprop& g) -> Tensors {
-      return {slice_assign(zeros_like(g.in[0]), g.z[0], g.attrs.as<SliceAtAttrs>().axis, g.in[1]), Tensor()};
-    },
-    .samples = []() -> std::vector<Sample> {
-      return {{"rows",
-               {{{5, 3}}, {{}, {Fill::index, 0, 4}, i64}},
-               [](auto x) { return Tensors{slice_at(x[0], 0, x[1], 2)}; }},
-              {"columns", {{{2, 5, 3}}, {{1}, {Fill::index, 0, 3}, i32}}, [](auto x) {
-                 return Tensors{slice_at(x[0], 1, x[1], 3)};
-               }}};
-    }};
+extern const Op& slice_at_op = define_op(
+    {.name = "slice_at",
+     .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& attrs) {
+           detail::require_operands(in, 2);
+           const auto& a = attrs.as<SliceAtAttrs>();
+           check_one_index(in[1]);
+           Shape shape = in[0].shape();
+           const int axis = static_cast<int>(a.axis);
+           if (a.length < 0 || a.length > shape[axis])
+             throw ShapeError("length is " + std::to_string(a.length) + ", expected 0 to " +
+                              std::to_string(shape[axis]));
+           shape[axis] = a.length;
+           return detail::row_major_output(in[0].dtype, shape);
+         },
+     .vjp = [](const Backprop& g) -> Tensors {
+       return {slice_assign(zeros_like(g.in[0]), g.z[0], g.attrs.as<SliceAtAttrs>().axis, g.in[1]), Tensor()};
+     },
+     .samples = []() -> std::vector<Sample> {
+       return {{"rows",
+                {{{5, 3}}, {{}, {Fill::index, 0, 4}, i64}},
+                [](auto x) { return Tensors{slice_at(x[0], 0, x[1], 2)}; }},
+               {"columns", {{{2, 5, 3}}, {{1}, {Fill::index, 0, 3}, i32}}, [](auto x) {
+                  return Tensors{slice_at(x[0], 1, x[1], 3)};
+                }}};
+     }});
 
 Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
   return record(slice_op, {x}, SliceAttrs{axis, start, stop, step});

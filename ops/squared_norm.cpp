@@ -18,87 +18,87 @@ DType result_type(std::span<const Operand> in) {
 
 }  // namespace
 
-extern const Op squared_norm_op{
-    .name = "squared_norm",
-    .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
-    .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
-      detail::require_operands(in, 1, SIZE_MAX);
-      for (const Operand& x : in) detail::require_float(x.dtype);
-      return detail::row_major_output(result_type(in), {});
-    },
-    .vjp = [](const Backprop& g) -> Tensors {
-      Tensors z(g.in.size());
-      for (std::size_t i = 0; i < z.size(); ++i)
-        if (g.needed[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
-      return z;
-    },
-    .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-      DType wide = f32;
-      for (const Tensor& x : in)
-        if (x.dtype() == f64) wide = f64;
-      Tensor total;
-      for (const Tensor& x : in) {
-        const Tensor own = sum_squares(cast(x, wide));
-        total = total.defined() ? total + own : own;
-      }
-      return {total};
-    },
-    .samples = []() -> std::vector<Sample> {
-      const auto call = [](std::span<const Tensor> x) {
-        return Tensors{squared_norm(Tensors(x.begin(), x.end()))};
-      };
-      return {{"one", {{{3, 4}}}, call},
-              {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
-              {"the same twice",
-               {{{3, 4}}},
-               [](std::span<const Tensor> x) {
-                 return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
-               }},
-              // More than one chunk of work in one tensor, whose sum is exact in every dtype.
-              {"one long",
-               {{.shape = {20000}, .values = std::vector<double>(20000, 0.5)}},
-               call,
-               Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
-    }};
+extern const Op& squared_norm_op = define_op(
+    {.name = "squared_norm",
+     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
+     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+       detail::require_operands(in, 1, SIZE_MAX);
+       for (const Operand& x : in) detail::require_float(x.dtype);
+       return detail::row_major_output(result_type(in), {});
+     },
+     .vjp = [](const Backprop& g) -> Tensors {
+       Tensors z(g.in.size());
+       for (std::size_t i = 0; i < z.size(); ++i)
+         if (g.needed[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
+       return z;
+     },
+     .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
+       DType wide = f32;
+       for (const Tensor& x : in)
+         if (x.dtype() == f64) wide = f64;
+       Tensor total;
+       for (const Tensor& x : in) {
+         const Tensor own = sum_squares(cast(x, wide));
+         total = total.defined() ? total + own : own;
+       }
+       return {total};
+     },
+     .samples = []() -> std::vector<Sample> {
+       const auto call = [](std::span<const Tensor> x) {
+         return Tensors{squared_norm(Tensors(x.begin(), x.end()))};
+       };
+       return {{"one", {{{3, 4}}}, call},
+               {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
+               {"the same twice",
+                {{{3, 4}}},
+                [](std::span<const Tensor> x) {
+                  return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
+                }},
+               // More than one chunk of work in one tensor, whose sum is exact in every dtype.
+               {"one long",
+                {{.shape = {20000}, .values = std::vector<double>(20000, 0.5)}},
+                call,
+                Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
+     }});
 
-extern const Op block_norms_op{
-    .name = "block_norms",
-    .doc = "x₁, … → y₁, …: yᵢ [⌈n/1024⌉] = √Σ x² over each 1024 of the n elements of xᵢ, in f32 or f64",
-    .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
-      detail::require_operands(in, 1, SIZE_MAX);
-      std::vector<OutSpec> out;
-      for (const Operand& x : in) {
-        detail::require_float(x.dtype);
-        out.push_back({compute_type(x.dtype), row_major({norm_blocks(x.layout.numel())})});
-      }
-      return out;
-    },
-    .not_differentiable = "it is part of an optimizer's update",
-    .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-      Tensors norms;
-      for (const Tensor& x : in) {
-        const std::int64_t n = x.numel(), blocks = norm_blocks(n);
-        const Tensor padded =
-            slice_assign(full(x.graph(), {blocks * norm_block}, 0, x.dtype()), reshape(x, {n}), 0, 0);
-        const Tensor rows = cast(view(padded, {blocks, norm_block}), compute_type(x.dtype()));
-        norms.push_back(sqrt(sum_squares(rows, {1})));
-      }
-      return norms;
-    },
-    .samples = []() -> std::vector<Sample> {
-      const auto call = [](std::span<const Tensor> x) { return block_norms(Tensors(x.begin(), x.end())); };
-      return {{"one", {{{3, 4}}}, call},
-              {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{1024}}, {{2, 3, 5}}}, call},
-              {"transposed",
-               {{{40, 60}}},
-               [](std::span<const Tensor> x) { return block_norms({transpose(x[0], 0, 1)}); }},
-              // Exact in every dtype: 1024 and 256 quarters.
-              {"several blocks",
-               {{.shape = {2304}, .values = std::vector<double>(2304, 0.5)}},
-               call,
-               Sample::Expected{{{16, 16, 8}}, {}}}};
-    },
-    .each = {1, 1}};
+extern const Op& block_norms_op = define_op(
+    {.name = "block_norms",
+     .doc = "x₁, … → y₁, …: yᵢ [⌈n/1024⌉] = √Σ x² over each 1024 of the n elements of xᵢ, in f32 or f64",
+     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+       detail::require_operands(in, 1, SIZE_MAX);
+       std::vector<OutSpec> out;
+       for (const Operand& x : in) {
+         detail::require_float(x.dtype);
+         out.push_back({compute_type(x.dtype), row_major({norm_blocks(x.layout.numel())})});
+       }
+       return out;
+     },
+     .not_differentiable = "it is part of an optimizer's update",
+     .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
+       Tensors norms;
+       for (const Tensor& x : in) {
+         const std::int64_t n = x.numel(), blocks = norm_blocks(n);
+         const Tensor padded =
+             slice_assign(full(x.graph(), {blocks * norm_block}, 0, x.dtype()), reshape(x, {n}), 0, 0);
+         const Tensor rows = cast(view(padded, {blocks, norm_block}), compute_type(x.dtype()));
+         norms.push_back(sqrt(sum_squares(rows, {1})));
+       }
+       return norms;
+     },
+     .samples = []() -> std::vector<Sample> {
+       const auto call = [](std::span<const Tensor> x) { return block_norms(Tensors(x.begin(), x.end())); };
+       return {{"one", {{{3, 4}}}, call},
+               {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{1024}}, {{2, 3, 5}}}, call},
+               {"transposed",
+                {{{40, 60}}},
+                [](std::span<const Tensor> x) { return block_norms({transpose(x[0], 0, 1)}); }},
+               // Exact in every dtype: 1024 and 256 quarters.
+               {"several blocks",
+                {{.shape = {2304}, .values = std::vector<double>(2304, 0.5)}},
+                call,
+                Sample::Expected{{{16, 16, 8}}, {}}}};
+     },
+     .each = {1, 1}});
 
 Tensors block_norms(const std::vector<Tensor>& xs, std::source_location where) {
   if (xs.empty()) throw Error(in_context("[block_norms] got no tensors, expected at least one", where));

@@ -1,6 +1,7 @@
 // Which kernel sets were built, and which of them this machine can run.
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -63,18 +64,28 @@ const KernelSet& kernel_set() {
 }
 
 namespace {
-std::map<std::string, Kernel, std::less<>>& user_kernels() {
-  static auto& kernels = *new std::map<std::string, Kernel, std::less<>>;
+struct UserKernels {
+  std::mutex mutex;
+  std::map<std::string, Kernel, std::less<>> by_op;
+};
+UserKernels& user_kernels() {
+  static auto& kernels = *new UserKernels;
   return kernels;
 }
 }  // namespace
 
 void register_kernel(std::string op, Kernel kernel) {
-  user_kernels()[std::move(op)] = kernel;
+  UserKernels& users = user_kernels();
+  const std::lock_guard lock(users.mutex);
+  users.by_op[std::move(op)] = kernel;
 }
 
 const Kernel* find_kernel(std::string_view op) {
-  if (const auto it = user_kernels().find(op); it != user_kernels().end()) return &it->second;
+  UserKernels& users = user_kernels();
+  {
+    const std::lock_guard lock(users.mutex);
+    if (const auto it = users.by_op.find(op); it != users.by_op.end()) return &it->second;
+  }
   for (const KernelEntry& e : kernel_set().kernels)
     if (e.op == op) return e.kernel;
   return nullptr;

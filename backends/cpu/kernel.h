@@ -56,7 +56,7 @@ using StoreFn = void (*)(void* memory, const void* block, std::int64_t stride, s
 struct KernelSet {
   std::string_view isa;
   std::span<const KernelEntry> kernels;
-  std::span<const BlockEntry> blocks;
+  const std::span<const BlockEntry>* blocks;
   LoadFn (*load)(DType memory, DType block);  // null where there is none
   StoreFn (*store)(DType block, DType memory);
 };

@@ -18,7 +18,7 @@ static_assert(PointwisePlan::max_inputs == FusedAttrs::max_inputs &&
 namespace {
 
 const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
-  for (const BlockEntry& e : set.blocks)
+  for (const BlockEntry& e : *set.blocks)
     if (e.op == op) return e;
   throw DeviceError("no CPU kernel for pointwise op '" + op + "'");
 }

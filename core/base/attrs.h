@@ -13,7 +13,7 @@
 #include <charconv>
 #include <memory>
 #include <string>
-#include <typeinfo>
+#include <string_view>
 #include <vector>
 
 #include <tilegrad/core/base/dims.h>
@@ -52,6 +52,17 @@ inline std::string attr_text(const std::vector<double>& v) {
   for (double x : v) s += (s.empty() ? "" : ", ") + attr_text(x);
   return "[" + s + "]";
 }
+
+// The name of a type, as typeid gives it where RTTI is not disabled. Two shared objects have different copies
+// of it, so names are compared; types of unnamed namespaces are equal only if the copies are the same.
+template <class T>
+struct TypeName {
+  static constexpr const char* get() { return __PRETTY_FUNCTION__; }
+};
+inline bool is_same_type(const char* a, const char* b) {
+  return a == b ||
+         (std::string_view(a) == b && std::string_view(a).find("nonymous") == std::string_view::npos);
+}
 }  // namespace detail
 
 struct NoAttrs {
@@ -70,7 +81,8 @@ class Attrs {
   // instruction sets would otherwise share one copy of the function.
   template <class T>
   [[gnu::always_inline]] const T& as() const {
-    if (!held_ || *held_->type != typeid(T)) refuse();
+    constexpr const char* type = detail::TypeName<T>::get();
+    if (!held_ || (held_->type != type && !held_->is(type))) refuse();
     return static_cast<const Held<T>*>(held_.get())->value;
   }
   // "axes=[1], keepdim=false"; empty when there are none. Equal texts mean equal attributes.
@@ -81,14 +93,16 @@ class Attrs {
  private:
   [[noreturn]] static void refuse();
   struct Base {
-    explicit Base(const std::type_info* t) : type(t) {}
+    explicit Base(const char* t) : type(t) {}
     virtual ~Base() = default;
     virtual std::string text(bool defaults) const = 0;
-    const std::type_info* type;
+    virtual bool is(const char* other) const = 0;
+    const char* type;
   };
   template <class T>
   struct Held final : Base {
-    explicit Held(T v) : Base(&typeid(T)), value(std::move(v)) {}
+    explicit Held(T v) : Base(detail::TypeName<T>::get()), value(std::move(v)) {}
+    bool is(const char* other) const override { return detail::is_same_type(Base::type, other); }
     std::string text(bool defaults) const override {
       std::string s;
       value.fields([&](const char* name, const auto& v, const auto&... normal) {

@@ -34,7 +34,7 @@ struct FusedAttrs {
   void fields(auto&& field) const { field("code", text()); }
   std::string text() const;  // "mul(in0, 2) → add(%0, in1)", and "; results %0, %1" if there are several
 };
-extern const Op fused_op;
+extern const Op& fused_op;
 
 struct LoweredStep {
   const Op* op;

@@ -23,7 +23,7 @@ struct ReducedChain {
   std::string text() const;  // "mul(in0, in1) → sum(%0) over axes [1]", and "; stores %0"
   void fields(auto&& field) const { field("code", text()); }
 };
-extern const Op reduced_chain_op;
+extern const Op& reduced_chain_op;
 
 // The chain that a step computes, with the reduction at its end; null for other steps.
 const FusedAttrs* chain_of(const Op& op, const Attrs& attrs);

@@ -219,11 +219,11 @@ struct FullAttrs {
   DType dtype;
   void fields(auto&& field) const { field("shape", shape), field("value", value), field("dtype", dtype); }
 };
-extern const Op input_op, parameter_op, constant_op, rng_op;
+extern const Op &input_op, &parameter_op, &constant_op, &rng_op;
 // Not a leaf: a kernel fills it, or its number is folded into the kernels that read it.
-extern const Op full_op;
-extern const Op copy_op;  // pointwise: its input, in memory of its own
-extern const Op cast_op;  // pointwise: its input in another dtype
+extern const Op& full_op;
+extern const Op& copy_op;  // pointwise: its input, in memory of its own
+extern const Op& cast_op;  // pointwise: its input in another dtype
 // Throws DTypeError for a value that the dtype does not have (holds(), core/base/host_view.h).
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype = f32,
             std::source_location where = std::source_location::current());

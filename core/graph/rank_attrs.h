@@ -15,8 +15,8 @@ struct RankAttrs {
   }
 };
 
-extern const Op sum_ranks_op, gather_ranks_op, scatter_sum_op, exchange_ranks_op, shift_ranks_op,
-    own_piece_op;
+extern const Op &sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op,
+    &own_piece_op;
 
 // The attributes of an op that needs the ranks' Communicator; null for all others.
 inline const RankAttrs* rank_attrs_of(const Op& op, const Attrs& attrs) {

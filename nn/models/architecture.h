@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include <tilegrad/core/base/attrs.h>
 #include <tilegrad/nn/models/model_parts.h>
 
 namespace tg::nn {
@@ -64,8 +65,8 @@ class Architecture {
   // What it was made from; null if that is of another kind.
   template <class Kind>
   const Kind* as() const {
-    const auto* of = dynamic_cast<const Of<Kind>*>(kind_.get());
-    return of == nullptr ? nullptr : &of->kind;
+    const bool is_kind = tg::detail::is_same_type(kind_->type(), tg::detail::TypeName<Kind>::get());
+    return is_kind ? &static_cast<const Of<Kind>*>(kind_.get())->kind : nullptr;
   }
   std::string name() const { return kind_->name(); }
   std::string title() const { return kind_->title(); }
@@ -78,6 +79,7 @@ class Architecture {
  private:
   struct Any {
     virtual ~Any() = default;
+    virtual const char* type() const = 0;
     virtual std::unique_ptr<Any> clone() const = 0;
     virtual const char* name() const = 0;
     virtual const char* title() const = 0;
@@ -90,6 +92,7 @@ class Architecture {
   template <class Kind>
   struct Of final : Any {
     explicit Of(Kind k) : kind(std::move(k)) {}
+    const char* type() const override { return tg::detail::TypeName<Kind>::get(); }
     std::unique_ptr<Any> clone() const override { return std::make_unique<Of>(kind); }
     const char* name() const override { return Kind::name; }
     const char* title() const override { return Kind::title; }

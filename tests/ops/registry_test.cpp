@@ -15,7 +15,7 @@ using namespace tg;
 bool has_kernel(const Op& op, const cpu::KernelSet& set) {
   if (op.view || op.leaf || op.host) return true;
   if (op.pointwise)
-    return std::any_of(set.blocks.begin(), set.blocks.end(), [&](const cpu::BlockEntry& e) {
+    return std::any_of(set.blocks->begin(), set.blocks->end(), [&](const cpu::BlockEntry& e) {
       return e.op == op.name && (e.f64 || e.i64) && (e.f32 || e.i64);
     });
   return std::any_of(set.kernels.begin(), set.kernels.end(),
@@ -109,7 +109,7 @@ TEST(Registry, EveryKernelBelongsToAnOp) {
     for (const cpu::KernelEntry& e : set->kernels)
       EXPECT_TRUE(e.op == "fused" || find_op(e.op))
           << set->isa << " has a kernel for '" << e.op << "', which is no op";
-    for (const cpu::BlockEntry& e : set->blocks)
+    for (const cpu::BlockEntry& e : *set->blocks)
       EXPECT_TRUE(find_op(e.op) || e.op.starts_with("cast_"))  // a cast has one for each target
           << set->isa << " has a block function for '" << e.op << "', which is no op";
   }

@@ -25,6 +25,13 @@ for tool in train generate gradcheck inspect bench tokens; do "$dir/installed/bi
 project package all -DCMAKE_PREFIX_PATH="$dir/installed"
 "$dir/package/consumer"
 "$dir/installed/bin/gradcheck" --plugin "$dir/package/plugin.so" --op twice
+"$dir/installed/bin/gradcheck" --plugin "$dir/package/full_plugin.so" --op twice
+"$dir/package/several" "$dir"/package/libloaded.so
+
+# Without the tools, as a distribution's package of the library is.
+mv "$dir/installed/bin" "$dir/bin"
+project without_tools objects -DCMAKE_PREFIX_PATH="$dir/installed" -DWITHOUT_TOOLS=ON
+mv "$dir/bin" "$dir/installed/bin"
 
 # A header that is not there is told with the name of its package.
 if "$cmake" -S "$here/../.." -B "$dir/bare" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DXXHASH_INCLUDE:PATH= >"$dir/log" 2>&1 ||

@@ -6,6 +6,8 @@
 # and in the rest of the library, and the linker keeps any one of them. If it keeps the AVX-512 one, the whole program
 # runs AVX-512 code, and dies of SIGILL on a machine without it. A symbol is safe when the namespace is part of its
 # name, be it only in a template argument, because then no other object can define it.
+#
+# The objects must not initialise anything either: an initialiser runs before main(), on every machine.
 #   kernel_symbols.sh NM ISA OBJECT... | NM --self-test COMPILER
 set -euo pipefail
 nm=$1
@@ -18,6 +20,7 @@ check() {  # check ISA OBJECT...: prints each unsafe symbol; fails if there is o
   # data, the same in every object.
   "$nm" -A -C --defined-only "$@" | awk -v space="tg::cpu::$isa::" '
     / [A-Zuvw] / && !index($0, space) && !/ V (DW\.ref\.|typeinfo )/ { print "outside " space " " $0; faults++ }
+    / t _GLOBAL__sub_I/ { print "runs before main() " $0; faults++ }
     END { exit faults > 0 }'
 }
 
@@ -55,7 +58,10 @@ EOF
   compile other_isa <<'EOF'
 namespace tg::cpu::avx512 { int kernel() { return 1; } }
 EOF
-  for fault in global inline_function std_template inline_variable other_isa; do
+  compile initialiser <<'EOF'
+namespace tg::cpu::avx2 { int f(int); extern const int table; const int table = f(1); }
+EOF
+  for fault in global inline_function std_template inline_variable other_isa initialiser; do
     if check avx2 "$dir/$fault.o" >/dev/null; then echo "not caught: $fault"; exit 1; fi
     if check avx2 "$dir/clean.o" "$dir/$fault.o" >/dev/null; then echo "not caught behind a clean object: $fault"; exit 1; fi
   done

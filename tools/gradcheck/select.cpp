@@ -28,7 +28,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
 
 bool runs_on_cpu(const Op& op) {
   if (op.view || op.host || cpu::find_kernel(op.name)) return true;
-  const auto blocks = cpu::kernel_set().blocks;
+  const auto& blocks = *cpu::kernel_set().blocks;
   return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
 }
 

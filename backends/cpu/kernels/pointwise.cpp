@@ -233,6 +233,6 @@ constexpr BlockEntry table[] = {
 
 }  // namespace
 
-const std::span<const BlockEntry> pointwise_blocks(table);
+constinit const std::span<const BlockEntry> pointwise_blocks(table);
 
 }  // namespace tg::cpu::TG_ISA

@@ -14,7 +14,9 @@ TG_CPU_KERNELS(TG_DECLARE)
 
 static constexpr KernelEntry kernels[] = {TG_CPU_KERNELS(TG_ROW)};
 
+// Constant-initialised: code that initialises it would run before main() on processors without the
+// instruction set.
 extern const KernelSet set;
-const KernelSet set{TG_TEXT(TG_ISA), kernels, pointwise_blocks, &block_load, &block_store};
+constinit const KernelSet set{TG_TEXT(TG_ISA), kernels, &pointwise_blocks, &block_load, &block_store};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,25 @@
+// The ops of the library, in memory that is never freed.
+#include <tilegrad/core/graph/op.h>
+
+#include <deque>
+#include <mutex>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg {
+
+const Op& define_op(Op op) {
+  static auto& mutex = *new std::mutex;
+  static auto& ops = *new std::deque<Op>;  // which keeps the addresses of its elements
+  const std::lock_guard lock(mutex);
+  for (const Op& other : ops) {
+    if (other.name != op.name) continue;
+    if (std::string_view(other.where.file_name()) != op.where.file_name() ||
+        other.where.line() != op.where.line())
+      throw Error("[define_op] two ops of the library are called '" + op.name + "'");
+    return other;
+  }
+  return ops.emplace_back(std::move(op));
+}
+
+}  // namespace tg

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The tools start, and one of them computes, on a processor without AVX, whatever instruction sets were compiled in: under
+# qemu, if it is installed.
+#   start_without_avx.sh TOOLS_DIR
+set -uo pipefail
+qemu=$(command -v qemu-x86_64-static || command -v qemu-x86_64) || { echo "skipped: there is no qemu-x86_64"; exit 77; }
+for tool in "$1"/*; do
+  [ -f "$tool" ] && [ -x "$tool" ] || continue
+  "$qemu" -cpu Westmere "$tool" --help >/dev/null || { echo "failed: $tool --help exits with $?"; exit 1; }
+done
+"$qemu" -cpu Westmere "$1/gradcheck" --op matmul --fast >/dev/null || { echo "failed: gradcheck exits with $?"; exit 1; }
