@@ -1,8 +1,10 @@
 #include <tilegrad/autograd/custom_op.h>
 
 #include <deque>
+#include <mutex>
 
 #include <tilegrad/ops/ops.h>
+#include "core/base/one_user.h"
 
 namespace tg {
 
@@ -30,6 +32,8 @@ std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_locati
     if (!in[0].graph().has(t))
       throw Error(in_context("[" + name_ + "] the tensors belong to different graphs", where));
   }
+  thread_local int calls = 0;
+  const Nested level(calls, name_, "the op's forward calls custom ops without end");
   const Scope scope(name_, where);
   return (*record_)({in.begin(), in.end()}, where);
 }
@@ -108,7 +112,9 @@ struct HostBackwardAttrs {
 // The backwards of host ops: ordinary ops, but in no list, since nobody calls them by name. They read in…,
 // out…, z… and write one z_in for each floating input.
 const Op& keep_backward(const HostOp& host) {
+  static auto& mutex = *new std::mutex;
   static auto& kept = *new std::deque<Op>;  // addresses stay, after static objects are gone too
+  const std::lock_guard lock(mutex);
   return kept.emplace_back(
       Op{.name = host.name + "_backward",
          .infer =

@@ -65,8 +65,8 @@ struct HostOp {
   std::vector<Sample> samples = {};
   std::source_location where = std::source_location::current();  // see Op
 };
-// Adds the op to all_ops(); its backward is an op too, which has no derivative. Throws Error if there is an
-// op of that name, or no name or no forward.
+// Adds the op to all_ops(), from any thread; its backward is an op too, which has no derivative. Throws Error
+// if there is an op of that name, or no name or no forward.
 CustomOp register_host_op(HostOp op);
 
 }  // namespace tg

@@ -61,33 +61,32 @@ Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& wh
 
 }  // namespace
 
-extern const Op& split_op =
-    define_op({.name = "split",
-               .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
-               .infer = infer_split,
-               .vjp = [](const Backprop& g) -> Tensors {
-                 Tensors z;
-                 for (std::size_t i = 0; i < g.z.size(); ++i)
-                   z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
-                 return {concat(z, g.attrs.as<SplitAttrs>().axis)};
-               },
-               .samples = []() -> std::vector<Sample> {
-                 return {{"three",
-                          {{{2, 6, 3}}},
-                          [](auto x) {
-                            return split(x[0], {1, 3, 2}, 1);
-                          }},
-                         {"one is used",
-                          {{{4, 6}}},
-                          [](auto x) {
-                            return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
-                          }},
-                         {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
-                         {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
-               },
-               .view = true});
+const Op& split_op = define_op({.name = "split",
+                                .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
+                                .infer = infer_split,
+                                .vjp = [](const Backprop& g) -> Tensors {
+                                  Tensors z;
+                                  for (std::size_t i = 0; i < g.z.size(); ++i)
+                                    z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
+                                  return {concat(z, g.attrs.as<SplitAttrs>().axis)};
+                                },
+                                .samples = []() -> std::vector<Sample> {
+                                  return {{"three",
+                                           {{{2, 6, 3}}},
+                                           [](auto x) {
+                                             return split(x[0], {1, 3, 2}, 1);
+                                           }},
+                                          {"one is used",
+                                           {{{4, 6}}},
+                                           [](auto x) {
+                                             return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
+                                           }},
+                                          {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
+                                          {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
+                                },
+                                .view = true});
 
-extern const Op& concat_op =
+const Op& concat_op =
     define_op({.name = "concat",
                .doc = "x₁, x₂, … → y: the tensors joined along an axis",
                .infer = infer_concat,

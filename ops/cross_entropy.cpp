@@ -86,7 +86,7 @@ Sample one_large_logit() {
 
 }  // namespace
 
-extern const Op& cross_entropy_op = define_op(
+const Op& cross_entropy_op = define_op(
     {.name = "cross_entropy",
      .doc = "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
             "smoothing ε; 0 where t is ignored",
@@ -124,7 +124,7 @@ extern const Op& cross_entropy_op = define_op(
      },
      .cost = cross_entropy_cost});
 
-extern const Op& cross_entropy_backward_op =
+const Op& cross_entropy_backward_op =
     define_op({.name = "cross_entropy_backward",
                .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
                .infer =

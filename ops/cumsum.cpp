@@ -5,7 +5,7 @@
 
 namespace tg {
 
-extern const Op& cumsum_op =
+const Op& cumsum_op =
     define_op({.name = "cumsum",
                .doc = "x → y: yᵢ = Σ xⱼ over j ≤ i along an axis (reverse: j ≥ i)",
                .infer =

@@ -235,7 +235,7 @@ const Op standard_attn_checks{.name = "standard_attn",
 
 }  // namespace
 
-extern const Op& flash_attn_op = define_op(
+const Op& flash_attn_op = define_op(
     {.name = "flash_attn",
      .doc =
          "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
@@ -246,7 +246,7 @@ extern const Op& flash_attn_op = define_op(
      .samples = forward_samples,
      .cost = attention_cost});
 
-extern const Op& flash_attn_backward_op = define_op(
+const Op& flash_attn_backward_op = define_op(
     {.name = "flash_attn_backward",
      .doc =
          "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "

@@ -3,7 +3,7 @@
 
 namespace tg {
 
-extern const Op& full_op =
+const Op& full_op =
     define_op({.name = "full",
                .doc = "→ y: every element is `value`",
                .infer =

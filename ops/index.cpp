@@ -50,7 +50,7 @@ Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const A
 
 }  // namespace
 
-extern const Op& embedding_op =
+const Op& embedding_op =
     define_op({.name = "embedding",
                .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
                .infer = infer_embedding,
@@ -61,7 +61,7 @@ extern const Op& embedding_op =
                          {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
                }});
 
-extern const Op& index_select_op =
+const Op& index_select_op =
     define_op({.name = "index_select",
                .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
                .infer = infer_select,
@@ -78,7 +78,7 @@ extern const Op& index_select_op =
                           }}};
                }});
 
-extern const Op& index_add_op = define_op(
+const Op& index_add_op = define_op(
     {.name = "index_add",
      .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
      .infer = infer_add,

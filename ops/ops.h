@@ -271,7 +271,8 @@ extern const Op &add_op, &sub_op, &contiguous_op, &index_assign_op, &concat_op, 
 // The built-in or registered op of that name; null if there is none.
 std::vector<const Op*> all_ops();
 const Op* find_op(std::string_view name);
-// Adds a user-defined op, which is then checked like a built-in one. Throws Error if the name is taken.
+// Adds a user-defined op, which is then checked like a built-in one. Throws Error if the name is taken. Any
+// thread may call these three functions at any time.
 const Op& register_op(Op op);
 
 }  // namespace tg

@@ -158,7 +158,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
 // of z, operands a and b (or x), and y.
 #define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                \
   Tensor op(TensorArg a, TensorArg b);                                                                   \
-  extern const Op& op##_op =                                                                             \
+  const Op& op##_op =                                                                                    \
       define_op({.name = #op,                                                                            \
                  .doc = "a, b → y: y = " formula,                                                        \
                  .infer = operands<2, rule>,                                                             \
@@ -173,25 +173,24 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                            \
   }
 
-#define TG_UNARY(op, formula, rule, fill, gradient)                                                   \
-  Tensor op(TensorArg x);                                                                             \
-  extern const Op& op##_op = define_op({.name = #op,                                                  \
-                                        .doc = "x → y: y = " formula,                                 \
-                                        .infer = operands<1, rule>,                                   \
-                                        .vjp = [](const Backprop& g) -> Tensors {                     \
-                                          [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0],    \
-                                                                        &y = g.out[0];                \
-                                          return {gradient};                                          \
-                                        },                                                            \
-                                        .samples = [] { return unary_samples<op, Fill::fill>(#op); }, \
-                                        .pointwise = true});                                          \
-  Tensor op(TensorArg x) {                                                                            \
-    return record(op##_op, {x});                                                                      \
+#define TG_UNARY(op, formula, rule, fill, gradient)                                                        \
+  Tensor op(TensorArg x);                                                                                  \
+  const Op& op##_op = define_op({.name = #op,                                                              \
+                                 .doc = "x → y: y = " formula,                                             \
+                                 .infer = operands<1, rule>,                                               \
+                                 .vjp = [](const Backprop& g) -> Tensors {                                 \
+                                   [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
+                                   return {gradient};                                                      \
+                                 },                                                                        \
+                                 .samples = [] { return unary_samples<op, Fill::fill>(#op); },             \
+                                 .pointwise = true});                                                      \
+  Tensor op(TensorArg x) {                                                                                 \
+    return record(op##_op, {x});                                                                           \
   }
 
 #define TG_COMPARISON(op, formula)                                                                  \
   Tensor op(TensorArg a, TensorArg b);                                                              \
-  extern const Op& op##_op =                                                                        \
+  const Op& op##_op =                                                                               \
       define_op({.name = #op,                                                                       \
                  .doc = "a, b → y: y = [" formula "]",                                              \
                  .infer = operands<2, truth>,                                                       \
@@ -244,7 +243,7 @@ TG_COMPARISON(greater_equal, "a ≥ b")
 TG_COMPARISON(logical_and, "a and b")
 TG_COMPARISON(logical_or, "a or b")
 
-extern const Op& logical_not_op =
+const Op& logical_not_op =
     define_op({.name = "logical_not",
                .doc = "x → y: y = [not x]",
                .infer = operands<1, truth>,
@@ -255,7 +254,7 @@ Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
 
-extern const Op& where_op =
+const Op& where_op =
     define_op({.name = "where",
                .doc = "condition, a, b → y: y = a where the condition holds, else b",
                .infer =

@@ -120,22 +120,21 @@ std::vector<Sample> backward_samples(const Op& op) {
 
 }  // namespace
 
-extern const Op& softmax_op =
-    define_op({.name = "softmax",
-               .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
-               .infer = infer_like<1>,
-               .vjp = [](const Backprop& g) -> Tensors {
-                 return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
-               },
-               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                 const Tensor e = exp(lowered(in[0], axis_of(a)));
-                 return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
-               },
-               .samples = softmax_samples,
-               .cost = softmax_cost,
-               .inplace = {{0, 0}}});
+const Op& softmax_op = define_op({.name = "softmax",
+                                  .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
+                                  .infer = infer_like<1>,
+                                  .vjp = [](const Backprop& g) -> Tensors {
+                                    return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
+                                  },
+                                  .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                                    const Tensor e = exp(lowered(in[0], axis_of(a)));
+                                    return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
+                                  },
+                                  .samples = softmax_samples,
+                                  .cost = softmax_cost,
+                                  .inplace = {{0, 0}}});
 
-extern const Op& log_softmax_op =
+const Op& log_softmax_op =
     define_op({.name = "log_softmax",
                .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
                .infer = infer_like<1>,
@@ -150,7 +149,7 @@ extern const Op& log_softmax_op =
                .cost = softmax_cost,
                .inplace = {{0, 0}}});
 
-extern const Op& softmax_backward_op =
+const Op& softmax_backward_op =
     define_op({.name = "softmax_backward",
                .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
                .infer = infer_like<2>,
@@ -161,7 +160,7 @@ extern const Op& softmax_backward_op =
                .samples = [] { return backward_samples(softmax_backward_op); },
                .cost = softmax_cost,
                .inplace = {{0, 0}, {0, 1}}});
-extern const Op& log_softmax_backward_op =
+const Op& log_softmax_backward_op =
     define_op({.name = "log_softmax_backward",
                .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
                .infer = infer_like<2>,
@@ -174,7 +173,7 @@ extern const Op& log_softmax_backward_op =
                .cost = softmax_cost,
                .inplace = {{0, 0}, {0, 1}}});
 
-extern const Op& logsumexp_op =
+const Op& logsumexp_op =
     define_op({.name = "logsumexp",
                .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
                .infer =

@@ -184,7 +184,7 @@ Tensor attention_weights(TensorArg result) {
   return exp(Scores(Inputs(in, a), a).scores - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
-extern const Op& attention_keep_mask_op =
+const Op& attention_keep_mask_op =
     define_op({.name = "attention_keep_mask",
                .doc = "rng → keep [B, H, L, T]: the elements of P that attention dropout keeps, "
                       "each with probability 1 − p",

@@ -21,7 +21,7 @@ struct ShapeAttrs {
 
 }  // namespace
 
-extern const Op& permute_op =
+const Op& permute_op =
     define_op({.name = "permute",
                .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
                .infer =
@@ -46,7 +46,7 @@ extern const Op& permute_op =
                },
                .view = true});
 
-extern const Op& view_op = define_op(
+const Op& view_op = define_op(
     {.name = "view",
      .doc = "x → y: x in another shape with the same number of elements, if its strides allow that without a "
             "copy",
@@ -66,7 +66,7 @@ extern const Op& view_op = define_op(
      },
      .view = true});
 
-extern const Op& expand_op =
+const Op& expand_op =
     define_op({.name = "expand",
                .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
                .infer =

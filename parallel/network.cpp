@@ -42,6 +42,7 @@ NetworkCommunicator::NetworkCommunicator(std::shared_ptr<SharedMemory> memory,
     : Communicator(rank, memory->ranks()), memory_(std::move(memory)), connections_(std::move(connections)) {}
 
 void NetworkCommunicator::share(std::span<const std::byte> own, const Reader& read) {
+  if (!read) fail("share: the reader is empty");
   if (own.size() > most_shared)
     fail("share: " + std::to_string(own.size()) + " bytes: expected at most " + std::to_string(most_shared));
   memory_->check_lost();

@@ -257,6 +257,7 @@ void RankState::note_wait(bool begins) {
 // into a half again in the second call after this one, when it has passed the barrier of the call in between.
 // All ranks have come to that barrier, which means that they have returned from `read` of this call.
 void HostCommunicator::share(std::span<const std::byte> own, const Reader& read) {
+  if (!read) fail("share: the reader is empty");
   if (own.size() > most_shared)
     fail("share: " + std::to_string(own.size()) + " bytes: expected at most " + std::to_string(most_shared));
   memory_->check_lost();

@@ -7,7 +7,7 @@
 
 namespace tg {
 
-extern const Op& reduced_chain_op =
+const Op& reduced_chain_op =
     define_op({.name = "reduced_chain",
                .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
                  throw Error("made by the compiler, not recorded");

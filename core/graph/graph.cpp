@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/hash.h"
+#include "core/base/one_user.h"
 #include "core/base/rethrow.h"
 
 namespace tg {
@@ -21,39 +22,37 @@ thread_local Recording recording;
 
 }  // namespace
 
-extern const Op& input_op = define_op({.name = "input",
-                                       .infer =
-                                           [](std::span<const Operand>, const Attrs& a) {
-                                             const auto& leaf = a.as<InputAttrs>();
-                                             return std::vector<OutSpec>{{leaf.dtype, row_major(leaf.shape)}};
-                                           },
-                                       .not_differentiable = "it is a leaf",
-                                       .leaf = true});
-extern const Op& parameter_op =
-    define_op({.name = "parameter",
-               .infer =
-                   [](std::span<const Operand>, const Attrs& a) {
-                     const Parameter& p = a.as<ParameterAttrs>().parameter;
-                     return std::vector<OutSpec>{{p.dtype(), row_major(p.shape())}};
-                   },
-               .not_differentiable = "it is a leaf",
-               .leaf = true});
-extern const Op& constant_op =
-    define_op({.name = "constant",
-               .infer =
-                   [](std::span<const Operand>, const Attrs& a) {
-                     const Array& v = a.as<ConstantAttrs>().value;
-                     return std::vector<OutSpec>{{v.dtype(), row_major(v.shape())}};
-                   },
-               .not_differentiable = "it is a leaf",
-               .leaf = true});
-extern const Op& rng_op = define_op({.name = "rng",
-                                     .infer =
-                                         [](std::span<const Operand>, const Attrs&) {
-                                           return std::vector<OutSpec>{{i64, row_major({2})}};
-                                         },
-                                     .not_differentiable = "it is a leaf",
-                                     .leaf = true});
+const Op& input_op = define_op({.name = "input",
+                                .infer =
+                                    [](std::span<const Operand>, const Attrs& a) {
+                                      const auto& leaf = a.as<InputAttrs>();
+                                      return std::vector<OutSpec>{{leaf.dtype, row_major(leaf.shape)}};
+                                    },
+                                .not_differentiable = "it is a leaf",
+                                .leaf = true});
+const Op& parameter_op = define_op({.name = "parameter",
+                                    .infer =
+                                        [](std::span<const Operand>, const Attrs& a) {
+                                          const Parameter& p = a.as<ParameterAttrs>().parameter;
+                                          return std::vector<OutSpec>{{p.dtype(), row_major(p.shape())}};
+                                        },
+                                    .not_differentiable = "it is a leaf",
+                                    .leaf = true});
+const Op& constant_op = define_op({.name = "constant",
+                                   .infer =
+                                       [](std::span<const Operand>, const Attrs& a) {
+                                         const Array& v = a.as<ConstantAttrs>().value;
+                                         return std::vector<OutSpec>{{v.dtype(), row_major(v.shape())}};
+                                       },
+                                   .not_differentiable = "it is a leaf",
+                                   .leaf = true});
+const Op& rng_op = define_op({.name = "rng",
+                              .infer =
+                                  [](std::span<const Operand>, const Attrs&) {
+                                    return std::vector<OutSpec>{{i64, row_major({2})}};
+                                  },
+                              .not_differentiable = "it is a leaf",
+                              .leaf = true});
 
 std::string at_line(const std::source_location& where) {
   const std::string file = where.file_name();
@@ -206,6 +205,7 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
     operands.push_back({t.dtype(), t.layout()});
     ids.push_back(t.id());
   }
+  const OneUser recorder(g.recording, "graph", "two threads record into one graph at the same time");
   std::vector<OutSpec> outs;
   try {
     outs = op.infer(operands, attrs);
@@ -277,7 +277,8 @@ void Graph::before_runs(const void* owner, std::function<void()> f) {
 }
 
 void Graph::call_before_run() const {
-  for (const auto& [_, f] : state_->before_runs) f();
+  for (std::size_t i = 0; i < state_->before_runs.size(); ++i)
+    state_->before_runs[i].second();  // which may add others
 }
 
 int Graph::new_segment() {

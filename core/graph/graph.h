@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -47,6 +48,11 @@ struct CustomGradient {
 
 // What is recorded is shared by the Graph and by every Program compiled from it. Tensors do not keep it
 // alive: they may be used as long as the Graph or one of its Programs exists.
+//
+// Threads: one thread at a time may record into a graph, and no other thread may use the graph or its tensors
+// meanwhile, compile() and gradients() included. record() throws Error if it finds another thread recording.
+// Several threads may record into different graphs, and may run the programs of a graph that nobody records
+// into.
 class Graph {
  public:
   Graph();
@@ -89,7 +95,7 @@ class Graph {
   // and does not assign it to the parameter.
   void must_assign(const Parameter& target, const Tensor& value);
   // f is called before each run of a program of this graph, to bring parameters up to date that it reads. Of
-  // one owner the first f counts.
+  // one owner the first f counts. f may call before_runs() too: what it adds is called before the same run.
   void before_runs(const void* owner, std::function<void()> f);
   void call_before_run() const;
   struct Update {
@@ -128,7 +134,8 @@ struct Graph::State : std::enable_shared_from_this<State> {
   std::unordered_map<const void*, ValueId> params;
   std::unordered_map<NodeId, CustomGradient> custom;
   std::vector<Update> updates;
-  std::vector<std::pair<const void*, std::function<void()>>> before_runs;  // with the owner of each
+  std::deque<std::pair<const void*, std::function<void()>>> before_runs;  // with the owner of each
+  std::atomic<bool> recording = false;                                    // whether a thread is in record()
   std::optional<ValueId> rng;
   int segments = 0;
 };

@@ -43,6 +43,7 @@ void Parameter::write(const Array& value) {
   if (value.dtype() != dtype())
     throw DTypeError("[parameter] " + name() + " is " + std::string(name_of(dtype())) + ", got " +
                      std::string(name_of(value.dtype())));
+  refuse_if_running("parameter");
   backend(device()).write(memory(), value.raw(), value.bytes());
   note_change(new_change());
 }
@@ -51,6 +52,7 @@ void Parameter::write_bytes(std::size_t offset, std::span<const std::byte> part)
   if (offset > bytes() || part.size() > bytes() - offset)
     throw ShapeError("[parameter] " + name() + " has " + std::to_string(bytes()) + " bytes, got " +
                      std::to_string(part.size()) + " for offset " + std::to_string(offset));
+  refuse_if_running("parameter");
   backend(device()).write(memory() + offset, part.data(), part.size());
   note_change(new_change());
 }

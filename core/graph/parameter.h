@@ -1,5 +1,9 @@
 // Parameter: a named tensor that lives outside graphs and programs: weights, optimizer state, caches.
 // Row-major. Copies of a Parameter are handles on the same memory.
+//
+// Threads: several threads may read() a parameter and run programs that do not assign it. While one thread
+// writes to it or runs a program that assigns it, no other thread may use it. write() and Program::run()
+// throw Error if they find that one does.
 #pragma once
 
 #include <atomic>
@@ -85,6 +89,7 @@ class Parameter {
     state_->is_frozen = frozen;
   }
   [[noreturn]] static void refuse();
+  void refuse_if_running(const char* who) const;  // core/run/running.cpp
   std::shared_ptr<State> state_;
 };
 

@@ -29,7 +29,7 @@ class Communicator {
   // Shows `own` to all ranks, and calls `read` with what each of them shows, by rank, the own one included.
   // All ranks call it the same number of times with the same number of bytes, at most most_shared; it waits
   // until all have. The memory is valid during `read`, which must not throw. Throws RankLost; Error if
-  // another rank shows another number of bytes.
+  // another rank shows another number of bytes, or if `read` is empty.
   static constexpr std::size_t most_shared = std::size_t{1} << 20;
   using Reader = std::function<void(std::span<const std::byte* const> shown)>;
   virtual void share(std::span<const std::byte> own, const Reader& read) = 0;

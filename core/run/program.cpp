@@ -8,8 +8,10 @@
 #include <limits>
 #include <numeric>
 
+#include "core/base/one_user.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
+#include "core/run/running.h"
 
 namespace tg {
 
@@ -117,28 +119,30 @@ void Program::refuse() {
 
 namespace {
 
+constexpr const char* in_use =
+    "this program is already running, in another thread or in the run that called one of its host functions: "
+    "compile "
+    "another program for that";
+thread_local int runs_of_thread = 0;  // that contain one another, by host functions
+
 // A run under way. A program has one set of buffers, so it can run only once at a time.
 class Run {
  public:
-  Run(Program::State& program, const char* who) : program_(program) {
+  Run(Program::State& program, const char* who)
+      : program_(program), level_(runs_of_thread, who, "host functions run programs without end") {
     program.graph->call_before_run();
     program.check_memory(who);
     program.check_inputs_fed(who);
-    if (program.running.exchange(true, std::memory_order_acquire))
-      throw Error("[" + std::string(who) +
-                  "] this program is already running, in another thread or in the run that called one of its "
-                  "host functions: compile another program for that");
-    if (program.arena && !ArenaUse(*program.arena).begin(&program)) {
-      program.running.store(false, std::memory_order_release);
+    user_.emplace(program.running, who, in_use);
+    in_progress_.emplace(program, who);
+    if (program.arena && !ArenaUse(*program.arena).begin(&program))
       throw Error("[" + std::string(who) + "] another program with the same arena is running");
-    }
   }
   ~Run() {
     // Of a run that failed nobody knows which parameters it changed: each has a number of its own.
     const std::uint64_t number = Parameter::new_change();
     for (Parameter& p : program_.assigned) p.note_change(is_over_ ? number : Parameter::new_change());
     if (program_.arena) ArenaUse(*program_.arena).end();
-    program_.running.store(false, std::memory_order_release);
   }
   Run(const Run&) = delete;
 
@@ -151,6 +155,9 @@ class Run {
 
  private:
   Program::State& program_;
+  Nested level_;
+  std::optional<OneUser> user_;
+  std::optional<RunInProgress> in_progress_;
   bool is_over_ = false;
 };
 
@@ -228,6 +235,7 @@ void Program::feed(const Feed& f) {
   if (!input || f.dtype() != input->arg.dtype || f.count() != input->arg.layout.numel() ||
       (shape && *shape != input->arg.layout.shape))
     refuse_feed(*s.graph, f);
+  const OneUser user(s.running, "feed", in_use);
   s.executable->feed(input->arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
   s.not_fed -= !input->fed;
   input->fed = true;

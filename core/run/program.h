@@ -103,17 +103,23 @@ class Pending;
 // On a GPU run() starts the run and returns, and feed() copies the values and returns; everything happens in
 // the order of the calls. So the inputs of the next run can be fed, and that run started, while one is under
 // way. Only fetch() and Pending wait.
+//
+// Threads: one thread at a time may use a Program. feed(), run() and profile() throw Error if one of them is
+// in progress, in another thread or in the run that called a host function. Different programs may run at the
+// same time; run() throws Error if they share an arena, or if one of them assigns a parameter that the other
+// one uses.
 class Program {
  public:
   struct State;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // Feeds, then runs every step once; allocates nothing. Throws Error if an input was never fed, or if the
-  // program is running already: one set of buffers serves one run at a time. An index out of range
-  // (embedding, gather, …) throws Error with step and source line, and so does an exception of a user-defined
-  // op, with the exception itself nested (std::rethrow_if_nested): on the CPU by run(), on a GPU by the first
-  // fetch, Pending or Parameter::read that waits for this run. Then the run's results are void, and the
-  // parameters that it, and runs started before the error was thrown, would have assigned keep their values.
+  // Feeds, then runs every step once; allocates nothing. Runs that host functions start may contain one
+  // another up to 100 levels deep. Throws Error if an input was never fed, or if the program is running
+  // already: one set of buffers serves one run at a time. An index out of range (embedding, gather, …) throws
+  // Error with step and source line, and so does an exception of a user-defined op, with the exception itself
+  // nested (std::rethrow_if_nested): on the CPU by run(), on a GPU by the first fetch, Pending or
+  // Parameter::read that waits for this run. Then the run's results are void, and the parameters that it, and
+  // runs started before the error was thrown, would have assigned keep their values.
   void run();
   void run(std::initializer_list<Feed> feeds);
   void run(std::span<const Feed> feeds);

@@ -13,6 +13,7 @@ class TokenView {
  public:
   TokenView(std::span<const std::int32_t> ids) : TokenView(ids.data(), ids.size(), 4) {}
   TokenView(const std::vector<std::int32_t>& ids) : TokenView(std::span(ids)) {}
+  TokenView(std::vector<std::int32_t>&& ids) = delete;  // a view of a temporary
   // `bytes_each` is 2 or 4, `vocabulary` 1 to 2^31 − 1, else Error; ids are unsigned. Reading an id that is
   // not below `vocabulary` is an Error with `file` and the id's index. `at` need not be aligned.
   TokenView(const void* at, std::size_t count, int bytes_each,

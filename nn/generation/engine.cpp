@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/one_user.h"
 #include "nn/generation/engine_programs.h"
 #include "nn/generation/page_count.h"
 
@@ -114,7 +115,12 @@ i64 Engine::most_groups() const {
   return pages_for(std::min(options_.chunk, most_rows), group_size);
 }
 
+namespace {
+constexpr const char* used_by_two_threads = "two threads use one engine at the same time";
+}  // namespace
+
 void Engine::prepare() {
+  const OneThread user(user_, "engine", used_by_two_threads);
   const i64 seats = std::min<i64>(options_.seats, scheduler_.pool().pages()), most = most_groups();
   std::set<std::pair<i64, i64>> sizes;
   for (i64 texts = 0; texts <= seats; ++texts) {
@@ -150,6 +156,7 @@ i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const 
 }
 
 Engine::Handle Engine::add(Request request) {
+  const OneThread user(user_, "engine", used_by_two_threads);
   request.tokens = room_for(request.prompt, request.tokens);
   check_sampling(request.sampling);
   const Handle text = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
@@ -158,6 +165,7 @@ Engine::Handle Engine::add(Request request) {
 }
 
 Engine::Handle Engine::search(Search s) {
+  const OneThread user(user_, "engine", used_by_two_threads);
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
             pages = pages_for(most, options_.page_size), room = scheduler_.pool().pages();
   if (s.beams < 1 || s.beams > options_.seats || s.beams > room / pages)
@@ -173,6 +181,7 @@ Engine::Handle Engine::search(Search s) {
 }
 
 Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report) {
+  const OneThread user(user_, "engine", used_by_two_threads);
   const Text* const found = texts_.find(text);
   if (!found || found->search) throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
   auto copy = std::make_shared<Text>(Text{found->request, found->written});
@@ -197,6 +206,7 @@ void Engine::remove(Handle text) {
 }
 
 void Engine::cancel(Handle handle) {
+  const OneThread user(user_, "engine", used_by_two_threads);
   const auto search = searches_.find(handle);
   if (search != searches_.end()) {
     for (const Handle text : search->second->texts) remove(text);
@@ -261,6 +271,7 @@ void Engine::move(const Scheduler::Plan& plan) {
 }
 
 void Engine::forget() {
+  const OneThread user(user_, "engine", used_by_two_threads);
   scheduler_.forget();
   texts_.each([](Text& text) { text.rows.clear(); });
 }
@@ -366,6 +377,7 @@ void Engine::lose_steps() {
 }
 
 bool Engine::step() {
+  const OneThread user(user_, "engine", used_by_two_threads);
   if (stepping_) throw Error("[engine] step() called by a report of step()");
   if (reported_ == now_.drawn.size()) try {  // otherwise an error ended the step before
       std::swap(now_, next_);

@@ -4,12 +4,17 @@
 //
 // What a text becomes depends on its request alone: not on the texts beside it, on when it joined, on the
 // size of pages, nor on whether it had to wait.
+//
+// Threads: one thread at a time may call functions of an Engine, which throw Error if they find another one
+// in a call. Several engines may share a model's parameters.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include <tilegrad/nn/generation/beam_search.h>
@@ -173,6 +178,7 @@ class Engine {
   std::size_t reported_ = 0;
   double run_seconds_ = 0;
   bool stepping_ = false;
+  std::atomic<std::thread::id> user_ = {};  // the thread that is in a call
 };
 
 }  // namespace tg::nn

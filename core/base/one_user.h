@@ -1,0 +1,64 @@
+// Detects misuse of an object that one thread may use at a time, and calls that nest without end.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg {
+
+// A call of `who` in progress on an object that serves one call at a time: `busy` belongs to the object.
+// Throws Error with `what` if another call is in progress.
+class OneUser {
+ public:
+  OneUser(std::atomic<bool>& busy, const char* who, const char* what) : busy_(busy) {
+    if (busy.exchange(true, std::memory_order_acquire)) throw Error("[" + std::string(who) + "] " + what);
+  }
+  ~OneUser() { busy_.store(false, std::memory_order_release); }
+  OneUser(const OneUser&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+// The same for an object whose functions may call one another in a thread: `user` belongs to the object.
+class OneThread {
+ public:
+  OneThread(std::atomic<std::thread::id>& user, const char* who, const char* what) : user_(user) {
+    std::thread::id expected;
+    is_outermost_ =
+        user.compare_exchange_strong(expected, std::this_thread::get_id(), std::memory_order_acquire);
+    if (!is_outermost_ && expected != std::this_thread::get_id())
+      throw Error("[" + std::string(who) + "] " + what);
+  }
+  ~OneThread() {
+    if (is_outermost_) user_.store({}, std::memory_order_release);
+  }
+  OneThread(const OneThread&) = delete;
+
+ private:
+  std::atomic<std::thread::id>& user_;
+  bool is_outermost_;
+};
+
+// One level of calls of `who` that contain one another in a thread, whose counter `depth` is. Throws Error
+// with `what` beyond `most` levels, long before the stack overflows.
+class Nested {
+ public:
+  static constexpr int most = 100;
+  Nested(int& depth, const std::string& who, const char* what) : depth_(depth) {
+    if (depth >= most)
+      throw Error("[" + who + "] " + what + ": more than " + std::to_string(most) +
+                  " calls contain one another");
+    ++depth;
+  }
+  ~Nested() { --depth_; }
+  Nested(const Nested&) = delete;
+
+ private:
+  int& depth_;
+};
+
+}  // namespace tg
