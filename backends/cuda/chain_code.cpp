@@ -50,14 +50,15 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast rounds to its target inside a chain, and some ops have a form for results of few digits; every other
-// instruction calls the function with its op's name.
+// A cast rounds to its target inside a chain (one from i64 when it is stored), and some ops have a form for
+// results of few digits; every other instruction calls the function with its op's name.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
   if ((i.dtype == bf16 || i.dtype == f16) &&
       std::ranges::find(with_half_form, i.op->name) != std::end(with_half_form))
     return "op_" + i.op->name + "_half";
-  const bool rounds = i.op->name == "cast" && i.dtype != compute && i.dtype != u8 && i.dtype != i32;
+  const bool rounds = i.op->name == "cast" && i.dtype != compute &&
+                      (is_float(i.dtype) ? compute != i64 : i.dtype == i64 || i.dtype == boolean);
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/host_view.h>
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
@@ -83,7 +84,8 @@ namespace {
 Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
-  attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {f.value}};
+  const double value = is_float(f.dtype) ? stored_number(f.dtype, f.value) : f.value;
+  attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {value}};
   return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order, c.rows_alone};
 }
 

@@ -20,10 +20,24 @@ __device__ i64 widen(bool x) { return x; }
 
 template <class S> struct narrow { template <class T> static S of(T x) { return (S)x; } };
 template <> struct narrow<bool> { template <class T> static bool of(T x) { return x != T(0); } };
+// odd_float of core/base/dtype.h: a 16-bit type's number is rounded once, from whatever type.
+__device__ float odd_float(float x) { return x; }
+__device__ float odd_float(double x) {
+  const float nearest = (float)x;
+  const double back = nearest, magnitude = x < 0 ? -x : x, reached = back < 0 ? -back : back;
+  unsigned u = __float_as_uint(nearest);
+  u -= reached > magnitude;
+  u |= (reached > magnitude) | (back < x) | (back > x);
+  return __uint_as_float(u);
+}
+__device__ float odd_float(i64 x) {
+  if ((x >> 53) != 0 && (x >> 53) != -1 && (x & 2047) != 0) x = (x & ~2047ll) | 2048;
+  return odd_float((double)x);
+}
 template <> struct narrow<bf16> { template <class T> static bf16 of(T x) {
-  bf16 y; y.bits = bf16_of((float)x); return y; } };
+  bf16 y; y.bits = bf16_of(odd_float(x)); return y; } };
 template <> struct narrow<f16> { template <class T> static f16 of(T x) {
-  f16 y; y.bits = f16_of((float)x); return y; } };
+  f16 y; y.bits = f16_of(odd_float(x)); return y; } };
 template <> struct narrow<unsigned char> { template <class T> static unsigned char of(T x) { return (unsigned char)(i64)x; } };
 
 template <class T> T op_add(T a, T b) { return a + b; }

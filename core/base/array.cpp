@@ -75,7 +75,7 @@ Array Array::copy() const {
 
 Array Array::to(DType dtype) const {
   Array a(shape_, dtype);
-  for (std::int64_t i = 0; i < numel(); ++i) a.set(i, at(i));
+  detail::convert_elements(dtype_, raw(), dtype, a.raw(), numel());
   return a;
 }
 

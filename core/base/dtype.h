@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -38,10 +39,40 @@ constexpr DType compute_type(DType t) {
   return t == f64 ? f64 : is_float(t) ? f32 : i64;
 }
 
-// bfloat16: the upper half of an f32; conversion rounds to nearest even and keeps NaN a NaN.
+// x as f32, rounded to odd: if f32 does not have the number, the neighbour whose last bit is 1. Rounding this
+// to nearest in a 16-bit type gives the same number as rounding x itself, because f32 has more than two
+// further bits at every exponent of both types. The nearest f32 could lie halfway between two of their
+// numbers.
+[[gnu::always_inline]] constexpr float odd_float(double x) {
+  const auto nearest = static_cast<float>(x);
+  const double back = nearest, magnitude = x < 0 ? -x : x, reached = back < 0 ? -back : back;
+  std::uint32_t u = std::bit_cast<std::uint32_t>(nearest);
+  u -= reached > magnitude;                              // towards zero
+  u |= (reached > magnitude) | (back < x) | (back > x);  // inexact, and not NaN
+  return std::bit_cast<float>(u);
+}
+[[gnu::always_inline]] constexpr float odd_float(float x) {
+  return x;
+}
+// Integers of 64 bits have up to 11 bits more than f64: the last of the others keeps whether one of them is
+// set.
+template <std::integral T>
+[[gnu::always_inline]] constexpr float odd_float(T x) {
+  if constexpr (sizeof(T) == 8) {
+    constexpr T beyond = 2047;
+    if ((x >> 53) != 0 && (x >> 53) != static_cast<T>(-1) && (x & beyond) != 0)
+      x = (x & ~beyond) | (beyond + 1);
+  }
+  return odd_float(static_cast<double>(x));
+}
+
+// bfloat16: the upper half of an f32. Conversion from any number rounds once, to nearest even, and keeps NaN
+// a NaN.
 struct bfloat16 {
   std::uint16_t bits = 0;
   bfloat16() = default;
+  template <class T>
+  [[gnu::always_inline]] constexpr explicit bfloat16(T x) : bfloat16(odd_float(x)) {}
   constexpr explicit bfloat16(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
     bits = (u & 0x7fffffffu) > 0x7f800000u
@@ -53,10 +84,13 @@ struct bfloat16 {
   }
 };
 
-// IEEE binary16; conversion rounds to nearest even, with subnormals, infinities and NaN.
+// IEEE binary16, with subnormals, infinities and NaN. Conversion from any number rounds once, to nearest
+// even.
 struct float16 {
   std::uint16_t bits = 0;
   float16() = default;
+  template <class T>
+  [[gnu::always_inline]] constexpr explicit float16(T x) : float16(odd_float(x)) {}
   constexpr explicit float16(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;
     const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);

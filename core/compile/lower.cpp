@@ -1,5 +1,9 @@
 #include "core/compile/lower.h"
 
+#include <cmath>
+
+#include <tilegrad/core/base/host_view.h>
+
 namespace tg {
 
 const Op& fused_op = define_op({.name = "fused",
@@ -103,9 +107,13 @@ class Lowering {
     steps_.push_back(std::move(step));
   }
 
-  // The widest compute type among the node's floating operands; i64 if it has none.
+  // The widest compute type among the node's floating operands; i64 if it has none. A cast of integers to
+  // bf16 stays with i64, from which the result is rounded once: f32 does not have all integers.
   DType compute_of(const Node& node) const {
     DType widest = i64;
+    if (graph_.values()[node.first_out].dtype == bf16 && node.op == &cast_op &&
+        is_int(graph_.values()[node.in[0]].dtype))
+      return i64;
     const auto look = [&](ValueId v) {
       const DType t = graph_.values()[v].dtype;
       if (t == f64 || (is_float(t) && widest != f64)) widest = compute_type(t);
@@ -158,8 +166,19 @@ class Lowering {
     const Node& maker = graph_.node_of(root);
     if (maker.op != &full_op || kept_[root]) return {FusedAttrs::Source::input, g.input(v, 1)};
     ++folded_[root];
-    g.fused.constants.push_back(maker.attrs.as<FullAttrs>().value);
+    g.fused.constants.push_back(folded(maker.attrs.as<FullAttrs>(), g.fused.compute));
     return {FusedAttrs::Source::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
+  }
+
+  // The constant that stands for a tensor's number in a chain. In a wider type, that is what the tensor would
+  // store. A 16-bit type's number keeps the digits of f32, unless these would make a tie of what is none.
+  static double folded(const FullAttrs& f, DType compute) {
+    if (!is_float(f.dtype)) return f.value;
+    if (compute == f64) return stored_number(f.dtype, f.value);
+    const double narrow = stored_number(f32, f.value);
+    if (compute_type(f.dtype) == f.dtype || std::isnan(narrow)) return narrow;
+    const bool rounds_alike = stored_number(f.dtype, narrow) == stored_number(f.dtype, f.value);
+    return rounds_alike ? narrow : static_cast<double>(odd_float(f.value));
   }
 
   bool can_absorb(std::size_t i, const Group& g) const {
@@ -203,7 +222,7 @@ class Lowering {
 }  // namespace
 
 bool stays_in_chain(DType t, DType compute) {
-  return !is_int(t) || (t == i64 && compute == i64);
+  return compute == i64 ? t == i64 || t == boolean : !is_int(t);
 }
 
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs) {

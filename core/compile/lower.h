@@ -47,8 +47,8 @@ struct LoweredStep {
 };
 
 // Whether a chain may use a value that it computed without storing it. Not if storing would change the value,
-// as it may for integers narrower than `compute`. Booleans do not change: every op that makes one makes 0
-// or 1.
+// as it may for integers narrower than `compute` and for floats made from i64. Booleans do not change: every
+// op that makes one makes 0 or 1.
 bool stays_in_chain(DType dtype, DType compute);
 
 // By node: whether an output depends on it.

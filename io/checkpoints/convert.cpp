@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t no_element = -1;
 
-// What can be rounded to S, and what S can be widened to, without a loss.
+// What S can be widened to without a loss.
 template <class S>
 using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
@@ -24,7 +24,7 @@ std::int64_t convert(const std::byte* from, std::byte* to, std::int64_t n) {
     From x;
     std::memcpy(&x, from + static_cast<std::size_t>(i) * sizeof x, sizeof x);
     const auto wide = static_cast<Wide<From>>(x);
-    const To y(static_cast<Wide<To>>(wide));
+    const To y(wide);
     std::memcpy(to + static_cast<std::size_t>(i) * sizeof y, &y, sizeof y);
     const bool is_lost = std::isfinite(wide) && !std::isfinite(static_cast<Wide<To>>(y));
     if (is_lost && too_large == no_element) too_large = i;

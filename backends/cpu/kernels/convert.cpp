@@ -22,7 +22,7 @@ TG_INLINE C value_of(S x) {
 template <class S, class C>
 TG_INLINE S stored(C x) {
   if constexpr (is_half<S>)
-    return S(static_cast<float>(x));
+    return S(x);
   else if constexpr (std::is_same_v<S, bool>)
     return x != C{0};
   else if constexpr (std::is_integral_v<S> && !std::is_integral_v<C>)
@@ -63,6 +63,12 @@ void store_block(void* memory, const void* block, i64 stride, i64 n) {
       i64 i = 0;
       if constexpr (is_half<S> && std::is_same_v<C, float>)
         for (; i + lanes<F32> <= n; i += lanes<F32>) store(to + i, load(from + i));
+      if constexpr (is_half<S> && std::is_same_v<C, double>)
+        for (; i + lanes<F32> <= n; i += lanes<F32>) {
+          float odd[lanes<F32>];
+          for (int k = 0; k < lanes<F32>; ++k) odd[k] = odd_float(from[i + k]);
+          store(to + i, load(odd));
+        }
       for (; i < n; ++i) to[i] = stored<S>(from[i]);
     }
   } else {
@@ -101,7 +107,7 @@ StoreFn store_from(DType memory) {
     case DType::f32:
       return std::is_floating_point_v<C> ? &store_block<float, C> : nullptr;
     case DType::bf16:
-      return std::is_floating_point_v<C> ? &store_block<bfloat16, C> : nullptr;
+      return &store_block<bfloat16, C>;
     case DType::f16:
       return std::is_floating_point_v<C> ? &store_block<float16, C> : nullptr;
     case DType::i64:

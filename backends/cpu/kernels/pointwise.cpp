@@ -61,7 +61,7 @@ TG_INLINE V rounded(V a) {
     store(h, a);
     return load(h);
   } else {
-    for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(Half(static_cast<float>(a[i])));
+    for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(Half(a[i]));
     return a;
   }
 }

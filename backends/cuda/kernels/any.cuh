@@ -58,10 +58,10 @@ __device__ __forceinline__ void store_as(void* data, DType type, i64 at, C v) {
         static_cast<float*>(data)[at] = static_cast<float>(v);
         return;
       case DType::bf16:
-        static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16_rn(static_cast<float>(v));
+        static_cast<__nv_bfloat16*>(data)[at] = narrow<__nv_bfloat16>(v);
         return;
       default:
-        static_cast<__half*>(data)[at] = __float2half_rn(static_cast<float>(v));
+        static_cast<__half*>(data)[at] = narrow<__half>(v);
     }
   }
 }

@@ -10,7 +10,7 @@ template <class S, class C, class I>
 __global__ void __launch_bounds__(threads_per_block) count(S* out, C start, C step, I n) {
   begin_early();
   const I i = thread_number<I>();
-  if (i < n) out[i] = narrow<S>(static_cast<compute_t<S>>(start + static_cast<C>(i) * step));
+  if (i < n) out[i] = narrow<S>(start + static_cast<C>(i) * step);
 }
 
 void launch_arange(const Stream& s, const Call& c) {

@@ -63,11 +63,17 @@ struct Narrow<bool> {
 };
 template <>
 struct Narrow<__nv_bfloat16> {
-  static __device__ __forceinline__ __nv_bfloat16 of(float x) { return __float2bfloat16_rn(x); }
+  template <class C>
+  static __device__ __forceinline__ __nv_bfloat16 of(C x) {
+    return __float2bfloat16_rn(odd_float(x));
+  }
 };
 template <>
 struct Narrow<__half> {
-  static __device__ __forceinline__ __half of(float x) { return __float2half_rn(x); }
+  template <class C>
+  static __device__ __forceinline__ __half of(C x) {
+    return __float2half_rn(odd_float(x));
+  }
 };
 template <class S, class C>
 __device__ __forceinline__ S narrow(C x) {
