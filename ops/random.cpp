@@ -2,6 +2,8 @@
 // stream, element), so it does not depend on threads or backend, and computing it again gives it again.
 #include "ops/random.h"
 
+#include <tilegrad/core/base/random.h>
+
 #include "ops/common.h"
 
 namespace tg {
@@ -92,12 +94,13 @@ const Op& dropout_op = define_op(
      .cost = draw_cost,
      .inplace = {{0, 0}}});
 
-const Op& uniform_op = define_op({.name = "uniform",
-                                  .doc = "rng → y: uniform in [a, b)",
-                                  .infer = infer_fill,
-                                  .not_differentiable = "it has no differentiable inputs",
-                                  .samples = [] { return fill_samples(uniform_op, f32); },
-                                  .cost = draw_cost});
+const Op& uniform_op =
+    define_op({.name = "uniform",
+               .doc = "rng → y: uniform in [a, b), in f64 and then rounded once, within the interval",
+               .infer = infer_fill,
+               .not_differentiable = "it has no differentiable inputs",
+               .samples = [] { return fill_samples(uniform_op, f32); },
+               .cost = draw_cost});
 const Op& normal_op = define_op({.name = "normal",
                                  .doc = "rng → y: normally distributed with mean a and standard deviation b",
                                  .infer = infer_fill,
@@ -130,6 +133,11 @@ Tensor dropout(TensorArg x, double p, bool training) {
 Tensor uniform(Graph& graph, const Shape& shape, double low, double high, DType dtype,
                std::source_location where) {
   require_float(uniform_op, dtype, where);
+  try {
+    uniform_range(dtype, low, high);
+  } catch (const Error& e) {
+    throw Error(in_context(e.what(), where));
+  }
   return fill(uniform_op, graph, shape, low, high, dtype, where);
 }
 Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType dtype,

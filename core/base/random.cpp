@@ -1,6 +1,58 @@
 #include <tilegrad/core/base/random.h>
 
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include <tilegrad/core/base/attrs.h>
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/host_view.h>
+
 namespace tg {
+
+namespace {
+
+// The next number above a finite one of the dtype, in a floating dtype.
+double number_above(DType dtype, double x) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (dtype == f64) return std::nextafter(x, infinity);
+  if (dtype == f32) return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity());
+  std::uint16_t bits = 0;
+  store_element(dtype, reinterpret_cast<std::byte*>(&bits), 0, x);
+  if ((bits & 0x7fffu) == 0)
+    bits = 1;
+  else
+    bits = static_cast<std::uint16_t>(bits + (x > 0 ? 1 : -1));
+  return load_element(dtype, reinterpret_cast<const std::byte*>(&bits), 0);
+}
+
+// The least number of the dtype that is at or above x.
+double number_from(DType dtype, double x) {
+  const double nearest = stored_number(dtype, x);
+  return nearest < x ? number_above(dtype, nearest) : nearest;
+}
+
+}  // namespace
+
+UniformRange uniform_range(DType dtype, double low, double high) {
+  const auto refuse = [&](const std::string& what, const std::string& expected) {
+    throw Error("[uniform] " + what + " [" + detail::attr_text(low) + ", " + detail::attr_text(high) +
+                "), expected " + expected);
+  };
+  if (!is_float(dtype))
+    throw DTypeError("[uniform] needs a floating dtype, got " + std::string(name_of(dtype)));
+  if (!std::isfinite(low) || !std::isfinite(high) || low > high)
+    refuse("got the interval", "finite ends, the first not above the second");
+  if (low == high) {
+    const double only = stored_number(dtype, low);
+    return {low, 0, 1, only, only};
+  }
+  // Numbers below high are the negatives of those above −high.
+  const double last = -number_above(dtype, -number_from(dtype, high)), first = number_from(dtype, low);
+  if (!(first <= last)) refuse(std::string(name_of(dtype)) + " has no number in", "a wider interval");
+  if (const double width = high - low; std::isfinite(width)) return {low, width, 1, first, last};
+  return {low / 2, high / 2 - low / 2, 2, first, last};
+}
 
 Array normal_array(const Shape& shape, DType dtype, double mean, double std, std::uint64_t key) {
   Array a(shape, dtype);
@@ -16,13 +68,14 @@ Array normal_array(const Shape& shape, DType dtype, double mean, double std, std
 }
 
 Array uniform_array(const Shape& shape, DType dtype, double low, double high, std::uint64_t key) {
+  const UniformRange range = uniform_range(dtype, low, high);
   Array a(shape, dtype);
   const std::int64_t n = a.numel(), in_block = dtype == f64 ? 2 : 4;
   for (std::int64_t i = 0; i < n; ++i) {
     const PhiloxBlock words = philox(element_counter(static_cast<std::uint64_t>(i / in_block)), key);
     const std::int64_t w = i % in_block;
     const double u = dtype == f64 ? uniform(words[2 * w], words[2 * w + 1]) : double{uniform(words[w])};
-    a.set(i, low + (high - low) * u);
+    a.set(i, range.at(u));
   }
   return a;
 }

@@ -65,8 +65,23 @@ template <std::same_as<double> Real>
   by_sin = radius * (q & 2 ? -other : other);
 }
 
-// Element i as the ops `normal` and `uniform` make it with this key: mean + std·n, low + (high - low)·u, in
-// f64 and then rounded to the dtype.
+// Numbers of a dtype in [low, high), from u in [0, 1): low + (high − low)·u in f64. If rounding to the dtype
+// would leave the interval, the number is the dtype's first or last one in it.
+struct UniformRange {
+  double low, width, unit;  // x = unit·(low + width·u); unit is 2 if f64 has no high − low
+  double first, last;       // the dtype's least and greatest number in [low, high)
+
+  [[gnu::always_inline]] constexpr double at(double u) const {
+    const double x = unit * (low + width * u);
+    return x < first ? first : x > last ? last : x;
+  }
+};
+// Throws Error if the ends are not finite, high is below low, or the dtype has no number in between. If high
+// is low, all numbers are the nearest to low that the dtype has.
+UniformRange uniform_range(DType dtype, double low, double high);
+
+// Element i as the ops `normal` and `uniform` make it with this key: mean + std·n and
+// uniform_range(dtype, low, high).at(u), in f64 and then rounded once to the dtype. |n| is below 6.77.
 Array normal_array(const Shape& shape, DType dtype, double mean, double std, std::uint64_t key);
 Array uniform_array(const Shape& shape, DType dtype, double low, double high, std::uint64_t key);
 

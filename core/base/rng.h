@@ -52,6 +52,11 @@ constexpr std::uint32_t dropout_bound(double p) {
   return bound >= 4294967295.0 ? 0xffffffffu : static_cast<std::uint32_t>(bound);
 }
 
+// A word below this bound is true: P(true) = p to within 2^-32, and exactly 0 and 1 at these.
+constexpr std::uint64_t bernoulli_bound(double p) {
+  return static_cast<std::uint64_t>(p * 0x1p32);
+}
+
 // Element-wise random ops (dropout, uniform, normal, …): element i of the tensor, counted row-major, draws
 // from block i / 4, and there word i % 4; ops that need 64 bits draw words 2·(i % 2) and the next of block i
 // / 2.

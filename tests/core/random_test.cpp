@@ -1,7 +1,9 @@
 // Random ops: their numbers are those of core/base/random.h, their distributions what they say, and a
 // gradient sees the same dropout as the forward pass.
+#include <limits>
 #include <numbers>
 
+#include <tilegrad/core/base/host_view.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
 #include "ops/random.h"
@@ -44,6 +46,105 @@ TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
   }
 }
 
+constexpr double huge = std::numeric_limits<double>::max();
+
+// Intervals [low, high) of each kind, of which a dtype may not have the ends.
+struct Interval {
+  double low, high;
+};
+constexpr Interval intervals[] = {{0, 1},        {1, 2},         {-1, 0},
+                                  {-2, -1},      {-1, 1},        {0.1, 0.7},
+                                  {-0.7, -0.1},  {5, 7},         {100, 101},
+                                  {0, 1e-7},     {-1e-7, 1e-7},  {3, 3.03},
+                                  {1, 1.001},    {0, 60000},     {-65504, 65504},
+                                  {1000, 1001},  {2048, 2050},   {1e-7, 1},
+                                  {0.999, 1.01}, {-1e-3, 1e-30}, {16777216, 16777220}};
+
+// The first and the last u of each dtype, and enough between to meet each number of a narrow interval.
+TEST(Uniform, StaysInItsIntervalInEveryDType) {
+  for (const DType dtype : float_dtypes)
+    for (const auto& [low, high] : intervals) {
+      if (!holds(dtype, low) || !holds(dtype, high)) continue;
+      UniformRange range{};
+      try {
+        range = uniform_range(dtype, low, high);
+      } catch (const Error&) {  // no number in between: neither the nearest to the middle nor to an end
+        for (const double x : {low, (low + high) / 2, std::nextafter(high, low)}) {
+          const double nearest = stored_number(dtype, x);
+          EXPECT_FALSE(nearest >= low && nearest < high) << name_of(dtype) << " " << low << " " << high;
+        }
+        continue;
+      }
+      const double last = dtype == f64 ? 1 - 0x1p-53 : 1 - 0x1p-24;
+      for (double u : {0., 0x1p-53, 0x1p-24, last, last - 0x1p-24, 0.5}) {
+        const double x = stored_number(dtype, range.at(u)),
+                     plain = stored_number(dtype, low + (high - low) * u);
+        EXPECT_GE(x, low) << name_of(dtype) << " " << low << " " << high << " " << u;
+        EXPECT_LT(x, high) << name_of(dtype) << " " << low << " " << high << " " << u;
+        EXPECT_TRUE(x == plain || !(plain >= low && plain < high)) << "inside, nothing is moved";
+      }
+      Graph g;
+      const Tensor drawn = uniform(g, {40000}, low, high, dtype);
+      for (const Array& a : {eval(drawn), uniform_array({40000}, dtype, low, high, 3)})
+        for (const double x : doubles(a)) ASSERT_TRUE(x >= low && x < high) << name_of(dtype) << " " << x;
+    }
+}
+
+TEST(Uniform, OfTheWholeRangeIsFinite) {
+  double mean = 0;
+  const Vector all = doubles(uniform_array({20000}, f64, -huge, huge, 1));
+  for (const double x : all) {
+    ASSERT_TRUE(x >= -huge && x < huge);
+    mean += x / huge / static_cast<double>(all.size());
+  }
+  EXPECT_NEAR(mean, 0, 5 * std::sqrt(1. / 3 / 20000));
+  const double f16_most = 65504;
+  for (const double x : doubles(uniform_array({20000}, f16, -f16_most, f16_most, 1))) ASSERT_LT(x, f16_most);
+  EXPECT_LT(uniform_range(bf16, 0, 1e300).at(1 - 0x1p-24), std::numeric_limits<float>::max());
+  // One number only.
+  for (const double x : doubles(uniform_array({100}, f64, 0, 5e-324, 1))) ASSERT_EQ(x, 0);
+  for (const double x : doubles(uniform_array({100}, bf16, 0.1, 0.1, 1)))
+    ASSERT_EQ(x, stored_number(bf16, 0.1));
+}
+
+TEST(Uniform, RefusesWhatIsNoInterval) {
+  constexpr double infinity = std::numeric_limits<double>::infinity(),
+                   nan = std::numeric_limits<double>::quiet_NaN();
+  Graph g;
+  expect_error<Error>([&] { uniform(g, {2}, 1, 0); }, {"[uniform]", "[1, 0)"});
+  expect_error<Error>([&] { uniform(g, {2}, 0, infinity); }, {"[uniform]", "finite"});
+  expect_error<Error>([&] { uniform(g, {2}, nan, 1); }, {"[uniform]", "finite"});
+  expect_error<Error>([&] { uniform(g, {2}, 1.001, 1.002, bf16); }, {"[uniform]", "bf16 has no number"});
+  expect_error<Error>([&] { uniform_array({2}, f16, 1.0001, 1.0002, 1); }, {"f16 has no number"});
+}
+
+// Parameters are initialised within their bound.
+TEST(Uniform, InitialValuesStayBelowTheirBound) {
+  for (const DType dtype : {bf16, f16, f32}) {
+    nn::Params params{7, dtype};
+    const double bound = 0.125;
+    for (const double x : doubles(params.create("w", {200, 300}, nn::Init::uniform(bound)).read()))
+      ASSERT_TRUE(x >= -bound && x < bound) << name_of(dtype) << " " << x;
+  }
+}
+
+TEST(Bernoulli, IsCertainAtZeroAndOne) {
+  EXPECT_EQ(bernoulli_bound(0), 0u);
+  EXPECT_GT(bernoulli_bound(1), 0xffffffffu) << "a word of ones must be true, too";
+  EXPECT_LE(bernoulli_bound(1 - 0x1p-33), 0xffffffffu);
+}
+
+// The largest numbers that a word gives.
+TEST(Normal, IsFinite) {
+  for (const std::uint32_t first : {0u, 0xffffffffu})
+    for (const std::uint32_t second : {0u, 0x20000000u, 0x40000000u, 0x80000000u, 0xffffffffu}) {
+      double a, b;
+      normal_pair(first, second, a, b);
+      EXPECT_LT(std::abs(a), 6.77);
+      EXPECT_LT(std::abs(b), 6.77);
+    }
+}
+
 // Mean and variance of n numbers, within five standard errors of what they should be.
 void expect_moments(const Vector& x, double mean, double variance, double kurtosis) {
   const double n = static_cast<double>(x.size());
@@ -65,7 +166,7 @@ TEST(Random, DistributionsAreWhatTheySay) {
   expect_moments(doubles(v[2]), 0.3, 0.21, 0.79 / 0.21);
   expect_moments(doubles(v[3]), 0.5, 35. / 12, 1.73);
   expect_moments(doubles(v[4]), 0.5, 1. / 12, 1.8);
-  for (double x : doubles(v[0])) ASSERT_TRUE(x >= -1 && x <= 3);
+  for (double x : doubles(v[0])) ASSERT_TRUE(x >= -1 && x < 3);
   for (double x : doubles(v[3])) ASSERT_TRUE(x >= -2 && x <= 3 && x == std::floor(x));
 }
 

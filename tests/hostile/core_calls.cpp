@@ -20,6 +20,7 @@ std::vector<Call> values_and_layouts() {
       call("numel", tg::numel),
       call("add_sizes", tg::add_sizes),
       call("holds", tg::holds),
+      call("stored_number", tg::stored_number),
       call("row_major_strides", tg::row_major_strides),
       call("row_major", tg::row_major),
       call("dense_like", tg::dense_like),
@@ -59,6 +60,12 @@ std::vector<Call> values_and_layouts() {
        }},
       call("normal_array", normal_array),
       call("uniform_array", uniform_array),
+      {"uniform_range",
+       [](World& w) {
+         const DType dtype = Draw<DType>::of(w);
+         const double low = Draw<double>::of(w), high = Draw<double>::of(w);
+         w.keep(Array::of<double>({uniform_range(dtype, low, high).at(0.5)}));
+       }},
       METHOD(Device, text),
       call("Device::parse", Device::parse),
   };

@@ -7,7 +7,7 @@ cd "$1"
 
 # Raw memory, internal parts that public templates need, counters and constants that take any number, and
 # functions that check or measure for minutes.
-functions="load_element store_element log_of_unit normal_pair attention_counter dropout_bound element_counter node_key
+functions="load_element store_element odd_float bernoulli_bound log_of_unit normal_pair attention_counter dropout_bound element_counter node_key
 philox compute_type is_int name_of size_of at_line in_context record record_all backend unused bytes_of cost_of
 flops_of_a_byte price_of kind_of work_of log_level settings_of check_size check_divisible check_rotary mlp_width_setting
 swiglu_width

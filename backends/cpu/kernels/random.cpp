@@ -69,19 +69,19 @@ TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   });
 }
 
-// C is double for f64 tensors and float for the others, which round the f64 number once more.
-template <class C>
+// C is float for f32 tensors; the others round the f64 number when it is stored.
+template <class C, int each>
 void uniform_as(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
-  const double low = r.a, range = r.b - r.a;
-  fill<C>(w, call, sizeof(C) / 4, [=](C* x, const Word* words, i64 n) {
+  const UniformRange range = uniform_range(call.out[0].dtype, r.a, r.b);
+  fill<C>(w, call, each, [=](C* x, const Word* words, i64 n) {
     for (i64 i = 0; i < n; ++i) {
       double u;
-      if constexpr (sizeof(C) == 8)
+      if constexpr (each == 2)
         u = uniform(words[2 * i], words[2 * i + 1]);
       else
         u = static_cast<double>(uniform(words[i]));
-      x[i] = static_cast<C>(low + range * u);
+      x[i] = static_cast<C>(range.at(u));
     }
   });
 }
@@ -101,13 +101,15 @@ void normal_as(Worker& w, const Call& call) {
 }
 
 void run_uniform(Worker& w, const Call& call) {
-  call.out[0].dtype == DType::f64 ? uniform_as<double>(w, call) : uniform_as<float>(w, call);
+  const DType t = call.out[0].dtype;
+  if (t == DType::f32) return uniform_as<float, 1>(w, call);
+  t == DType::f64 ? uniform_as<double, 2>(w, call) : uniform_as<double, 1>(w, call);
 }
 void run_normal(Worker& w, const Call& call) {
-  call.out[0].dtype == DType::f64 ? normal_as<double>(w, call) : normal_as<float>(w, call);
+  call.out[0].dtype == DType::f32 ? normal_as<float>(w, call) : normal_as<double>(w, call);
 }
 void run_bernoulli(Worker& w, const Call& call) {
-  const Word bound = dropout_bound(call.attrs->as<RandomAttrs>().a);
+  const std::uint64_t bound = bernoulli_bound(call.attrs->as<RandomAttrs>().a);
   fill<i64>(w, call, 1, [=](i64* x, const Word* words, i64 n) {
     for (i64 i = 0; i < n; ++i) x[i] = words[i] < bound;
   });

@@ -150,16 +150,15 @@ void fill(const Stream& s, const Call& c, const F& f) {
                reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
 }
 
-// low + range·u in f64, u of 53 bits for f64 and of 24 for the others.
+// u of 53 bits for f64 and of 24 for the others.
 template <class S>
 struct Uniform {
-  double low, range;
+  UniformRange range;
   __device__ void operator()(const PhiloxBlock& words, S* x) const {
     if constexpr (sizeof(S) == 8) {
-      for (int i = 0; i < 2; ++i) x[i] = low + range * uniform(words[2 * i], words[2 * i + 1]);
+      for (int i = 0; i < 2; ++i) x[i] = range.at(uniform(words[2 * i], words[2 * i + 1]));
     } else {
-      for (int i = 0; i < 4; ++i)
-        x[i] = narrow<S>(static_cast<float>(low + range * static_cast<double>(uniform(words[i]))));
+      for (int i = 0; i < 4; ++i) x[i] = narrow<S>(range.at(static_cast<double>(uniform(words[i]))));
     }
   }
 };
@@ -172,14 +171,14 @@ struct Normal {
     for (int i = 0; i < 4; i += 2) {
       double a = 0, b = 0;
       normal_pair(words[i], words[i + 1], a, b);
-      x[i] = narrow<S>(static_cast<compute_t<S>>(mean + std * a));
-      x[i + 1] = narrow<S>(static_cast<compute_t<S>>(mean + std * b));
+      x[i] = narrow<S>(mean + std * a);
+      x[i + 1] = narrow<S>(mean + std * b);
     }
   }
 };
 
 struct Bernoulli {
-  std::uint32_t bound;
+  std::uint64_t bound;
   __device__ void operator()(const PhiloxBlock& words, bool* x) const {
     for (int i = 0; i < 4; ++i) x[i] = words[i] < bound;
   }
@@ -202,7 +201,7 @@ void launch_uniform(const Stream& s, const Call& c) {
   const auto& r = c.attrs->as<RandomAttrs>();
   with_float(c.out[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    fill<S, sizeof(S) == 8 ? 2 : 1>(s, c, Uniform<S>{r.a, r.b - r.a});
+    fill<S, sizeof(S) == 8 ? 2 : 1>(s, c, Uniform<S>{uniform_range(c.out[0].dtype, r.a, r.b)});
   });
 }
 void launch_normal(const Stream& s, const Call& c) {
@@ -213,7 +212,7 @@ void launch_normal(const Stream& s, const Call& c) {
   });
 }
 void launch_bernoulli(const Stream& s, const Call& c) {
-  fill<bool, 1>(s, c, Bernoulli{dropout_bound(c.attrs->as<RandomAttrs>().a)});
+  fill<bool, 1>(s, c, Bernoulli{bernoulli_bound(c.attrs->as<RandomAttrs>().a)});
 }
 void launch_randint(const Stream& s, const Call& c) {
   const auto& r = c.attrs->as<RandomAttrs>();

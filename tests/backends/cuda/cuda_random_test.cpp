@@ -39,6 +39,17 @@ TEST_F(CudaRandom, FillsWithTheNumbersOfTheCpu) {
     }
 }
 
+// Intervals at whose ends rounding would leave them, and one whose width f64 does not have.
+TEST_F(CudaRandom, StaysInTheIntervalsOfTheCpu) {
+  for (DType t : float_dtypes) {
+    Graph g;
+    expect_same_bits(
+        g, {uniform(g, {100000}, 0, 1, t), uniform(g, {100000}, 1, 2, t), uniform(g, {1000}, 3, 3.03, t)});
+  }
+  Graph g;
+  expect_same_bits(g, {uniform(g, {1000}, -1.7e308, 1.7e308, f64)});
+}
+
 TEST_F(CudaRandom, DrawsTheWholeNumbersOfTheCpu) {
   for (const Shape& shape : shapes) {
     Graph g;
