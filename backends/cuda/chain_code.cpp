@@ -50,8 +50,8 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast rounds to its target inside a chain (one from i64 when it is stored), and some ops have a form for
-// results of few digits; every other instruction calls the function with its op's name.
+// A cast rounds to its target inside a chain (one from i64 when it is stored). Some ops have a form for
+// results of few digits. Every other instruction calls the function with its op's name.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
   if ((i.dtype == bf16 || i.dtype == f16) &&

@@ -41,7 +41,7 @@ constexpr DType compute_type(DType t) {
 
 // x as f32, rounded to odd: if f32 does not have the number, the neighbour whose last bit is 1. Rounding this
 // to nearest in a 16-bit type gives the same number as rounding x itself, because f32 has more than two
-// further bits at every exponent of both types. The nearest f32 could lie halfway between two of their
+// further bits at every exponent of both types. The nearest f32 could be halfway between two of their
 // numbers.
 [[gnu::always_inline]] constexpr float odd_float(double x) {
   const auto nearest = static_cast<float>(x);

@@ -10,7 +10,7 @@ namespace tg {
 
 namespace {
 
-// Whether a number, without its fraction, lies in the range of an integer type. The bounds are powers of two,
+// Whether a number, without its fraction, is in the range of an integer type. The bounds are powers of two,
 // which floating types hold exactly.
 template <class T, class Number>
 bool in_range(Number x) {

@@ -18,7 +18,7 @@ bool holds(DType dtype, double number);
 // integers, and DTypeError is thrown for what is then out of their range.
 double load_element(DType dtype, const std::byte* data, std::int64_t i);
 void store_element(DType dtype, std::byte* data, std::int64_t i, double value);
-// What a floating dtype stores for a number: the nearest that it has.
+// The nearest number of a floating dtype, which it stores for this one.
 double stored_number(DType dtype, double number);
 namespace detail {
 // Converts n elements as store_element() does, each rounded once: integers that no double has, too.

@@ -170,8 +170,8 @@ class Lowering {
     return {FusedAttrs::Source::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
   }
 
-  // The constant that stands for a tensor's number in a chain. In a wider type, that is what the tensor would
-  // store. A 16-bit type's number keeps the digits of f32, unless these would make a tie of what is none.
+  // The constant that replaces a tensor's number in a chain. In f64 it is the number that the tensor would
+  // store. For a 16-bit type it has the digits of f32, unless these would create a tie.
   static double folded(const FullAttrs& f, DType compute) {
     if (!is_float(f.dtype)) return f.value;
     if (compute == f64) return stored_number(f.dtype, f.value);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t no_element = -1;
 
-// What S can be widened to without a loss.
+// A type that has every number of S.
 template <class S>
 using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
 

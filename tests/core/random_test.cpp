@@ -48,7 +48,7 @@ TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
 
 constexpr double huge = std::numeric_limits<double>::max();
 
-// Intervals [low, high) of each kind, of which a dtype may not have the ends.
+// Intervals [low, high) of each kind. Not every dtype has their ends.
 struct Interval {
   double low, high;
 };
