@@ -7,7 +7,9 @@ namespace tg {
 
 const Op& cumsum_op =
     define_op({.name = "cumsum",
-               .doc = "x → y: yᵢ = Σ xⱼ over j ≤ i along an axis (reverse: j ≥ i)",
+               .doc = "x → y: yᵢ = Σ xⱼ over j ≤ i along an axis (reverse: j ≥ i); floats are added up in "
+                      "f64 and rounded once: "
+                      "|error| ≤ u·|yᵢ| + i·2⁻⁵³·Σ|xⱼ| with the unit roundoff u of the dtype",
                .infer =
                    [](std::span<const Operand> in, const Attrs& a) {
                      detail::require_operands(in, 1);

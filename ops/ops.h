@@ -102,6 +102,7 @@ Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis = 0,  // along 
 Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value = 0);
 
 // index.cpp: rows by index. Indices are i64 or i32, from 0; one out of range fails the run with an Error.
+// With the unit roundoff u of the compute type, |error| of a sum of slices ≤ (2¹² + 1)·u·Σ|x|.
 Tensor embedding(TensorArg weight, TensorArg indices);  // [V, C], [...] → [..., C]
 Tensor index_select(TensorArg x, std::int64_t axis,
                     TensorArg indices);  // x's axis replaced by the indices' axes
@@ -115,7 +116,8 @@ Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg
 std::vector<Tensor> index_assign_each(const std::vector<Tensor>& xs, std::int64_t axis, TensorArg indices,
                                       const std::vector<Tensor>& srcs);
 
-// gather.cpp: elements by index, one index per element (PyTorch's gather and scatter_add)
+// gather.cpp: elements by index, one index per element (PyTorch's gather and scatter_add);
+// scatter_add adds up floats in f64 or, on a GPU, as index_add
 Tensor gather(TensorArg x, std::int64_t axis,
               TensorArg indices);  // [a, i[a, b], …] of x, in the indices' shape
 Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices,
@@ -135,7 +137,8 @@ std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis = -1);
 Tensor sample(TensorArg logits, TensorArg temperature, TensorArg keys, TensorArg top_k = {},
               TensorArg top_p = {});
 
-// cumsum.cpp: sums of all elements up to each one; reverse: from each one on
+// cumsum.cpp: sums of all elements up to each one; reverse: of each one and all after it. Floats are added up
+// in f64, and each sum is rounded once to x's dtype.
 Tensor cumsum(TensorArg x, std::int64_t axis, bool reverse = false);
 
 // arange.cpp: start, start + step, … before stop
@@ -151,7 +154,9 @@ Tensor ones_like(TensorArg x);
 Tensor full_like(TensorArg x, double value);
 
 // reduce.cpp: over the given axes, or over all if none are given; keepdim keeps them with size 1. Half types
-// accumulate in f32, and the result does not depend on the number of threads.
+// accumulate in f32, and the result does not depend on the number of threads. Sums are added up in blocks:
+// |error| ≤ (n/min(r, 256) + 2¹⁰)·u·Σ|x| for n elements in runs of r at one stride, with the unit roundoff u
+// of the compute type.
 Tensor sum(TensorArg x, const Axes& axes = {}, bool keepdim = false);   // i64 for integers and booleans
 Tensor prod(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // the same
 Tensor mean(TensorArg x, const Axes& axes = {}, bool keepdim = false);
@@ -209,9 +214,13 @@ Tensor swiglu(TensorArg packed);                 // [..., 2n]: gates, then value
 
 // random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
 // draws new ones. core/base/rng.h and core/base/random.h define the numbers of element i.
+// p and the probability of bernoulli hold to within 2^-32, 0 and 1 exactly.
 Tensor dropout(TensorArg x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
+// low ≤ x < high in every dtype: of numbers that rounding would move out, the dtype's nearest in the
+// interval. Throws Error for an interval without numbers of the dtype, or whose ends are not finite.
 Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
                std::source_location where = std::source_location::current());
+// Finite if the dtype has mean ± 6.77·std.
 Tensor normal(Graph& graph, const Shape& shape, double mean = 0, double std = 1, DType dtype = f32,
               std::source_location where = std::source_location::current());
 Tensor bernoulli(Graph& graph, const Shape& shape, double p,
@@ -252,7 +261,8 @@ std::vector<Tensor> block_norms(const std::vector<Tensor>& xs,
 
 // matmul.cpp: over the last two axes; leading axes broadcast, and operands of any strides are read without a
 // copy. A vector a is treated as a row, a vector b as a column, and that axis is dropped from the result (as
-// in PyTorch). Row-major result.
+// in PyTorch). Row-major result. On the CPU products are added up in chunks of k: with the unit
+// roundoff u of the compute type, |error| ≤ (k/384 + 768)·u·Σ|a·b|. On a GPU, libraries choose the order.
 Tensor matmul(TensorArg a, TensorArg b);
 // The same in the type in which it is added up: f32 for bf16 and f16, so that the result is not rounded.
 Tensor matmul_wide(TensorArg a, TensorArg b);

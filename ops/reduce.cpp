@@ -58,9 +58,11 @@ std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a)
 
 // Elements that are equal to the extreme share its gradient equally, as PyTorch's amax does.
 Tensors extreme_gradient(const Backprop& g) {
-  const Tensor &x = g.in[0], hit = cast(equal(x, stretched(g.out[0], g)), x.dtype());
-  const Tensor hits = sum(hit, g.attrs.as<ReduceAttrs>().axes, true);
-  return {hit * stretched(g.z[0], g) / hits};
+  // Counted in the compute type: f16 has no number above 65,504.
+  const Tensor &x = g.in[0], equals = equal(x, stretched(g.out[0], g));
+  const DType wide = compute_type(x.dtype());
+  const Tensor hit = cast(equals, wide), hits = sum(hit, g.attrs.as<ReduceAttrs>().axes, true);
+  return {cast(hit * cast(stretched(g.z[0], g), wide) / hits, x.dtype())};
 }
 
 // Each element gets the product of the others; with zeros among them, only a single zero gets anything.

@@ -1,4 +1,4 @@
-// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; added up in the compute type.
+// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; floats are added up in f64.
 #include "backends/cpu/kernels/lines.h"
 #include "ops/index.h"
 
@@ -48,10 +48,8 @@ void run_as(Worker& w, const Call& call, DType compute) {
 
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) return;
-  const DType compute = compute_type(call.out[0].dtype);
-  if (compute == DType::f64) return run_as<double>(w, call, compute);
-  if (compute == DType::f32) return run_as<float>(w, call, compute);
-  run_as<i64>(w, call, compute);
+  if (is_float(call.out[0].dtype)) return run_as<double>(w, call, DType::f64);
+  run_as<i64>(w, call, DType::i64);
 }
 
 }  // namespace

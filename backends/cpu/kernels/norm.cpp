@@ -88,16 +88,21 @@ void backward(Worker& w, const Call& call) {
       const C *xr = x.read(r, buffer + n), *zr = z.read(r, buffer + 2 * n);
       C* out = z_x.target(r, buffer + 3 * n);
       const V s = splat<V>(scale.one(r)), mu = centred ? splat<V>(mean.one(r)) : V{};
-      V sum_g = {}, sum_gx = {};
-      for_vectors<C>(n, [&](i64 i, int k) {
-        const V zi = load_n(zr + i, k), hat = (load_n(xr + i, k) - mu) * s;
-        const V g = weight ? zi * load_n(weight + i, k) : zi;
-        sum_g += g, sum_gx += g * hat;  // beyond k, z is 0
-        if (z_w) store_n(z_w + i, load_n(z_w + i, k) + zi * hat, k);
-        if (z_b) store_n(z_b + i, load_n(z_b + i, k) + zi, k);
-      });
-      const V mean_g = splat<V>(centred ? reduce_add(sum_g) / static_cast<C>(n) : C{0});
-      const V mean_gx = splat<V>(reduce_add(sum_gx) / static_cast<C>(n));
+      double all_g = 0, all_gx = 0;  // of blocks, whose sums are in C
+      for (i64 first = 0; first < n; first += summed_block) {
+        V sum_g = {}, sum_gx = {};
+        for_vectors<C>(n - first < summed_block ? n - first : summed_block, [&](i64 in_block, int k) {
+          const i64 i = first + in_block;
+          const V zi = load_n(zr + i, k), hat = (load_n(xr + i, k) - mu) * s;
+          const V g = weight ? zi * load_n(weight + i, k) : zi;
+          sum_g += g, sum_gx += g * hat;  // beyond k, z is 0
+          if (z_w) store_n(z_w + i, load_n(z_w + i, k) + zi * hat, k);
+          if (z_b) store_n(z_b + i, load_n(z_b + i, k) + zi, k);
+        });
+        all_g += static_cast<double>(reduce_add(sum_g)), all_gx += static_cast<double>(reduce_add(sum_gx));
+      }
+      const V mean_g = splat<V>(centred ? static_cast<C>(all_g) / static_cast<C>(n) : C{0});
+      const V mean_gx = splat<V>(static_cast<C>(all_gx) / static_cast<C>(n));
       for_vectors<C>(n, [&](i64 i, int k) {
         const V zi = load_n(zr + i, k), hat = (load_n(xr + i, k) - mu) * s;
         const V g = weight ? zi * load_n(weight + i, k) : zi;

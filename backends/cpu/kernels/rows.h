@@ -189,18 +189,29 @@ TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
   return select(load(at) < splat<V>(k), v, splat<V>(other));
 }
 
+// Elements of a long row that are added up in their compute type before their sum is added to the row's in
+// f64.
+inline constexpr i64 summed_block = 1 << 16;
+
 // Σ f(i, k) over a row; f gives 0 in elements beyond k. Four sums side by side hide the adder's latency.
 template <class C, class F>
 TG_INLINE C sum_of(i64 n, F f) {
   using V = vector_t<C>;
   constexpr int W = lanes<V>;
-  V s[4] = {};
+  double whole = 0;
   i64 i = 0;
-  for (; i + 4 * W <= n; i += 4 * W)
-    for (int k = 0; k < 4; ++k) s[k] += f(i + k * W, W);
-  for (; i + W <= n; i += W) s[0] += f(i, W);
-  if (i < n) s[1] += f(i, static_cast<int>(n - i));
-  return reduce_add((s[0] + s[1]) + (s[2] + s[3]));
+  while (true) {
+    const i64 end = n - i > summed_block ? i + summed_block : n;
+    V s[4] = {};
+    for (; i + 4 * W <= end; i += 4 * W)
+      for (int k = 0; k < 4; ++k) s[k] += f(i + k * W, W);
+    for (; i + W <= end; i += W) s[0] += f(i, W);
+    if (i < end) s[1] += f(i, static_cast<int>(end - i)), i = end;
+    const C sum = reduce_add((s[0] + s[1]) + (s[2] + s[3]));
+    if (n <= summed_block) return sum;
+    whole += static_cast<double>(sum);
+    if (i >= n) return static_cast<C>(whole);
+  }
 }
 
 // exp of one number, by the same arithmetic as the vectors'.

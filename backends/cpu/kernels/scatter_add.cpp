@@ -1,5 +1,5 @@
 // scatter_add: out = x, then out[a, indices[a, b, c], c] += src[a, b, c] in the order of b. A line of out in
-// the direction of the axis is summed by one thread, in the compute type, and rounded once.
+// the direction of the axis is summed by one thread, floats in f64, and rounded once.
 #include "backends/cpu/kernels/lines.h"
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
@@ -80,10 +80,8 @@ void run(Worker& w, const Call& call) {
     if (w.thread == 0 && call.in[1].layout.numel() > 0) w.check_index(read_index(call.in[1], 0), 0, 0);
     return;
   }
-  const DType compute = compute_type(call.out[0].dtype);
-  if (compute == DType::f64) return add_all<double>(w, call, compute);
-  if (compute == DType::f32) return add_all<float>(w, call, compute);
-  add_all<i64>(w, call, compute);
+  if (is_float(call.out[0].dtype)) return add_all<double>(w, call, DType::f64);
+  add_all<i64>(w, call, DType::i64);
 }
 
 Scratch scratch(const Call& call, int) {

@@ -1,4 +1,4 @@
-// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; added up in the compute type. A
+// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; floats are added up in f64. A
 // block processes a line, a chunk at a time; if lines are many and interleave in memory, a thread processes a
 // line.
 #include "backends/cuda/kernels/rows.cuh"
@@ -100,14 +100,7 @@ void launch_cumsum(const Stream& s, const Call& c) {
   const i64 n = l.shape[axis];
   const Lines a{
       RowLayout(c.in[0], axis), RowLayout(c.out[0], axis), c.in[0].dtype, n, l.numel() / n, attrs.reverse};
-  switch (compute_type(a.type)) {
-    case DType::f64:
-      return cumsum_as<double>(s, a);
-    case DType::f32:
-      return cumsum_as<float>(s, a);
-    default:
-      return cumsum_as<i64>(s, a);
-  }
+  is_float(a.type) ? cumsum_as<double>(s, a) : cumsum_as<i64>(s, a);
 }
 
 }  // namespace

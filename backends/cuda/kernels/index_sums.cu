@@ -63,7 +63,7 @@ template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     sum_partials(S* out, const compute_t<S>* partial, const __grid_constant__ Sums m, int v, int across) {
   begin_early();
-  using C = compute_t<S>;
+  using C = std::conditional_t<std::is_same_v<compute_t<S>, float>, double, compute_t<S>>;
   __shared__ C part[threads_per_block];
   const i64 chunk = blockIdx.x, begin = chunk * m.chunk, next = begin + m.chunk;
   if (next >= m.count) return;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(threads_per_block)
   i64 at[2];
   m.columns.offsets(static_cast<unsigned>(element / v), at);
   S& to = out[(at[0] + static_cast<i64>(key) * m.step) * v + element % v];
-  to = narrow<S>(widen(to) + part[threadIdx.x]);
+  to = narrow<S>(static_cast<C>(widen(to)) + part[threadIdx.x]);
 }
 
 template <class S, int V>
