@@ -141,7 +141,7 @@ Tensors sample_backward(std::span<const Tensor> x) {
 const Op& layer_norm_op = define_op(
     {.name = "layer_norm",
      .doc = "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
-            "σ² = mean((x − μ)²) + eps over the last axis",
+            "σ² = mean((x − μ)²) + eps over the last axis; y = b if squares overflow, as in PyTorch",
      .infer = infer_forward<2>,
      .vjp = [](const Backprop& g) { return gradient<true>(layer_norm_backward_op, g); },
      .decompose = decompose_forward<true>,
@@ -157,7 +157,8 @@ const Op& layer_norm_op = define_op(
 
 const Op& rms_norm_op = define_op(
     {.name = "rms_norm",
-     .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis",
+     .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis; y = 0 if "
+            "squares overflow, as in PyTorch",
      .infer = infer_forward<1>,
      .vjp = [](const Backprop& g) { return gradient<false>(rms_norm_backward_op, g); },
      .decompose = decompose_forward<false>,

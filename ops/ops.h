@@ -251,9 +251,11 @@ std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg 
                                 TensorArg scale = 1, const AdamWOptions& options = {});
 
 // squared_norm.cpp: Σ x² over all elements of all tensors, which may differ in shape and dtype; [] f32, f64
-// if one of them is.
+// if one of them is. global_norm: √Σ x², also if Σ x² is outside the range of that dtype.
 Tensor squared_norm(const std::vector<Tensor>& xs,
                     std::source_location where = std::source_location::current());
+Tensor global_norm(const std::vector<Tensor>& xs,
+                   std::source_location where = std::source_location::current());
 // The same file: of each x, √Σ x² over elements 0 … norm_block − 1, the next norm_block, … in row-major
 // order, the last block with what is left: [⌈n/norm_block⌉] f32, f64 for f64.
 std::vector<Tensor> block_norms(const std::vector<Tensor>& xs,

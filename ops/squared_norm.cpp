@@ -1,6 +1,7 @@
 // Norms of a list of tensors, which may differ in shape and dtype, for clipping gradients by their global
 // norm:
 //   squared_norm  Σ x² over all elements of all tensors, in f32, or in f64 if one of the tensors is f64
+//   global_norm   √Σ x² of the same, right wherever the norm is in range: its squares need not be
 //   block_norms   √Σ x² over every norm_block elements of each tensor. Ranks that have a piece each of a
 //                 tensor compute the same norms as one that has all of it.
 #include "ops/common.h"
@@ -61,6 +62,48 @@ const Op& squared_norm_op = define_op(
                 Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
      }});
 
+const Op& global_norm_op = define_op(
+    {.name = "global_norm",
+     .doc =
+         "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is, else f32. No "
+         "square overflows or vanishes",
+     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+       detail::require_operands(in, 1, SIZE_MAX);
+       for (const Operand& x : in) detail::require_float(x.dtype);
+       return detail::row_major_output(result_type(in), {});
+     },
+     .vjp = [](const Backprop& g) -> Tensors {
+       const Tensor &y = g.out[0], zero = equal(y, 0);
+       Tensors z(g.in.size());
+       for (std::size_t i = 0; i < z.size(); ++i)
+         if (g.needed[i])
+           z[i] =
+               cast(cast(g.in[i], y.dtype()) / where(zero, 1, y) * where(zero, 0, g.z[0]), g.in[i].dtype());
+       return z;
+     },
+     .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
+       DType wide = f32;
+       Tensor total;
+       for (const Tensor& x : in) {
+         if (x.dtype() == f64) wide = f64;
+         const Tensor own = sum_squares(cast(x, f64));
+         total = total.defined() ? total + own : own;
+       }
+       return {cast(sqrt(total), wide)};
+     },
+     .samples = []() -> std::vector<Sample> {
+       const auto call = [](std::span<const Tensor> x) {
+         return Tensors{global_norm(Tensors(x.begin(), x.end()))};
+       };
+       return {{"one", {{{3, 4}}}, call},
+               {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
+               {"zeros", {{.shape = {2}, .values = {0, 0}}}, call, Sample::Expected{{{0}}, {{0, 0}}}},
+               {"one long",
+                {{.shape = {16384}, .values = std::vector<double>(16384, 0.5)}},
+                call,
+                Sample::Expected{{{64}}, {std::vector<double>(16384, 0.0078125)}}}};
+     }});
+
 const Op& block_norms_op = define_op(
     {.name = "block_norms",
      .doc = "x₁, … → y₁, …: yᵢ [⌈n/1024⌉] = √Σ x² over each 1024 of the n elements of xᵢ, in f32 or f64",
@@ -103,6 +146,11 @@ const Op& block_norms_op = define_op(
 Tensors block_norms(const std::vector<Tensor>& xs, std::source_location where) {
   if (xs.empty()) throw Error(in_context("[block_norms] got no tensors, expected at least one", where));
   return xs[0].graph().record(block_norms_op, xs, {}, where);
+}
+
+Tensor global_norm(const std::vector<Tensor>& xs, std::source_location where) {
+  if (xs.empty()) throw Error(in_context("[global_norm] got no tensors, expected at least one", where));
+  return xs[0].graph().record(global_norm_op, xs, {}, where)[0];
 }
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {

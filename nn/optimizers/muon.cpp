@@ -11,7 +11,9 @@ Tensor orthogonalized(const Tensor& x, int iterations) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // Jordan et al., 2024
   const bool tall = x.size(-2) > x.size(-1);             // products are then of the smaller size
   Tensor y = tall ? transpose(x, -2, -1) : x;
-  y = cast(y / (sqrt(sum_squares(y, {-2, -1}, true)) + 1e-7), x.dtype());
+  // The norm is in f64, because squares of f32 may overflow although the norm does not.
+  const Tensor norm = sqrt(sum_squares(cast(y, f64), {-2, -1}, true));
+  y = cast(y / cast(norm + 1e-7, compute_type(x.dtype())), x.dtype());
   for (int i = 0; i < iterations; ++i) {
     const Tensor squares = matmul(y, transpose(y, -2, -1));
     y = a * y + matmul(b * squares + c * matmul(squares, squares), y);

@@ -16,7 +16,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double largest_scale = 0x1p60;  // where gradients are zero, it would grow for ever
 
 // The gradient of an f32 weight that was used in a half type ends in a cast of it to f32. That is exact, and
-// both squared_norm and adamw compute in f32 whatever they read: they take what was cast, and the cast with
+// both global_norm and adamw compute in f32 whatever they read: they take what was cast, and the cast with
 // its pass over memory falls away.
 Tensor before_cast(const Tensor& z) {
   const Node& maker = z.graph().node_of(z.id());
@@ -126,7 +126,7 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   Graph& graph = loss.graph();
   const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();
   const auto [total_loss, sums] = shards_.sums(loss, z, o.scatter_early);
-  Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : sqrt(squared_norm(sums));
+  Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : global_norm(sums);
   if (loss_scale.defined()) norm = norm / loss_scale;
   const Tensor finite = less(norm, infinity);  // NaN is not
   Tensor factor = clip_ > 0 ? clip_ / maximum(norm, clip_) : ones_like(norm);

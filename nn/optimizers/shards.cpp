@@ -106,7 +106,7 @@ Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradien
   return sums;
 }
 
-// The blocks of what is divided and of the rest are two tensors for one rank, too: squared_norm's order of
+// The blocks of what is divided and of the rest are two tensors for one rank, too: global_norm's order of
 // additions depends on the tensors of its list.
 Tensor Shards::norm(const std::vector<Tensor>& gradients) const {
   TensorList parts, pieces;
@@ -129,7 +129,7 @@ Tensor Shards::norm(const std::vector<Tensor>& gradients) const {
   auto next = pieces.begin();
   for (std::size_t i = 0; i < parts.size(); ++i)
     if (is_piece[i]) parts[i] = *next++;
-  return sqrt(squared_norm(parts));
+  return global_norm(parts);
 }
 
 std::vector<Tensor> Shards::weights(Graph& graph, const WeightReading& reading) const {

@@ -132,6 +132,7 @@ std::vector<Call> op_calls() {
            static_cast<std::vector<AdamWResults> (*)(const std::vector<AdamWTensors>&, T, T, T,
                                                      const AdamWOptions&)>(tg::adamw)),
       OP(squared_norm),
+      OP(global_norm),
       OP(block_norms),
       OP(sum_ranks),
       OP(spread_ranks),

@@ -149,6 +149,47 @@ TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   }
 }
 
+// Gradients whose squares are out of the range of their dtype, though they and their norm are not.
+TEST(Clipping, ActsOnGradientsOfAnyFiniteSize) {
+  for (const auto& [dtype, sizes] :
+       {std::pair(f32, Vector{1e20, 3e37, 1e-25}), {f64, Vector{1e200, 1e-200}}, {bf16, Vector{1e20, 1e-25}}})
+    for (const double size : sizes)
+      for (const bool of_blocks : {false, true}) {
+        nn::Params params{1, dtype};
+        const Parameter p = params.create("p", {3}, nn::Init::zeros());
+        Graph graph;
+        const Tensor c = graph.input("c", {3}, dtype), loss = sum(graph.param(p) * c);
+        const double clip = size > 1 ? 0.5 : size / 2;
+        const optim::Sgd sgd(params.all(), {.momentum = 0, .weight_decay = 0, .clip = clip});
+        const optim::Optimizer::Update update =
+            sgd.update(loss, sgd.differentiate(loss), {.norm_of_blocks = of_blocks});
+        Program program = compile(graph, {update.grad_norm, update.skipped}, {.assign = update.assign});
+        Array z({3}, dtype);
+        z.set(0, 3 * size), z.set(2, -4 * size);
+        program.run({{c, z}, {update.learning_rate, std::vector<float>{1}}});
+        EXPECT_EQ(program.fetch(update.skipped).at(0), 0) << size;
+        if (dtype != f64)
+          EXPECT_NEAR(program.fetch(update.grad_norm).at(0) / (5 * size), 1, 3 * rounding(dtype));
+        const Vector moved = doubles(p.read());
+        for (const auto& [i, part] : {std::pair(0, -0.6), {1, 0.}, {2, 0.8}})
+          EXPECT_NEAR(moved[static_cast<std::size_t>(i)] / clip, part, 6 * rounding(dtype))
+              << name_of(dtype) << " " << size;
+      }
+}
+
+TEST(Muon, OrthogonalizesMatricesOfAnyFiniteSize) {
+  const Vector x = random_vector(6, 3);
+  const auto of = [&](double size) {
+    Graph g;
+    Array a({2, 3}, f32);
+    for (std::int64_t i = 0; i < 6; ++i) a.set(i, x[static_cast<std::size_t>(i)] * size);
+    return doubles(eval(optim::orthogonalized(g.constant(a), 5)));
+  };
+  const Vector ordinary = of(1);
+  EXPECT_TRUE(close(of(0x1p70), ordinary, 1e-5));
+  EXPECT_TRUE(close(of(0x1p120), ordinary, 1e-5));
+}
+
 TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
   const Shape shapes[] = {{2, 3}, {3, 2}, {3, 3}, {2, 3}};
   nn::Params params{1, f64};

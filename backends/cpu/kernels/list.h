@@ -14,7 +14,7 @@
   X(cross_entropy) X(cross_entropy_backward) X(linear_cross_entropy) \
   X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) X(squared_norm) X(block_norms) \
+  X(adamw) X(squared_norm) X(global_norm) X(block_norms) \
   X(matmul) X(matmul_in_units) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask) X(paged_attn) \
   X(sum_ranks) X(gather_ranks) X(scatter_sum) X(exchange_ranks) X(shift_ranks) X(own_piece)

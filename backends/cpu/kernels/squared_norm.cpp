@@ -1,9 +1,9 @@
-// Norms of a list of tensors. squared_norm: Σ x². Each chunk is summed block by block, and the chunks' sums
-// in their order in f64: the same bits for any number of threads. block_norms: √Σ x² of each block.
-#include <cmath>
-
+// Norms of a list of tensors. squared_norm: Σ x², global_norm: √Σ x². Each chunk is summed block by block,
+// and the chunks' sums in their order in f64: the same bits for any number of threads. block_norms: √Σ x² of
+// each block.
 #include <tilegrad/ops/block_norms.h>
 #include "backends/cpu/kernels/tensor_list.h"
+#include "ops/square_sums.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -12,27 +12,35 @@ namespace {
 constexpr i64 block = norm_block;
 static_assert(block <= Flat<float>::block && list_chunk % block == 0);
 
-// Σ v² of n ≤ block elements.
+// Adds Σ v² of n ≤ block elements.
 template <class C>
-double sum_of_block(const C* v, i64 n) {
-  return static_cast<double>(sum_of<C>(n, [&](i64 at, int k) {
+void add_block(SquareSums& to, const C* v, i64 n) {
+  const C squares = sum_of<C>(n, [&](i64 at, int k) {
     const auto e = load_n(v + at, k);
     return e * e;
-  }));
+  });
+  if (is_in_range(squares)) return to.add(static_cast<double>(squares), 1);
+  const double factor = SquareSums::factor_for(squares);
+  double again = 0;
+  for (i64 i = 0; i < n; ++i) {
+    const double e = static_cast<double>(v[i]) * factor;
+    again += e * e;
+  }
+  to.add(again, factor);
 }
 
 template <class C>
-void run_as(Worker& w, const Call& call) {
-  C* buffer = reinterpret_cast<C*>(w.scratch);         // [block]
-  double* sums = reinterpret_cast<double*>(w.shared);  // [chunks]
+void run_as(Worker& w, const Call& call, bool root) {
+  C* buffer = reinterpret_cast<C*>(w.scratch);           // [block]
+  auto* sums = reinterpret_cast<SquareSums*>(w.shared);  // [chunks]
   const auto tensors = static_cast<i64>(call.in.size());
   const auto count = [&](i64 i) { return call.in[static_cast<std::size_t>(i)].layout.numel(); };
   each_chunk(w, tensors, count, [&](i64 i, i64 chunk, i64 begin, i64 end) {
     const Flat<C> x(call.in[static_cast<std::size_t>(i)]);
-    double sum = 0;
+    SquareSums sum;
     for (i64 start = begin; start < end; start += block) {
       const i64 n = end - start < block ? end - start : block;
-      sum += sum_of_block(x.read(start, n, buffer), n);
+      add_block(sum, x.read(start, n, buffer), n);
     }
     sums[chunk] = sum;
   });
@@ -40,9 +48,9 @@ void run_as(Worker& w, const Call& call) {
   if (w.thread > 0) return;
   i64 chunks = 0;
   for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
-  double total = 0;
-  for (i64 c = 0; c < chunks; ++c) total += sums[c];
-  *reinterpret_cast<C*>(call.out[0].data) = static_cast<C>(total);
+  SquareSums total;
+  for (i64 c = 0; c < chunks; ++c) total.add(sums[c]);
+  *reinterpret_cast<C*>(call.out[0].data) = static_cast<C>(root ? total.norm() : total.total());
 }
 
 template <class C>
@@ -50,8 +58,9 @@ void norms_of(const Arg& x, i64 begin, i64 end, const Arg& out, std::byte* scrat
   const Flat<C> from(x);
   for (i64 start = begin; start < end; start += block) {
     const i64 n = end - start < block ? end - start : block;
-    const double sum = sum_of_block(from.read(start, n, reinterpret_cast<C*>(scratch)), n);
-    reinterpret_cast<C*>(out.data)[start / block] = static_cast<C>(std::sqrt(sum));
+    SquareSums sum;
+    add_block(sum, from.read(start, n, reinterpret_cast<C*>(scratch)), n);
+    reinterpret_cast<C*>(out.data)[start / block] = static_cast<C>(sum.norm());
   }
 }
 
@@ -66,19 +75,21 @@ void run_block_norms(Worker& w, const Call& call) {
       });
 }
 
+template <bool root>
 void run(Worker& w, const Call& call) {
-  call.out[0].dtype == DType::f64 ? run_as<double>(w, call) : run_as<float>(w, call);
+  call.out[0].dtype == DType::f64 ? run_as<double>(w, call, root) : run_as<float>(w, call, root);
 }
 
 Scratch scratch(const Call& call, int) {
   i64 chunks = 0;
   for (const Arg& a : call.in) chunks += chunks_of(a.layout.numel());
-  return {Flat<double>::block * sizeof(double), static_cast<std::size_t>(chunks) * sizeof(double)};
+  return {Flat<double>::block * sizeof(double), static_cast<std::size_t>(chunks) * sizeof(SquareSums)};
 }
 
 }  // namespace
 
-extern const Kernel squared_norm_kernel{&run, &scratch};
+extern const Kernel squared_norm_kernel{&run<false>, &scratch};
+extern const Kernel global_norm_kernel{&run<true>, &scratch};
 extern const Kernel block_norms_kernel{&run_block_norms, [](const Call&, int) -> Scratch {
                                          return {block * sizeof(double), 0};
                                        }};

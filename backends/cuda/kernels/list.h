@@ -8,7 +8,7 @@
   X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
   X(cumsum) X(top_k) X(sample) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
-  X(cross_entropy) X(cross_entropy_backward) X(linear_cross_entropy) X(adamw) X(squared_norm) X(block_norms) \
+  X(cross_entropy) X(cross_entropy_backward) X(linear_cross_entropy) X(adamw) X(squared_norm) X(global_norm) X(block_norms) \
   X(embedding) X(index_select) X(gather) X(index_add) X(index_assign) X(scatter_add) \
   X(concat) X(slice_assign) X(slice_at) X(arange) X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) X(attention_keep_mask) \

@@ -1,9 +1,11 @@
-// Norms of a list of tensors, each in one launch. squared_norm: Σ x². Each thread sums its elements, each
-// block sums its threads' sums in f64, and the last block to finish adds up the blocks' sums in their order:
-// the same bits in every run on the same GPU. block_norms: a warp computes √Σ x² of a block, whose bits
-// depend neither on where the block lies in a tensor nor on how long that is.
+// Norms of a list of tensors, each in one launch. squared_norm: Σ x², global_norm: √Σ x². Each thread sums
+// its elements, and each block sums its threads' sums in f64. The last block to finish adds up the blocks'
+// sums in their order: the same bits in every run on the same GPU. block_norms: a warp computes √Σ x² of a
+// block. Its bits depend neither on the block's place in a tensor nor on the tensor's length. Squares that
+// overflowed or vanished are added up again, in f64 (ops/square_sums.h).
 #include <tilegrad/ops/block_norms.h>
 #include "backends/cuda/kernels/tensor_list.cuh"
+#include "ops/square_sums.h"
 
 namespace tg::cuda {
 
@@ -44,6 +46,20 @@ __device__ __forceinline__ C squares_of_packs(const Source& a, i64 begin, i64 en
   return sum[0];
 }
 
+// Σ (factor·x)² in f64 over the elements that squares_of gives this thread: each V-th of [begin, end).
+__device__ __noinline__ double squares_again(const Source& a, i64 begin, i64 end, int v, double factor) {
+  double sum = 0;
+  const auto add = [&](i64 i) {
+    const double x = load_as<double>(a.x.data, a.x.type, a.x.offset(i)) * factor;
+    sum += x * x;
+  };
+  const i64 packs = end / v;
+  for (i64 p = begin / v + threadIdx.x; p < packs; p += list_block)
+    for (int e = 0; e < v; ++e) add(p * v + e);
+  if (packs * v + threadIdx.x < end) add(packs * v + threadIdx.x);
+  return sum;
+}
+
 template <class C>
 __device__ C squares_of(const Source& a, i64 begin, i64 end) {
   if (a.packs) {
@@ -66,34 +82,51 @@ __device__ C squares_of(const Source& a, i64 begin, i64 end) {
   return sum;
 }
 
+// Adds the thread's share of a chunk: packs of V elements, and one of those that fill no pack.
+template <class C>
+__device__ __forceinline__ void add_squares(SquareSums& to, const Source& a, i64 begin, i64 end) {
+  const C squares = squares_of<C>(a, begin, end);
+  if (is_in_range(squares)) return to.add(static_cast<double>(squares), 1);
+  const double factor = SquareSums::factor_for(squares);
+  const int v = a.packs && a.x.type != DType::f64 ? 16 / (a.x.type == DType::f32 ? 4 : 2) : 1;
+  to.add(squares_again(a, begin, end, v, factor), factor);
+}
+
 // Σ v over the block, for thread 0.
 __device__ __forceinline__ double sum_of_block(double v) {
   __shared__ double of_warp[list_block / 32];
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) v += __shfl_down_sync(0xffffffffu, v, by);
+  __syncthreads();  // the sum before this one has been read
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
   if (threadIdx.x == 0)
     for (int w = 1; w < list_block / 32; ++w) v += of_warp[w];
   return v;
 }
+// Only numbers of f64 have big and small squares.
+template <class C>
+__device__ __forceinline__ SquareSums sum_of_block(const SquareSums& v) {
+  if constexpr (sizeof(C) == 4) return {sum_of_block(v.mid)};
+  return {sum_of_block(v.mid), sum_of_block(v.big), sum_of_block(v.small)};
+}
 
-// partial: a number for each block; done: how many blocks have written theirs, 0 between launches.
+// partial: the sums of each block; done: how many blocks have written theirs, 0 between launches.
 template <class C>
 __global__ void __launch_bounds__(list_block)
-    sum_squares(const Source* tensors, const Chunk* chunks, int count, double* partial, unsigned* done,
-                C* out) {
+    sum_squares(const Source* tensors, const Chunk* chunks, int count, SquareSums* partial, unsigned* done,
+                C* out, bool root) {
   let_next_kernel_begin();
   ask_for_row(tensors, chunks, count);
   wait_for_kernel_before();
   __shared__ bool last;
-  double sum = 0;
+  SquareSums sum;
   for (int c = blockIdx.x; c < count; c += gridDim.x) {
     const Source& a = tensors[chunks[c].tensor];
     const i64 begin = chunks[c].number * list_chunk;
-    sum += squares_of<C>(a, begin, begin + list_chunk < a.count ? begin + list_chunk : a.count);
+    add_squares<C>(sum, a, begin, begin + list_chunk < a.count ? begin + list_chunk : a.count);
   }
-  sum = sum_of_block(sum);
+  sum = sum_of_block<C>(sum);
   if (threadIdx.x == 0) {
     partial[blockIdx.x] = sum;
     __threadfence();
@@ -102,12 +135,15 @@ __global__ void __launch_bounds__(list_block)
   __syncthreads();
   if (!last) return;
   __threadfence();
-  const volatile double* all = partial;
-  sum = 0;
-  for (unsigned b = threadIdx.x; b < gridDim.x; b += list_block) sum += all[b];
-  sum = sum_of_block(sum);
+  const volatile SquareSums* all = partial;
+  sum = {};
+  for (unsigned b = threadIdx.x; b < gridDim.x; b += list_block) {
+    sum.mid += all[b].mid;
+    if constexpr (sizeof(C) == 8) sum.big += all[b].big, sum.small += all[b].small;
+  }
+  sum = sum_of_block<C>(sum);
   if (threadIdx.x > 0) return;
-  *out = static_cast<C>(sum);
+  *out = static_cast<C>(root ? sum.norm() : sum.total());
   *done = 0;
 }
 
@@ -134,20 +170,26 @@ unsigned grid_of(const SquaredNormPlan& p, const Gpu& gpu) {
 }
 
 std::size_t workspace(const Call& c) {
-  return grid_of(*static_cast<const SquaredNormPlan*>(c.plan), c.gpu) * sizeof(double);
+  return grid_of(*static_cast<const SquaredNormPlan*>(c.plan), c.gpu) * sizeof(SquareSums);
 }
 
-void launch_squared_norm(const Stream& s, const Call& c) {
+void launch_sum(const Stream& s, const Call& c, bool root) {
   const auto& p = *static_cast<const SquaredNormPlan*>(c.plan);
   const auto run = [&](auto* out, auto kernel) {
     launch_early(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
-                 static_cast<int>(p.count), reinterpret_cast<double*>(s.workspace),
-                 static_cast<unsigned*>(p.done.get()), out);
+                 static_cast<int>(p.count), reinterpret_cast<SquareSums*>(s.workspace),
+                 static_cast<unsigned*>(p.done.get()), out, root);
   };
   if (c.out[0].dtype == DType::f64)
     run(reinterpret_cast<double*>(c.out[0].data), sum_squares<double>);
   else
     run(reinterpret_cast<float*>(c.out[0].data), sum_squares<float>);
+}
+void launch_squared_norm(const Stream& s, const Call& c) {
+  launch_sum(s, c, false);
+}
+void launch_global_norm(const Stream& s, const Call& c) {
+  launch_sum(s, c, true);
 }
 
 // An operand and where its norms go.
@@ -180,11 +222,29 @@ __device__ C share_of_block(const Source& a, i64 begin, i64 end) {
 }
 
 template <class C>
-__device__ void write_norm(const NormedBlocks& t, i64 begin, i64 end) {
-  C sum = share_of_block<C>(t.from, begin, end);
+__device__ __forceinline__ C sum_of_warp(C v) {  // for lane 0
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) sum += __shfl_down_sync(0xffffffffu, sum, by);
-  if (threadIdx.x % 32 == 0) static_cast<C*>(t.to)[begin / norm_block] = sqrt(sum);
+  for (int by = 16; by > 0; by /= 2) v += __shfl_down_sync(0xffffffffu, v, by);
+  return v;
+}
+
+template <class C>
+__device__ void write_norm(const NormedBlocks& t, i64 begin, i64 end) {
+  const int lane = threadIdx.x % 32;
+  const C squares = __shfl_sync(0xffffffffu, sum_of_warp(share_of_block<C>(t.from, begin, end)), 0);
+  SquareSums sum;
+  if (is_in_range(squares)) {
+    sum.add(static_cast<double>(squares), 1);
+  } else {
+    const double factor = SquareSums::factor_for(squares);
+    double again = 0;
+    for (i64 i = begin + lane; i < end; i += 32) {
+      const double x = load_as<double>(t.from.x.data, t.from.x.type, t.from.x.offset(i)) * factor;
+      again += x * x;
+    }
+    sum.add(sum_of_warp(again), factor);
+  }
+  if (lane == 0) static_cast<C*>(t.to)[begin / norm_block] = static_cast<C>(sum.norm());
 }
 
 constexpr int norms_of_chunk = list_block / 32;
@@ -231,5 +291,6 @@ void launch_block_norms(const Stream& s, const Call& c) {
 
 extern const Kernel block_norms_kernel{&launch_block_norms, nullptr, &plan_block_norms};
 extern const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
+extern const Kernel global_norm_kernel{&launch_global_norm, &workspace, &plan_squared_norm};
 
 }  // namespace tg::cuda
