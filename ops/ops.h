@@ -264,7 +264,7 @@ std::vector<Tensor> block_norms(const std::vector<Tensor>& xs,
 // matmul.cpp: over the last two axes; leading axes broadcast, and operands of any strides are read without a
 // copy. A vector a is treated as a row, a vector b as a column, and that axis is dropped from the result (as
 // in PyTorch). Row-major result. On the CPU products are added up in chunks of k: with the unit
-// roundoff u of the compute type, |error| ≤ (k/384 + 768)·u·Σ|a·b|. On a GPU, libraries choose the order.
+// roundoff u of the compute type, |error| ≤ (k/384 + 4096)·u·Σ|a·b|. On a GPU, libraries choose the order.
 Tensor matmul(TensorArg a, TensorArg b);
 // The same in the type in which it is added up: f32 for bf16 and f16, so that the result is not rounded.
 Tensor matmul_wide(TensorArg a, TensorArg b);

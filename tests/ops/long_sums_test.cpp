@@ -80,21 +80,37 @@ TEST(LongSums, OfOneResultKeepTheirBound) {
   const Tensor x = full(g, {n}, 0.1f), rows = reshape(x, {n / 2, 2});
   const Tensor odd = slice(reshape(x, {n / 8, 8}), 1, 0, 5);  // axes that do not merge
   const double number = double{0.1f}, expected = number * static_cast<double>(n);
-  const auto v =
-      run_checked({sum(x), mean(x), sum(rows, {0}), sum_squares(x), sum(odd),
-                   matmul(reshape(x, {1, n}), reshape(x, {n, 1})), sum(exp(x)), logsumexp(x), mean(x * 2)},
-                  {});
+  const auto v = run_checked(
+      {sum(x), mean(x), sum(rows, {0}), sum_squares(x), sum(odd), sum(exp(x)), logsumexp(x), mean(x * 2)},
+      {});
   const double sums[] = {expected,
                          number,
                          expected / 2,
                          number * expected,
                          expected * 5 / 8,
-                         number * expected,
                          std::exp(number) * static_cast<double>(n),
                          number + std::log(static_cast<double>(n)),
                          2 * number};
   for (std::size_t k = 0; k < v.size(); ++k)
     EXPECT_NEAR(v[k].at(0), sums[k], (bound + 0x1p-22) * sums[k]) << k;
+}
+
+// Products along a long k of each kind: rows and columns, few and many, and each order in memory.
+TEST(LongSums, ProductsKeepTheirBound) {
+  for (const std::int64_t m : {1, 3, 12})
+    for (const std::int64_t n : {1, 3, 12})
+      for (const bool along_a : {true, false})
+        for (const bool along_b : {true, false}) {
+          const std::int64_t k = std::int64_t{1} << (m * n <= 9 ? 21 : 18);
+          Graph g;
+          const Tensor a = full(g, {m * k}, 0.1f), b = full(g, {n * k}, 0.1f);
+          const Tensor y = matmul(along_a ? reshape(a, {m, k}) : transpose(reshape(a, {k, m}), 0, 1),
+                                  along_b ? transpose(reshape(b, {n, k}), 0, 1) : reshape(b, {k, n}));
+          const double length = static_cast<double>(k), expected = double{0.1f} * double{0.1f} * length;
+          const Vector values = doubles(eval(y));
+          EXPECT_NEAR(values.back(), expected, (length / 384 + 4096) * 0x1p-24 * expected)
+              << m << " " << n << " " << along_a << along_b;
+        }
 }
 
 // Equal extremes share a gradient by their number, which f16 may not have.

@@ -17,7 +17,8 @@ constexpr i64 group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in
 constexpr i64 few_columns = 32, most_columns = 64;         // of a span
 constexpr i64 span_elements = 128 << 10;                   // of B, which stay in L2
 constexpr i64 chunk_bytes = 2048;                          // of a row at a time: a group's stay in L1
-constexpr i64 many_rows = 4 * group_rows;                  // that share the cost of copying a span of B
+constexpr i64 chunks_together = 32;  // whose sums are added to the total as one: bounds the rounding error
+constexpr i64 many_rows = 4 * group_rows;  // that share the cost of copying a span of B
 
 // The tile whose sums are in registers. With registers to spare, the next tile begins while the lanes of this
 // one are added up.
@@ -312,8 +313,15 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
       i64 row = own_columns;
       if (is_plain<T>(g) && ends_with_tile(count, columns))
         sums = const_cast<T*>(element<T, T>(g, g.c, item, i0, j0)), row = g.c.row;
-      V kept[own_columns * group_rows];
+      V kept[own_columns * group_rows], total[own_columns * group_rows];
       for (i64 q = 0; q < plan.chunks; ++q) {
+        // Sums of many chunks begin anew, and the last chunk's begin with the total of all before it.
+        const bool is_last = q + 1 == plan.chunks;
+        if (plan.chunks > chunks_together && q > 0 && (is_last || q % chunks_together == 0))
+          for (i64 i = 0; i < columns * count; ++i) {
+            total[i] = q == chunks_together ? kept[i] : total[i] + kept[i];
+            kept[i] = is_last ? total[i] : V{};
+          }
         const i64 p = plan.start(q, g.k), k = plan.start(q + 1, g.k) - p;
         const In *a = copied_a, *b = copied_b + p * columns;
         i64 a_row = k, b_col = k;
@@ -322,8 +330,7 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
           if (!plan.copy_a) a = from_a + p, a_row = g.a.row;
           if (!plan.copy_b) b = from_b + p, b_col = g.b.col;
         }
-        dots_of_rows<E>(count)({k, q == 0, q + 1 == plan.chunks, kept}, a, a_row, b, b_col, columns, sums,
-                               row);
+        dots_of_rows<E>(count)({k, q == 0, is_last, kept}, a, a_row, b, b_col, columns, sums, row);
       }
       if (sums == own) write_out<T>(g, item, i0, i0 + count, j0, j0 + columns, own, own_columns);
     }
