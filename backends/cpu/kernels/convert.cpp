@@ -65,9 +65,10 @@ void store_block(void* memory, const void* block, i64 stride, i64 n) {
         for (; i + lanes<F32> <= n; i += lanes<F32>) store(to + i, load(from + i));
       if constexpr (is_half<S> && std::is_same_v<C, double>)
         for (; i + lanes<F32> <= n; i += lanes<F32>) {
-          float odd[lanes<F32>];
-          for (int k = 0; k < lanes<F32>; ++k) odd[k] = odd_float(from[i + k]);
-          store(to + i, load(odd));
+          float exact[lanes<F32>];
+          for (int h = 0; h < 2; ++h)
+            store_as_float(exact + h * lanes<F64>, rounded<S>(load(from + i + h * lanes<F64>)));
+          store(to + i, load(exact));
         }
       for (; i < n; ++i) to[i] = stored<S>(from[i]);
     }

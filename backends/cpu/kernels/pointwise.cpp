@@ -53,16 +53,15 @@ TG_INLINE V raise(V a, V b) {
   return r;
 }
 template <class V, class Half>
-TG_INLINE V rounded(V a) {
-  if constexpr (std::is_same_v<V, F32> && std::is_same_v<Half, bfloat16>) {
+TG_INLINE V rounded_to(V a) {
+  if constexpr (std::is_same_v<V, F64>) {
+    return rounded<Half>(a);
+  } else if constexpr (std::is_same_v<Half, bfloat16>) {
     return (F32)(bf16_bits(a) << 16);
-  } else if constexpr (std::is_same_v<V, F32>) {
+  } else {
     Half h[lanes<V>];
     store(h, a);
     return load(h);
-  } else {
-    for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(Half(a[i]));
-    return a;
   }
 }
 template <class V>
@@ -131,8 +130,8 @@ TG_UNARY(GeluTanh, a* sigmoid_of(twice_u(a)))
 TG_UNARY(GeluTanhSlope, slope_of(a* twice_du(a), twice_u(a)))
 TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
 TG_UNARY(ToInt, truncated(a))
-TG_UNARY(ToBf16, (rounded<V, bfloat16>(a)))
-TG_UNARY(ToF16, (rounded<V, float16>(a)))
+TG_UNARY(ToBf16, (rounded_to<V, bfloat16>(a)))
+TG_UNARY(ToF16, (rounded_to<V, float16>(a)))
 TG_UNARY(ToF32, as_float(a))
 
 struct Where {

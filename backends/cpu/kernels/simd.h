@@ -352,6 +352,27 @@ TG_INLINE F32 to_float(I32 a) {
   return __builtin_convertvector(a, F32);
 }
 
+// Numbers of f64 rounded once, to nearest even, to those of a 16-bit type.
+template <class Half>
+TG_INLINE F64 rounded(F64 x) {
+  constexpr bool is_bf16 = sizeof(Half) == 2 && __is_same(Half, bfloat16);
+  constexpr int surplus = is_bf16 ? 45 : 42;               // bits of f64's 52
+  constexpr double least = is_bf16 ? 0x1p-126 : 0x1p-14;   // normal number
+  constexpr double last_bit = is_bf16 ? 0x1p-81 : 0x1p28;  // whose last bit is the subnormals'
+  constexpr double above = is_bf16 ? 0x1p128 : 0x1p16;
+  const F64 size = abs(x);
+  const I64 bits = (I64)size, up = bits + ((i64{1} << (surplus - 1)) - 1) + ((bits >> surplus) & 1);
+  const F64 normal = (F64)(up & ~((i64{1} << surplus) - 1));
+  F64 y = select(size < splat<F64>(least), (size + splat<F64>(last_bit)) - splat<F64>(last_bit), normal);
+  y = select(y >= splat<F64>(above), splat<F64>(__builtin_inf()), y);
+  return select(x == x, copysign(y, x), x);
+}
+TG_INLINE void store_as_float(float* to, F64 v) {
+  typedef float Narrow __attribute__((vector_size(TG_VECTOR_BYTES / 2)));
+  const Narrow narrow = __builtin_convertvector(v, Narrow);
+  __builtin_memcpy(to, &narrow, sizeof narrow);
+}
+
 // Horizontal sums and maxima, always in the same order of lanes: halves are combined pairwise.
 template <class V, class F, int... i>
 TG_INLINE auto fold_halves(V v, F f, std::integer_sequence<int, i...>) {

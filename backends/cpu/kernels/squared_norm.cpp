@@ -21,12 +21,18 @@ void add_block(SquareSums& to, const C* v, i64 n) {
   });
   if (is_in_range(squares)) return to.add(static_cast<double>(squares), 1);
   const double factor = SquareSums::factor_for(squares);
-  double again = 0;
-  for (i64 i = 0; i < n; ++i) {
+  constexpr i64 beside = 8;  // sums at a time, in vectors
+  double again[beside] = {};
+  const auto add = [&](i64 i, i64 k) {
     const double e = static_cast<double>(v[i]) * factor;
-    again += e * e;
-  }
-  to.add(again, factor);
+    again[k] += e * e;
+  };
+  i64 i = 0;
+  for (; i + beside <= n; i += beside)
+    for (i64 k = 0; k < beside; ++k) add(i + k, k);
+  for (; i < n; ++i) add(i, 0);
+  for (i64 k = 1; k < beside; ++k) again[0] += again[k];
+  to.add(again[0], factor);
 }
 
 template <class C>
