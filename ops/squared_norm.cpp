@@ -89,7 +89,8 @@ const Op& global_norm_op = define_op(
          const Tensor own = sum_squares(cast(x, f64));
          total = total.defined() ? total + own : own;
        }
-       return {cast(sqrt(total), wide)};
+       const Tensor zero = equal(total, 0);  // where the root has no slope
+       return {cast(where(zero, 0, sqrt(where(zero, 1, total))), wide)};
      },
      .samples = []() -> std::vector<Sample> {
        const auto call = [](std::span<const Tensor> x) {
