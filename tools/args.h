@@ -23,7 +23,7 @@
 #include <variant>
 #include <vector>
 
-#include "tools/printable.h"
+#include "core/base/printable.h"
 
 namespace tg {
 

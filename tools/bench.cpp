@@ -11,6 +11,7 @@
 #include "tools/bench/scaling.h"
 #include "tools/bench/serve_options.h"
 #include "tools/bench/train_options.h"
+#include "tools/output_files.h"
 #include "tools/run_as_rank.h"
 
 namespace {
@@ -35,7 +36,7 @@ int run(int argc, char** argv, const Join& join) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
   std::vector<std::string> shapes;
   std::int64_t threads = 0;
-  bool quick = false;
+  bool quick = false, overwrite = false;
   Settings settings;
   AttentionCommandLine attention;
   ServeCommandLine serve;
@@ -53,6 +54,7 @@ int run(int argc, char** argv, const Join& join) {
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
+  declare_overwrite(args, overwrite);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option("shape", "AxBx…",
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
@@ -125,6 +127,8 @@ int run(int argc, char** argv, const Join& join) {
   settings.serve = serve.settings;
   if (std::string mistake = train.take(args, mode); !mistake.empty()) return args.fail(mistake);
   settings.train = train.settings;
+  check_outputs("bench", {json, settings.attention.png, settings.serve.picture, settings.train.plot},
+                overwrite);
   for (const std::string& s : shapes) {
     if (mode == "attention" || mode == "decode") break;
     if (mode == "ranks" && is_cell(s)) continue;

@@ -11,6 +11,7 @@
 #include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"
+#include "tools/output_files.h"
 #include "tools/run_as_rank.h"
 
 namespace {
@@ -66,7 +67,7 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
          .series = {{.label = "f64, 2 points", .x = curve.h, .y = curve.two_point, .markers = true},
                     {.label = "f64, 4 points", .x = curve.h, .y = curve.four_point, .markers = true},
                     {.label = "f32, 4 points", .x = curve.h, .y = curve.four_point_f32, .markers = true}}});
-    std::printf("%s: %s\n", c.text().c_str(), file.c_str());
+    std::printf("%s: %s\n", c.text().c_str(), printable(file).c_str());
     return 0;
   }
   std::fprintf(stderr, "gradcheck: nothing to differentiate, so no curve was drawn\n");
@@ -92,7 +93,7 @@ int run(int argc, char** argv, const Join& join) {
               curve;
   std::int64_t order = 1, seed = 0;
   bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false,
-       ranks = false;
+       ranks = false, overwrite = false;
 
   Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
   args.flag("list", "list everything that can be checked", list);
@@ -109,6 +110,7 @@ int run(int argc, char** argv, const Join& join) {
   args.option("seed", "N", "seed of all random numbers", seed, {.min = 0});
   args.option("json", "FILE", "also write all results to this file", json);
   args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve);
+  declare_overwrite(args, overwrite);
   args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
   args.flag("ranks", "check the ops in which ranks exchange data, on the ranks that launch started", ranks);
   args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
@@ -140,8 +142,7 @@ int run(int argc, char** argv, const Join& join) {
       return args.fail("--ranks and --" + std::string(other) + " exclude each other");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
   if (!curve.empty() && names.empty()) return args.fail("--vcurve needs an op: --op NAME");
-  for (const std::string& file : {json, curve})
-    if (!file.empty()) io::require_replaceable(file, "gradcheck");
+  check_outputs("gradcheck", {json, curve}, overwrite);
   std::shared_ptr<parallel::Group> group;
   if (ranks) {
     group = join();
@@ -173,7 +174,7 @@ int run(int argc, char** argv, const Join& join) {
     return untested(names).empty() ? 0 : nothing_ran;
   }
   if (const auto lost = unknown(every, names); !lost.empty()) {
-    for (const std::string& l : lost) std::fprintf(stderr, "gradcheck: %s\n", l.c_str());
+    for (const std::string& l : lost) report_failure("gradcheck", l);
     return nothing_ran;
   }
   if (!curve.empty()) return draw_v_curve(cases, run.options, curve);

@@ -21,6 +21,7 @@
 #include "tools/inspect/plan_picture.h"
 #include "tools/memory_size.h"
 #include "tools/model_options.h"
+#include "tools/output_files.h"
 #include "tools/run_tool.h"
 #include "tools/trained_model.h"
 
@@ -33,7 +34,7 @@ struct Options : ModelOptions {
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
   std::string cache_memory = "1GiB", memory_budget;
   std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
-  bool list = false, graph = false, parameters = false, cache = false;
+  bool overwrite = false, list = false, graph = false, parameters = false, cache = false;
   CacheMemory memory;                                                            // of `cache_memory`
   std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files, except `text`
   std::vector<std::string> runs;
@@ -84,6 +85,7 @@ void declare_options(Args& args, Options& o) {
               o.fast_memory, {.min = 1, .max = 1 << 30});
   args.option("curves", "PNG", "the losses of every --run", o.curves, none);
   args.option("run", "DIR", "for --curves: an output directory of train; may be repeated", o.runs, none);
+  declare_overwrite(args, o.overwrite);
   args.example("inspect --model llama --key-heads 2 --list", "every step of a training step");
   args.example("inspect --model deepseek --program evaluate --steps layers.0.self_attn --list",
                "the first attention layer's forward");
@@ -299,7 +301,7 @@ std::string mistake_in(const Args& args, const Options& o) {
 // Whether anything except the curves was requested.
 bool asks_for_a_model(const Args& args) {
   for (const std::string& name : args.names())
-    if (name != "curves" && name != "run" && args.given(name)) return true;
+    if (name != "curves" && name != "run" && name != "overwrite" && args.given(name)) return true;
   return false;
 }
 
@@ -321,6 +323,8 @@ int main(int argc, char** argv) {
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = parse_cache_memory(o.cache_memory, o.memory); !mistake.empty())
       return args.fail(mistake);
+    check_outputs("inspect", {o.graphviz, o.plan, o.attention, o.attention_memory, o.reads, o.curves},
+                  o.overwrite);
     if (!o.curves.empty()) show_curves(o);
     if (o.curves.empty() || asks_for_a_model(args)) inspect(o);
     return 0;

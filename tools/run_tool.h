@@ -14,7 +14,7 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/log.h>
 #include "backends/cpu/pool.h"
-#include "tools/printable.h"
+#include "core/base/printable.h"
 
 namespace tg {
 

@@ -10,6 +10,7 @@
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/token_file.h>
 #include "tools/args.h"
+#include "tools/output_files.h"
 #include "tools/run_tool.h"
 #include "tools/train_report.h"
 
@@ -21,8 +22,9 @@ using namespace tg;
 std::unique_ptr<text::Tokenizer> tokenizer_like(const std::string& path) {
   if (!std::filesystem::is_directory(path)) {
     const io::MappedFile file(path, "tokens");
-    return text::load_tokenizer(text::parse_token_header(file.bytes(), "[tokens] " + path).metadata,
-                                "[tokens] " + path);
+    const text::TokenHeader header = text::parse_token_header(file.bytes(), "[tokens] " + path);
+    file.check();
+    return text::load_tokenizer(header.metadata, "[tokens] " + path);
   }
   const io::Checkpoint checkpoint(path);
   return text::load_tokenizer(checkpoint.load("model.safetensors").metadata,
@@ -50,11 +52,12 @@ void show(const std::string& path, std::string_view text) {
 }
 
 void run(const std::string& text_path, const std::string& out, const std::string& like,
-         const std::string& kind, std::int64_t vocabulary) {
+         const std::string& kind, std::int64_t vocabulary, bool overwrite) {
   constexpr std::size_t chunk = std::size_t{16} << 20;
   for (const std::string& in : {text_path, like})
     if (std::error_code error; !in.empty() && std::filesystem::equivalent(in, out, error))
       throw Error("[tokens] --out " + out + " would replace an input file: choose another name");
+  check_outputs("tokens", {out}, overwrite);
   const io::MappedFile file(text_path, "tokens");
   std::string_view rest = file.bytes();
   const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
@@ -64,7 +67,9 @@ void run(const std::string& text_path, const std::string& out, const std::string
     // whole text.
     std::size_t n = rest.size() <= chunk ? rest.size() : tokenizer->safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
-    writer.write(tokenizer->encode(rest.substr(0, n)));
+    const std::vector<std::int32_t> ids = tokenizer->encode(rest.substr(0, n));
+    file.check();
+    writer.write(ids);
     rest.remove_prefix(n);
   }
   writer.close();
@@ -83,9 +88,11 @@ void run(const std::string& text_path, const std::string& out, const std::string
 int main(int argc, char** argv) {
   std::string text, out, like, kind = "bpe", shown;
   std::int64_t vocabulary = 4096;
+  bool overwrite = false;
   Args args("tokens", "Makes a file of tokens from a text, which `train --tokens` maps into memory.");
   args.option("text", "FILE", "the text, of any size", text);
   args.option("out", "FILE", "file of tokens to write", out);
+  declare_overwrite(args, overwrite);
   args.option("like", "PATH", "use the tokenizer of this token file, checkpoint or run", like,
               {.shown = "none"});
   args.option("tokenizer", "KIND",
@@ -108,14 +115,14 @@ int main(int argc, char** argv) {
       return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
     const bool is_file = kind != "bpe" && kind != "chars" && kind != "bytes";
     if (args.given("shown")) {
-      if (!is_file || !text.empty() || !out.empty() || !like.empty())
+      if (!is_file || !text.empty() || !out.empty() || !like.empty() || overwrite)
         return args.fail("a text to show needs --tokenizer FOLDER or FILE, and no other option");
       show(kind, shown);
       return 0;
     }
     if (text.empty() || out.empty()) return args.fail("--text and --out are required, or a text to show");
     if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
-    run(text, out, like, kind, vocabulary);
+    run(text, out, like, kind, vocabulary, overwrite);
     return 0;
   });
 }

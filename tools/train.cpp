@@ -47,7 +47,8 @@ void catch_signals() {
   if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
 }
 
-constexpr std::int64_t most_tokens = 1024;           // in a row, where --from has no --context
+constexpr std::int64_t most_tokens = 1024;  // in a row, where --from has no --context
+constexpr const char* loss_curve_file = "loss.png";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
 
 class Run {
@@ -72,6 +73,8 @@ class Run {
       if (store_ && store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
+    if (store_)
+      for (const char* name : {"metrics.jsonl", loss_curve_file}) store_->require_own(name);
     if (!base_) o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) check_same_model();
     state_.data_sum = data_->identity();
@@ -152,7 +155,8 @@ class Run {
     progress.reset();
     if (!is_first()) return stop_asked ? 130 : 0;
     if (trainer.state().step == 0) return stop_asked ? 130 : 0;
-    save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()),
+    store_->claim(loss_curve_file);
+    save_loss_curve(o_.out + "/" + loss_curve_file, o_.model.text(), std::string(data_->tokenizer().unit()),
                     trainer.rows());
     report(trainer, first);
     if (stop_asked) return 130;

@@ -11,6 +11,7 @@
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/nn/training/training.h>
+#include "core/base/printable.h"
 #include "tools/model_parts.h"
 
 namespace tg {
@@ -55,7 +56,7 @@ inline void check_memory(Device device, double bytes, const std::string& what) {
 }
 
 inline void print_row(const std::string& name, const std::string& value) {
-  std::printf("%-12s %s\n", name.c_str(), value.c_str());
+  std::printf("%-12s %s\n", name.c_str(), printable(value).c_str());
 }
 
 inline void print_parameters(const nn::Params& params) {

@@ -30,9 +30,21 @@ void sync_directory(const std::string& directory, std::string_view who);
 // Whether a file must have reached the disk when a call returns. A cache does without: it need only be whole.
 enum class Durable { no, yes };
 
-// Replaces a regular file by the pieces, one after another, or leaves it as it was: a temporary file in the
-// same directory, then a rename. Keeps the permissions of an existing file and follows a symbolic link.
+// Creates a file with a new name, ".NAME.tmp.PID.N", in the folder of `path`, and sets `name` to it. Links
+// are not followed.
+FileDescriptor create_temporary(const std::string& path, std::string& name, std::string_view who);
+
+// Renames a file or folder. Throws Error if something has the new name already.
+void rename_new(const std::string& from, const std::string& to, std::string_view who);
+
+// Replaces a regular file by the pieces, one after another, or leaves it unchanged: a temporary file in the
+// same directory, then a rename. Keeps the permissions of an existing file. Throws Error if the path names a
+// symbolic link or another file that is not regular.
 void replace_regular_file(const std::string& path, std::span<const std::string_view> pieces,
                           std::string_view who, Durable durable);
+
+// Throws Error, "[who] cannot write PATH: it is a …", if the path names something that is not a regular file,
+// such as a symbolic link. Returns whether it exists.
+bool is_replaceable(const std::string& path, std::string_view who);
 
 }  // namespace tg

@@ -100,7 +100,7 @@ void check_contents(std::int64_t step, std::int64_t best_step, std::span<const C
   if (files.empty()) throw Error(where + ": got no files, expected at least one");
   for (const CheckpointFile& file : files)
     if (!is_plain_name(file.name))
-      throw Error(where + ": got a file named " + json_string(file.name) +
+      throw Error(where + ": got a file named " + json_excerpt(file.name) +
                   ", expected a name without a folder that does not begin with a dot");
 }
 
@@ -120,6 +120,7 @@ void write_checkpoint(const std::string& directory, std::int64_t step, std::int6
     throw Error("[checkpoint] cannot create " + directory + ": " +
                 (error ? error.message() : std::string("it exists; move it away")));
   Manifest manifest{.step = step, .best_step = best_step};
+  for (const CheckpointFile& file : files) manifest.unfinished.insert(file.name);
   const auto text = [&] { return to_json(manifest); };
   const std::string marked = text(), manifest_path = directory + "/" + manifest_name;
   const std::string_view mark = marked;
@@ -135,6 +136,7 @@ void write_checkpoint(const std::string& directory, std::int64_t step, std::int6
     manifest.files[file.name] = {bytes, xxh3_128(pieces)};
     write_new_file(path, pieces, "checkpoint");
   }
+  manifest.unfinished.clear();
   const std::string complete = text();
   const std::string_view piece = complete;
   replace_file(manifest_path, {&piece, 1}, "checkpoint");

@@ -11,7 +11,10 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/io/files/json.h>
+#include "core/base/file_write.h"
 #include "io/checkpoints/directory.h"
+#include "io/checkpoints/run_marker.h"
 
 namespace tg::io {
 namespace {
@@ -44,17 +47,33 @@ bool is_step(std::string_view name) {
          name.find_first_not_of("0123456789", digits) == name.npos;
 }
 
-// The checkpoints in the directory: those of its step-… that a manifest marks.
-std::vector<std::string> steps_in(const std::string& directory) {
+// All names in the directory that a checkpoint can have.
+std::vector<std::string> step_names_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::string name = it->path().filename().string();
-    if (is_step(name) && is_checkpoint(it->path().string())) names.push_back(std::move(name));
-  }
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    if (std::string name = it->path().filename().string(); is_step(name)) names.push_back(std::move(name));
   check(error, "list", directory);
   return names;
 }
+
+// The checkpoints in the directory: those of its step-… that a manifest marks.
+std::vector<std::string> steps_in(const std::string& directory) {
+  std::vector<std::string> names = step_names_in(directory);
+  std::erase_if(names, [&](const std::string& name) { return !is_checkpoint(directory + "/" + name); });
+  return names;
+}
+
+bool exists(const std::string& path) {
+  std::error_code unknown;
+  return fs::symlink_status(path, unknown).type() != fs::file_type::not_found;
+}
+
+[[noreturn]] void refuse_foreign(const std::string& path, const std::string& why) {
+  throw Error("[checkpoint] " + path + " is in the way: " + why + "; move it away");
+}
+
+constexpr const char* no_mark = "no run.json marks it as written by a run";
 
 bool is_directory(const std::string& path) {
   std::error_code unknown;
@@ -80,6 +99,8 @@ CheckpointStore::CheckpointStore(const std::string& directory) : directory_(dire
     throw Error("[checkpoint] another process is training in " + directory);
   }
   try {
+    marker_ = std::make_unique<RunMarker>(directory_);
+    require_all_own();
     repair();
   } catch (...) {
     ::close(lock_);
@@ -101,7 +122,46 @@ bool CheckpointStore::has_checkpoint() const {
   return !linked(last_link).empty();
 }
 
-void CheckpointStore::link(const std::string& link, const std::string& to) const {
+// A link to a checkpoint that a run made, or a copy of a checkpoint that has the link's name.
+void CheckpointStore::require_own_link(const std::string& link) const {
+  if (!exists(path(link)) || (is_checkpoint(path(link)) && holds_only_own_files(path(link)))) return;
+  std::error_code error;
+  const std::string to = fs::read_symlink(path(link), error).string();
+  if (error) refuse_foreign(path(link), "it is not a link to a checkpoint");
+  if (!is_step(to))
+    refuse_foreign(path(link), "it is a link to " + to + ", which is not a checkpoint in its folder");
+  if (!marker_->has(link.substr(link.rfind('-') + 1))) refuse_foreign(path(link), no_mark);
+}
+
+void CheckpointStore::require_all_own() const {
+  for (const std::string link : {last_link, best_link})
+    require_own_link(link), require_own_link(temporary + ("-" + link));
+  for (const std::string name : {temporary, removed})
+    if (exists(path(name)) && !holds_only_own_files(path(name)))
+      refuse_foreign(path(name),
+                     "it has files that no manifest of a checkpoint lists, or that are not regular files");
+  for (const std::string& name : step_names_in(directory_)) {
+    if (!is_checkpoint(path(name))) refuse_foreign(path(name), "no manifest marks it as a checkpoint");
+    if (!holds_only_own_files(path(name)))
+      refuse_foreign(path(name),
+                     "it has files that its manifest does not list, or that are not regular files");
+  }
+}
+
+void CheckpointStore::require_own(const std::string& name) const {
+  if (!is_plain_name(name))
+    throw Error("[checkpoint] got a file named " + json_excerpt(name) +
+                ", expected a name without a folder that does not begin with a dot");
+  if (is_replaceable(path(name), "checkpoint") && !marker_->has(name)) refuse_foreign(path(name), no_mark);
+}
+
+void CheckpointStore::claim(const std::string& name) {
+  require_own(name);
+  marker_->add(name);
+}
+
+void CheckpointStore::link(const std::string& link, const std::string& to) {
+  marker_->add(link);
   const std::string fresh = path(temporary + std::string("-") + link);
   remove_link(fresh);
   std::error_code error;
@@ -112,7 +172,7 @@ void CheckpointStore::link(const std::string& link, const std::string& to) const
 }
 
 // Tools that copy a run to another machine often replace a link by a copy of its target.
-void CheckpointStore::adopt_copy(const std::string& link) const {
+void CheckpointStore::adopt_copy(const std::string& link) {
   if (!is_directory_itself(path(link))) return;
   const std::string name = step_name(Checkpoint(path(link)).step());
   if (is_checkpoint(path(name))) {
@@ -125,7 +185,7 @@ void CheckpointStore::adopt_copy(const std::string& link) const {
 
 // Repairs what a killed process or a copy may have left: missing or outdated links, and directories without a
 // link.
-void CheckpointStore::repair() const {
+void CheckpointStore::repair() {
   for (const char* name : {temporary, removed}) remove_checkpoint(path(name));
   for (const char* name : {last_link, best_link}) remove_link(path(temporary + std::string("-") + name));
   adopt_copy(last_link);
@@ -153,8 +213,10 @@ void CheckpointStore::remove_old_steps() const {
     if (name != keep[0] && name != keep[1]) remove_step(name);
 }
 
-// Under a name that the next run clears, so that a kill leaves nothing that looks like a checkpoint.
+// Under a name that the next run clears, so that a kill leaves nothing that looks like a checkpoint. A
+// checkpoint to which someone added files stays.
 void CheckpointStore::remove_step(const std::string& name) const {
+  if (!holds_only_own_files(path(name))) return;
   std::error_code error;
   fs::rename(path(name), path(removed), error);
   remove_checkpoint(path(error ? name : removed));
@@ -170,10 +232,8 @@ void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<
   const std::string fresh = path(temporary), name = step_name(step);
   try {
     write_checkpoint(fresh, step, best_step, files);
-    std::error_code unknown;
-    if (fs::exists(fs::symlink_status(path(name), unknown)) && !is_checkpoint(path(name)))
-      throw Error("[checkpoint] " + path(name) +
-                  " is in the way, and no manifest marks it as a checkpoint: move it away");
+    if (exists(path(name)) && !is_checkpoint(path(name)))
+      refuse_foreign(path(name), "no manifest marks it as a checkpoint");
     rename_to(fresh, path(name));
     sync_directory(directory_, "checkpoint");
     link(last_link, name);

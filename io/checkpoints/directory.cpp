@@ -1,9 +1,11 @@
 #include "io/checkpoints/directory.h"
 
 #include <filesystem>
+#include <set>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/manifest.h>
+#include "core/base/printable.h"
 #include "io/files/input_file.h"
 #include "io/files/utf8.h"
 
@@ -21,19 +23,10 @@ std::string manifest_in(const std::string& directory) {
   }
 }
 
-// A writer that was killed before it could mark its directory leaves at most an empty manifest.
-bool holds_nothing(const std::string& directory) {
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code unknown;
-    if (it->path().filename() != manifest_name || fs::file_size(it->path(), unknown) != 0) return false;
-  }
-  return !error;
-}
-
 }  // namespace
 
 bool is_plain_name(std::string_view name) {
+  if (has_control_characters(name)) return false;
   return !name.empty() && name.front() != '.' && utf8_valid_bytes(name) == name.size() &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
@@ -47,12 +40,32 @@ bool is_checkpoint(const std::string& directory) {
   return is_directory_itself(directory) && is_manifest(manifest_in(directory));
 }
 
+bool holds_only_own_files(const std::string& directory) {
+  if (!is_directory_itself(directory)) return false;
+  const std::string manifest = manifest_in(directory);
+  const std::set<std::string> listed = names_in_manifest(manifest);
+  const std::string temporary = "." + std::string(manifest_name) + ".tmp.";
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code unknown;
+    const bool is_file = it->symlink_status(unknown).type() == fs::file_type::regular;
+    // A writer that was killed leaves at most an empty manifest, or one that is cut and lists no files.
+    const bool is_manifest_file =
+        name == manifest_name && (is_manifest(manifest) || it->file_size(unknown) == 0);
+    const bool is_own = is_manifest_file || name.starts_with(temporary) || listed.contains(name) ||
+                        (is_manifest(manifest) && listed.empty() && name.ends_with(".safetensors"));
+    if (!is_file || !is_own) return false;
+  }
+  return !error;
+}
+
 void remove_checkpoint(const std::string& directory) {
-  if (!is_checkpoint(directory) && !(is_directory_itself(directory) && holds_nothing(directory))) return;
+  if (!holds_only_own_files(directory)) return;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
-    if (it->path().filename() != manifest_name) fs::remove_all(it->path(), ignored);
+    if (it->path().filename() != manifest_name) fs::remove(it->path(), ignored);
   }
   fs::remove(directory + "/" + manifest_name, error);
   fs::remove(directory, error);

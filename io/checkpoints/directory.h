@@ -15,9 +15,12 @@ bool is_directory_itself(const std::string& path);
 // Whether a manifest marks the directory as a checkpoint, complete or not. A link to one is not one.
 bool is_checkpoint(const std::string& directory);
 
-// Removes a checkpoint with everything in it, its manifest last, so that a directory that is half removed is
-// still marked. Leaves alone what no manifest marks, unless nothing is in it. Does not throw: what is left
-// does no harm.
+// Whether it is a directory and not a link to one, and its manifest lists every file in it. If a killed
+// process began to write or to remove the checkpoint, some files may be missing, and the manifest too.
+bool holds_only_own_files(const std::string& directory);
+
+// Removes such a directory, its manifest last, so that a directory that is half removed is still marked.
+// Leaves any other directory unchanged. Does not throw: what is left does no harm.
 void remove_checkpoint(const std::string& directory);
 
 }  // namespace tg::io

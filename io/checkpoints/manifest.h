@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,7 @@ struct Manifest {
   std::int64_t step = 0;
   std::int64_t best_step = 0;  // of the best checkpoint so far; 0 before the first validation
   std::map<std::string, File> files = {};
+  std::set<std::string> unfinished = {};  // names of the files of a checkpoint that is being written
 };
 
 inline constexpr const char* manifest_name = "manifest.json";
@@ -25,6 +27,9 @@ std::string to_json(const Manifest& manifest);
 
 // Whether a text names our format: a manifest of whatever version, complete, damaged or not.
 bool is_manifest(std::string_view text);
+
+// The names of the files that a manifest lists, finished or not; of an invalid one, those before the mistake.
+std::set<std::string> names_in_manifest(std::string_view text);
 
 // Throws FormatError, beginning with `where`, for an invalid manifest: missing keys, another version, file
 // names that lead out of the directory, checksums that are not 32 digits.

@@ -116,6 +116,7 @@ nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
   if (dtype && !is_float(*dtype))
     throw FormatError(where + ": its weights are " + std::string(name_of(*dtype)) +
                       ", expected a floating type");
+  check_settings(c, file.metadata, where);
   return c;
 }
 

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/nn/layers/params.h>
+#include "io/files/utf8.h"
 
 namespace tg::io {
 namespace {
@@ -46,7 +48,7 @@ void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata) 
 }
 
 void check_settings(const std::vector<Parameter>& parameters, const Metadata& metadata,
-                    const std::string& where) {
+                    const std::string& where, OtherSettings others) {
   Parameter::Settings ours;
   std::set<std::string> layers;
   for (const Parameter& p : parameters)
@@ -58,10 +60,19 @@ void check_settings(const std::vector<Parameter>& parameters, const Metadata& me
        it != metadata.end() && it->first.starts_with(setting_prefix); ++it) {
     const std::string name = it->first.substr(setting_prefix.size());
     const auto found = ours.find(name);
-    if (found == ours.end() ? !layers.contains(layer_of(name)) : found->second == it->second) continue;
-    throw FormatError(where + ": its weights belong to a model with " + name + " = " + it->second +
-                      ", this one has " + (found == ours.end() ? "no such setting" : found->second));
+    if (found == ours.end() ? others == OtherSettings::ignore && !layers.contains(layer_of(name))
+                            : found->second == it->second)
+      continue;
+    throw FormatError(where + ": its weights belong to a model with " + utf8_shortened(name, 200) + " = " +
+                      utf8_shortened(it->second, 80) + ", this one has " +
+                      (found == ours.end() ? "no such setting" : found->second));
   }
+}
+
+void check_settings(const nn::ModelConfig& config, const Metadata& metadata, const std::string& where) {
+  nn::Params params = nn::Params::unset(bf16);  // memory that nothing is written to costs none
+  config.architecture.make(params, config);
+  check_settings(params.all(), metadata, where, OtherSettings::refuse);
 }
 
 }  // namespace tg::io

@@ -7,6 +7,7 @@
 
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/io/files/safetensors.h>
+#include <tilegrad/nn/models/model_config.h>
 
 namespace tg::io {
 
@@ -21,9 +22,14 @@ void check_names(const std::vector<Parameter>& parameters, const std::string& wh
 // Settings of the parameters, as metadata of the file that holds them.
 void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata);
 
-// Throws FormatError if the metadata has another value for a setting of the parameters, or a setting that a
-// layer of theirs does not have. A file, or a layer, that names no settings is not compared.
+// Settings of layers that the parameters do not have: an error if the parameters are the whole model.
+enum class OtherSettings { ignore, refuse };
+
+// Throws FormatError if the metadata has a different value for a setting of the parameters, or a setting that
+// a layer of theirs does not have. A file, or a layer, that names no settings is not compared.
 void check_settings(const std::vector<Parameter>& parameters, const Metadata& metadata,
-                    const std::string& where);
+                    const std::string& where, OtherSettings others = OtherSettings::ignore);
+// The same for the whole model of a configuration: what its weights do not show (heads, theta …).
+void check_settings(const nn::ModelConfig& config, const Metadata& metadata, const std::string& where);
 
 }  // namespace tg::io

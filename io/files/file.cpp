@@ -28,7 +28,7 @@ void sync_directory(const std::string& directory, std::string_view who) {
 
 void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who) {
   // 0666 under the user's umask: a file created by mkstemp would stay readable by its owner alone.
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.fd < 0) fail_file(who, "create", path, errno);
   for (std::string_view piece : pieces) write_all(file.fd, piece, path, who);
   if (::fsync(file.fd) != 0) fail_file(who, "write", path, errno);
@@ -36,7 +36,7 @@ void write_new_file(const std::string& path, std::span<const std::string_view> p
 }
 
 void overwrite_start(const std::string& path, std::string_view bytes, std::string_view who) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
   if (file.fd < 0) fail_file(who, "open", path, errno);
   write_all(file.fd, bytes, path, who);
   sync_checked(file.fd, path, who);
@@ -47,34 +47,52 @@ std::string read_file(const std::string& path, std::string_view who) {
   return InputFile(path, who).read();
 }
 
-void require_replaceable(const std::string& path, std::string_view who) {
-  struct stat old;
-  const bool exists = ::stat(path.c_str(), &old) == 0;
-  if (exists && S_ISDIR(old.st_mode)) fail_file(who, "write", path, EISDIR);
+namespace {
+
+// Names of the process's own streams, and devices such as /dev/null: written in place. Nothing is replaced
+// there.
+bool is_stream(const std::string& path) {
+  struct stat named {};
+  if (path == "/dev/stdout" || path == "/dev/stderr" || path.starts_with("/dev/fd/") ||
+      path.starts_with("/proc/self/fd/"))
+    return ::stat(path.c_str(), &named) == 0 && !S_ISDIR(named.st_mode);
+  return path.starts_with("/dev/") && ::lstat(path.c_str(), &named) == 0 && S_ISCHR(named.st_mode);
+}
+
+std::string folder_of(const std::string& path) {
   const std::size_t slash = path.find_last_of('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const bool in_place = exists && !S_ISREG(old.st_mode);  // a device or pipe
-  if (::access(in_place ? path.c_str() : folder.c_str(), in_place ? W_OK : W_OK | X_OK) != 0)
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+}  // namespace
+
+void require_replaceable(const std::string& path, std::string_view who, Existing existing) {
+  const bool in_place = is_stream(path), exists = !in_place && is_replaceable(path, who);
+  if (exists && existing == Existing::refuse)
+    throw Error("[" + std::string(who) + "] " + path + " exists: --overwrite replaces it");
+  if (::access((in_place ? path : folder_of(path)).c_str(), in_place ? W_OK : W_OK | X_OK) != 0)
     fail_file(who, "write", path, errno);
 }
 
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who) {
-  struct stat old;
-  const bool exists = ::stat(path.c_str(), &old) == 0;
-  if (exists && S_ISDIR(old.st_mode)) fail_file(who, "write", path, EISDIR);
-  if (exists && !S_ISREG(old.st_mode)) {
-    OutputFile out(path, who);
-    for (std::string_view piece : pieces) out.write(piece);
-    out.close();
-    return;
-  }
-  replace_regular_file(path, pieces, who, Durable::yes);
+  if (!is_stream(path)) return replace_regular_file(path, pieces, who, Durable::yes);
+  OutputFile out(path, who, OutputFile::Start::append);
+  for (std::string_view piece : pieces) out.write(piece);
+  out.close();
 }
 
 OutputFile::OutputFile(std::string path, std::string_view who, Start start)
     : path_(std::move(path)), who_(who) {
-  const int truncate = start == Start::empty ? O_TRUNC : 0;
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | truncate | O_APPEND | O_CLOEXEC, 0666);
+  int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
+  if (!is_stream(path_)) {
+    flags |= O_NOFOLLOW;
+    // A new file, so that another name of the old one keeps its content.
+    const bool exists = is_replaceable(path_, who_);
+    if (exists && start == Start::empty && ::unlink(path_.c_str()) != 0)
+      fail_file(who_, "replace", path_, errno);
+    if (!exists || start == Start::empty) flags |= O_EXCL;
+  }
+  fd_ = ::open(path_.c_str(), flags, 0666);
   if (fd_ < 0) fail_file(who_, "create", path_, errno);
 }
 

@@ -12,15 +12,19 @@ namespace tg::io {
 // OutOfMemory if it does not fit in memory.
 std::string read_file(const std::string& path, std::string_view who);
 
-// Replaces the file by the pieces one after another, or leaves it as it was: temporary file in the same
-// directory, fsync, rename, fsync of the directory. Keeps the permissions of an existing file and follows a
-// symbolic link; writes a device or pipe in place. Throws Error (unwritable directory, full disk,
-// short write …).
+// Replaces the file by the pieces one after another, or leaves it unchanged: temporary file in the same
+// directory, fsync, rename, fsync of the directory. Keeps the permissions of an existing file. A device in
+// /dev and a stream of the process, such as /dev/stdout, are written in place. Throws Error (unwritable
+// directory, full disk, short write …), and for a symbolic link, a pipe or a socket.
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
-// Throws the Error of a later replace_file() where it can be foreseen: a missing or unwritable folder, a
-// directory in the file's place. Call it before work whose result goes there.
-void require_replaceable(const std::string& path, std::string_view who);
+enum class Existing { replace, refuse };
+
+// Throws the Error of a later replace_file() that can be foreseen: a missing or unwritable folder, or
+// something at the path that it would not replace. With Existing::refuse, an existing file is an Error that
+// names --overwrite. Call it before work whose result is written there.
+void require_replaceable(const std::string& path, std::string_view who,
+                         Existing existing = Existing::replace);
 
 // Creates a file of the pieces; the name must be free. The file is on the disk when it returns. Throws Error.
 void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
@@ -32,8 +36,9 @@ void overwrite_start(const std::string& path, std::string_view bytes, std::strin
 // Makes the creation, renaming and removal of files in a directory durable. Throws Error.
 void sync_directory(const std::string& directory, std::string_view who);
 
-// A file written piece by piece, from empty or after its present content. Every failure throws Error, except
-// in the destructor: call close() to learn whether the last bytes arrived.
+// A file written piece by piece: a new one, which replaces an existing regular file, or after its present
+// content. Symbolic links are not followed. Every failure throws Error, except in the destructor: call
+// close() to learn whether the last bytes arrived.
 class OutputFile {
  public:
   enum class Start { empty, append };

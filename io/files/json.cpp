@@ -86,7 +86,7 @@ std::optional<std::string> JsonReader::next_key() {
   if (!next(true)) return std::nullopt;
   if (peek() != Kind::string) fail("expected a key in quotes");
   std::string key = string();
-  if (!levels_.back().keys.insert(key).second) fail("duplicate key " + json_string(key));
+  if (!levels_.back().keys.insert(key).second) fail("duplicate key " + json_excerpt(key));
   space();
   if (at_ == text_.size() || text_[at_] != ':') fail("expected ':' after a key");
   ++at_;
@@ -266,6 +266,10 @@ std::string json_string(std::string_view s) {
     }
   }
   return out += '"';
+}
+
+std::string json_excerpt(std::string_view s) {
+  return json_string(utf8_shortened(s, 80));
 }
 
 namespace {

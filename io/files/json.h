@@ -66,6 +66,9 @@ class JsonReader {
 // JSON.
 std::string json_string(std::string_view s);
 
+// The same for a message: at most the first 80 bytes of s, then "…".
+std::string json_excerpt(std::string_view s);
+
 // The shortest digits that read back as the same value; NaN and infinities, which JSON lacks, become null.
 std::string json_number(double x);
 std::string json_number(float x);

@@ -11,6 +11,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
+#include "core/base/printable.h"
 #include "io/files/safetensors_start.h"
 #include "io/files/utf8.h"
 
@@ -67,7 +68,8 @@ std::uint64_t offset(JsonReader& json) {
 Entry read_entry(JsonReader& json, std::string name) {
   Entry e;
   e.name = std::move(name);
-  const std::string who = "tensor " + json_string(e.name) + " ";
+  const std::string who = "tensor " + json_excerpt(e.name) + " ";
+  if (has_control_characters(e.name)) json.fail(who + "has control characters in its name");
   bool has_dtype = false, has_shape = false, has_offsets = false;
   json.begin_object();
   while (const auto key = json.next_key()) {
@@ -75,7 +77,8 @@ Entry read_entry(JsonReader& json, std::string name) {
       const std::string dtype = json.string();
       const auto known = dtype_from(dtype);
       if (!known)
-        json.fail(who + "has dtype " + json_string(dtype) + ", expected F64 F32 BF16 F16 I64 I32 U8 or BOOL");
+        json.fail(who + "has dtype " + json_excerpt(dtype) +
+                  ", expected F64 F32 BF16 F16 I64 I32 U8 or BOOL");
       e.dtype = *known;
       has_dtype = true;
     } else if (*key == "shape") {
@@ -173,7 +176,7 @@ TensorMap views_of(std::string_view file, const std::string& where, Metadata& me
   const std::uint64_t data = 8 + n, available = size - data;
   std::uint64_t previous = 0;
   for (const Entry& e : entries) {
-    const std::string who = "tensor " + json_string(e.name) + " ";
+    const std::string who = "tensor " + json_excerpt(e.name) + " ";
     if (e.begin != previous) {
       refuse(who + "begins at " + std::to_string(e.begin) +
              (e.begin < previous ? ", an overlap" : ", a hole") + ": expected " + std::to_string(previous));
@@ -220,6 +223,7 @@ SafeTensors parse_safetensors(std::string file, std::string_view where) {
 MappedSafeTensors map_safetensors(const std::string& path, std::string_view who) {
   MappedSafeTensors out{MappedFile(path, who)};
   out.tensors = views_of(out.file.bytes(), "[" + std::string(who) + "] " + path, out.metadata);
+  out.file.check();
   return out;
 }
 
@@ -231,14 +235,16 @@ SafeTensorsStart safetensors_start(const std::map<std::string, TensorKind>& tens
                                    const std::string& where) {
   const std::string who = where + ": ";
   const auto check_text = [&](const std::string& text) {
-    if (utf8_valid_bytes(text) != text.size()) throw FormatError(who + json_string(text) + " is not UTF-8");
+    if (utf8_valid_bytes(text) != text.size()) throw FormatError(who + json_excerpt(text) + " is not UTF-8");
   };
   for (const auto& [name, text] : metadata) check_text(name), check_text(text);
   for (const auto& [name, tensor] : tensors) {
     check_text(name);
+    if (has_control_characters(name))
+      throw FormatError(who + "tensor " + json_excerpt(name) + " has control characters in its name");
     if (name == "__metadata__") throw FormatError(who + "a tensor cannot be named __metadata__");
     if (!byte_size(tensor.shape, tensor.dtype))
-      throw ShapeError(who + "tensor " + json_string(name) + " has a shape " + text_of(tensor.shape) +
+      throw ShapeError(who + "tensor " + json_excerpt(name) + " has a shape " + text_of(tensor.shape) +
                        " beyond 64 bits");
   }
   std::vector<std::pair<std::string, TensorKind>> ordered(tensors.begin(), tensors.end());
@@ -261,9 +267,9 @@ SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata&
   for (const auto& [name, tensor] : tensors) {
     const auto bytes = byte_size(tensor.shape, tensor.dtype);
     if (!bytes || *bytes != tensor.bytes.size()) {
-      throw ShapeError(where + ": tensor " + json_string(name) + " is " + std::string(name_of(tensor.dtype)) +
-                       " " + text_of(tensor.shape) + " but has " + std::to_string(tensor.bytes.size()) +
-                       " bytes");
+      throw ShapeError(where + ": tensor " + json_excerpt(name) + " is " +
+                       std::string(name_of(tensor.dtype)) + " " + text_of(tensor.shape) + " but has " +
+                       std::to_string(tensor.bytes.size()) + " bytes");
     }
     kinds[name] = {tensor.dtype, tensor.shape};
   }

@@ -53,7 +53,8 @@ struct MappedSafeTensors {
   TensorMap tensors = {};
   Metadata metadata = {};
 };
-// Throws as load_safetensors(). See MappedFile for a file that is truncated meanwhile.
+// Throws as load_safetensors(). Call file.check() after the bytes of tensors are read: they are zero if the
+// file was truncated meanwhile.
 MappedSafeTensors map_safetensors(const std::string& path, std::string_view who);
 
 // The content of a file: the length of its header, the header, then the bytes of the tensors, which are not

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
@@ -17,6 +18,8 @@ namespace tg::io {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* mark_name = ".unfinished";
 
 bool is_there(const std::string& path) {
   std::error_code error;
@@ -46,7 +49,8 @@ StagedFolder::StagedFolder(const std::string& folder, std::string who)
   parent_ = around.empty() ? "." : around;
   staged_ = (around.empty() ? "" : around == "/" ? "/" : around + "/") + "." + name + ".unfinished";
   std::error_code error;
-  if (!fs::create_directory(staged_, error) && error) fail_file(who_, "create", folder_, error.value());
+  const bool is_new = fs::create_directory(staged_, error);
+  if (error) fail_file(who_, "create", folder_, error.value());
   lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (lock_ < 0) fail_file(who_, "create", folder_, errno);
   // The system releases the lock when the process ends. On a file system without locks there is none.
@@ -54,10 +58,23 @@ StagedFolder::StagedFolder(const std::string& folder, std::string who)
     ::close(lock_);
     throw Error("[" + who_ + "] another process is writing " + folder_);
   }
+  if (is_new || fs::is_empty(staged_, error)) {
+    mark();
+    return;
+  }
+  if (!is_there(path(mark_name))) {
+    ::close(lock_);
+    throw Error("[" + who_ + "] " + std::exchange(staged_, "") + " is in the way: no file " + mark_name +
+                " marks it as unfinished; move it away");
+  }
   std::vector<fs::path> left;  // by a process that was killed
   for (fs::directory_iterator it(staged_, error), end; !error && it != end; it.increment(error))
-    left.push_back(it->path());
+    if (it->path().filename() != mark_name) left.push_back(it->path());
   for (const fs::path& path : left) fs::remove_all(path, error);
+}
+
+void StagedFolder::mark() const {
+  write_new_file(path(mark_name), {}, who_);
 }
 
 StagedFolder::~StagedFolder() {
@@ -68,18 +85,17 @@ StagedFolder::~StagedFolder() {
 
 void StagedFolder::publish_file(const std::string& name) {
   require_new_folder(folder_, who_);
-  std::error_code error;
-  fs::rename(path(name), folder_, error);
-  if (error) fail_file(who_, "create", folder_, error.value());
+  rename_new(path(name), folder_, who_);
   sync_directory(parent_, who_);
 }
 
 void StagedFolder::publish() {
-  sync_directory(staged_, who_);
   require_new_folder(folder_, who_);
   std::error_code error;
-  fs::rename(staged_, folder_, error);
-  if (error) fail_file(who_, "create", folder_, error.value());
+  fs::remove(path(mark_name), error);
+  if (error) fail_file(who_, "write", folder_, error.value());
+  sync_directory(staged_, who_);
+  rename_new(staged_, folder_, who_);
   staged_.clear();
   sync_directory(parent_, who_);
 }

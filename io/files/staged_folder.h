@@ -9,8 +9,9 @@ namespace tg::io {
 void require_new_folder(const std::string& folder, const std::string& who);
 
 // Files are written into a hidden folder beside the one that is made, ".NAME.unfinished", which publish()
-// renames. What a killed process left there is removed by the next one that makes the same folder; a process
-// that still writes there is not disturbed.
+// renames. Its file ".unfinished" marks it, until then: a folder of that name without the mark is an Error.
+// What a killed process left there is removed by the next one that makes the same folder; a process that
+// still writes there is not disturbed.
 class StagedFolder {
  public:
   // Throws Error, "[who] …", if something has the name already, if the folder around it is missing or cannot
@@ -28,6 +29,7 @@ class StagedFolder {
   void publish_file(const std::string& name);
 
  private:
+  void mark() const;
   std::string folder_, staged_, parent_, who_;
   int lock_ = -1;
 };

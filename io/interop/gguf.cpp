@@ -121,7 +121,9 @@ std::optional<Gguf::Value> Gguf::find(std::string_view key) const {
 }
 
 MappedGguf::MappedGguf(const std::string& path, std::string_view who)
-    : file(path, who), gguf(file.bytes(), "[" + std::string(who) + "] " + path) {}
+    : file(path, who), gguf(file.bytes(), "[" + std::string(who) + "] " + path) {
+  file.check();
+}
 
 bool is_gguf_file(const std::string& path) {
   std::error_code error;

@@ -1,6 +1,7 @@
 #include "io/interop/gguf_record.h"
 
 #include <tilegrad/io/files/json.h>
+#include "core/base/printable.h"
 #include "io/files/utf8.h"
 
 namespace tg::io {
@@ -23,7 +24,7 @@ void check_boolean(const BoundedReader& reader, std::string_view bytes, const st
 }  // namespace
 
 std::string gguf_shown(std::string_view text) {
-  return json_string(utf8_shortened(text, 80));
+  return json_excerpt(text);
 }
 
 std::string gguf_named(const char* kind, std::string_view name) {
@@ -32,6 +33,7 @@ std::string gguf_named(const char* kind, std::string_view name) {
 
 void check_gguf_text(const BoundedReader& reader, std::string_view text, const std::string& what) {
   if (utf8_valid_bytes(text) != text.size()) reader.fail(what + " is not UTF-8");
+  if (has_control_characters(text)) reader.fail(what + " has control characters");
 }
 
 void skip_gguf_value(BoundedReader& reader, GgufKind kind, const std::string& what) {

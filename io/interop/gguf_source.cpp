@@ -62,6 +62,7 @@ class GgufReader final : public WeightReader {
     }
     from_place(place, view, values_, p.shape[0]);
     const MappedFile& mapped = file_->file;
+    mapped.check();
     mapped.release(static_cast<std::size_t>(rows.data() - mapped.bytes().data()), rows.size());
     if (place.change != GgufPlace::Change::plus_one) return;
     for (std::size_t i = 0; i < values_.size(); i += sizeof(float)) {
@@ -131,6 +132,7 @@ ModelSource source_of_gguf(const std::string& path) {
   source.files["config.json"] = hf_config_json(config, widest);
   if (gguf.has("tokenizer.chat_template"))
     source.files["chat_template.jinja"] = gguf.string("tokenizer.chat_template");
+  file->file.check();
   return source;
 }
 

@@ -158,7 +158,7 @@ std::string merges_json(const Gguf& file) {
   file.each_string(key, [&](std::string_view merge) {
     const std::size_t space = merge.find(' ', 1);
     if (space == std::string::npos || utf8_valid_bytes(merge) != merge.size())
-      throw FormatError(file.where() + ": " + key + " has " + json_string(utf8_shortened(merge, 80)) +
+      throw FormatError(file.where() + ": " + key + " has " + json_excerpt(merge) +
                         ", expected two texts with a space between them");
     text += (text.empty() ? "" : ", ") + merge_json(merge.substr(0, space), merge.substr(space + 1));
   });

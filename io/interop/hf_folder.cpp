@@ -67,7 +67,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
     while (const auto tensor = json.next_key()) {
       const std::string file = json.string();
       if (!is_plain_name(file))
-        throw FormatError(at(path) + ": weight_map has " + *tensor + " in " + json_string(file) +
+        throw FormatError(at(path) + ": weight_map has " + *tensor + " in " + json_excerpt(file) +
                           ", expected the plain name of a file");
       files[*tensor] = file;
     }
@@ -213,8 +213,10 @@ void HfFolder::match() {
 
 void HfFolder::check_tied_head(const Place& embedding, const Place& head) const {
   const TensorView &a = *embedding.tensor, &b = *head.tensor;
-  if (a.dtype != b.dtype || a.shape != b.shape ||
-      !std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin()))
+  const bool is_equal =
+      a.dtype == b.dtype && a.shape == b.shape && std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin());
+  for (const Place* place : {&embedding, &head}) mapped_[place->file].file.check();
+  if (!is_equal)
     throw FormatError(where(head.file) + ": lm_head.weight differs from " + embedding.theirs.name +
                       ", though tie_word_embeddings of config.json is true");
 }
@@ -244,10 +246,11 @@ HfFolder::Values HfFolder::values(const std::string& parameter) const {
   return v;
 }
 
-void HfFolder::release(const Values& values) const {
+void HfFolder::read(const Values& values, std::vector<std::byte>& to) const {
   const MappedFile& file = mapped_[values.file].file;
   const char* from = reinterpret_cast<const char*>(values.tensor.bytes.data());
-  file.release(static_cast<std::size_t>(from - file.bytes().data()), values.tensor.bytes.size());
+  to.resize(values.tensor.bytes.size());
+  file.read(static_cast<std::size_t>(from - file.bytes().data()), to);
 }
 
 std::vector<HfFolder::Part> HfFolder::parts_of(const Parameter& p) const {

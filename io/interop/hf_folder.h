@@ -42,7 +42,7 @@ class HfFolder {
     std::size_t file = 0;
   };
   Values values(const std::string& parameter) const;
-  void release(const Values& values) const;  // gives back their memory until they are read again
+  void read(const Values& values, std::vector<std::byte>& to) const;  // copies their bytes
 
   // Writes values into parameters of the model, which have the names that each_parameter() of the config has,
   // in whatever floating dtype: rounded to the nearest of it, of two the even one. Throws FormatError for a

@@ -47,30 +47,22 @@ class FolderReader final : public WeightReader {
   explicit FolderReader(std::unique_ptr<HfFolder> folder) : folder_(std::move(folder)) {}
   DType dtype(const std::string& parameter) const override { return folder_->values(parameter).tensor.dtype; }
   TensorView read(const std::string& parameter) override {
-    if (last_) folder_->release(*last_);
-    last_ = folder_->values(parameter);
-    TensorView t = last_->tensor;
-    if (last_->is_transposed) {
-      transposed_ = transposed(t);
+    HfFolder::Values values = folder_->values(parameter);
+    TensorView& t = values.tensor;
+    folder_->read(values, bytes_);
+    t.bytes = bytes_;
+    if (values.is_transposed) {
+      bytes_ = transposed(t);
       std::swap(t.shape[0], t.shape[1]);
-      t.bytes = transposed_;
+      t.bytes = bytes_;
     }
     return t;
   }
 
  private:
   std::unique_ptr<HfFolder> folder_;
-  std::optional<HfFolder::Values> last_;
-  std::vector<std::byte> transposed_;
+  std::vector<std::byte> bytes_;  // of the tensor that was read last
 };
-
-// What weights do not show (heads, theta …), and layers keep beside them, must be as the config says. Memory
-// that nothing is written to costs none.
-void check_layers(const nn::ModelConfig& config, const Metadata& settings, const std::string& where) {
-  nn::Params params = nn::Params::unset(bf16);
-  config.architecture.make(params, config);
-  check_settings(params.all(), settings, where);
-}
 
 }  // namespace
 
@@ -109,7 +101,7 @@ ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelC
                 " parameters, the config " + std::to_string(found));
   Metadata settings;
   add_settings(parameters, settings);
-  check_layers(config, settings, "[save_pretrained] the config");
+  check_settings(config, settings, "[save_pretrained] the config");
   return {.from = "model", .config = config, .weights = std::make_unique<ParameterReader>(parameters)};
 }
 
@@ -121,7 +113,6 @@ ModelSource source_of_checkpoint(const std::string& path) {
 ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory) {
   const std::string where = directory + "/model.safetensors";
   ModelSource source{.from = directory, .config = model_config(file, where)};
-  check_layers(source.config, file.metadata, where);
   source.files = nn::folder_files(file.metadata);
   source.tokenizer = text::load_tokenizer(file.metadata, where);
   require_tokenizer_fits(*source.tokenizer, source.config, where + ":");

@@ -74,6 +74,7 @@ struct Copy {
                       static_cast<std::size_t>(size));
       write(buffer, r * columns);
     }
+    file.check();
     file.release(offset_in_file(from.bytes.data()), from.bytes.size());
   }
 };

@@ -32,18 +32,18 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
   ids_.reserve(vocabulary_.size());
   for (std::size_t i = 0; i < vocabulary_.size(); ++i) {
     const auto& [text, id] = vocabulary_[i];
-    const std::string who = "model.vocab: token " + io::json_string(text);
+    const std::string who = "model.vocab: token " + io::json_excerpt(text);
     if (text.empty() || id < 0)
       throw FormatError(who + " with id " + std::to_string(id) + ", expected text and an id from 0");
     if (i > 0 && vocabulary_[i - 1].second == id)
       throw FormatError(who + " has id " + std::to_string(id) + ", which " +
-                        io::json_string(vocabulary_[i - 1].first) + " has too");
+                        io::json_excerpt(vocabulary_[i - 1].first) + " has too");
     if (!ids_.emplace(text, id).second) throw FormatError(who + " occurs twice");
   }
   if (options_.unknown) {
     unknown_ = id_of(*options_.unknown);
     if (unknown_ < 0)
-      throw FormatError("model.unk_token is " + io::json_string(*options_.unknown) +
+      throw FormatError("model.unk_token is " + io::json_excerpt(*options_.unknown) +
                         ", which is not in the vocabulary");
   }
   character_ids_.fill(-1);
@@ -64,8 +64,8 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
     const auto id = [&](const std::string& text) {
       const std::int32_t found = id_of(text);
       if (found < 0)
-        throw FormatError("model.merges: merge " + std::to_string(rank) + " (" + io::json_string(left) +
-                          ", " + io::json_string(right) + ") needs token " + io::json_string(text) +
+        throw FormatError("model.merges: merge " + std::to_string(rank) + " (" + io::json_excerpt(left) +
+                          ", " + io::json_excerpt(right) + ") needs token " + io::json_excerpt(text) +
                           ", which is not in the vocabulary");
       return found;
     };
@@ -151,7 +151,7 @@ void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& ids) con
       std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>(shown[0]));
       throw Error("[encode] " +
                   (options_.byte_level || code == not_a_character ? "byte " + std::string(byte)
-                                                                  : io::json_string(shown)) +
+                                                                  : io::json_excerpt(shown)) +
                   " has no token, and the tokenizer has no unknown token");
     }
     if (!options_.fuse_unknown) write_pending();

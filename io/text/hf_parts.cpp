@@ -58,7 +58,7 @@ BpeModel::Merge read_merge(JsonReader& json) {
   const std::string text = json.string();
   const std::size_t space = text.find(' ');
   if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-    json.fail("merge " + io::json_string(text) + ", expected two texts with a space between them");
+    json.fail("merge " + io::json_excerpt(text) + ", expected two texts with a space between them");
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
@@ -69,7 +69,7 @@ ModelJson read_model(JsonReader& json) {
   while (const auto key = json.next_key()) {
     if (*key == "type") {  // files of 2020 have none
       if (const std::string type = json.string(); type != "BPE")
-        json.fail("model.type is " + io::json_string(type) + ", expected \"BPE\"");
+        json.fail("model.type is " + io::json_excerpt(type) + ", expected \"BPE\"");
     } else if (*key == "vocab") {
       vocabulary = true;
       json.begin_object();
@@ -130,7 +130,7 @@ AddedToken read_added_token(JsonReader& json) {
   }
   if (token.id < 0 || token.content.empty()) json.fail("an added token without id or content");
   if (!flags.empty())
-    json.fail("added token " + io::json_string(token.content) + " has no " + flags.begin()->first);
+    json.fail("added token " + io::json_excerpt(token.content) + " has no " + flags.begin()->first);
   return token;
 }
 
@@ -140,7 +140,7 @@ void check_ids(const std::vector<AddedToken>& added, const BpeModel& model) {
   std::unordered_set<std::string_view> contents;
   auto next = static_cast<std::int64_t>(model.vocabulary().size());
   for (const AddedToken& token : added) {
-    const std::string who = "added token " + io::json_string(token.content);
+    const std::string who = "added token " + io::json_excerpt(token.content);
     if (!contents.insert(token.content).second) throw FormatError(who + " occurs twice");
     const auto known = model.find(token.content);
     if (known && *known != token.id)
@@ -183,9 +183,9 @@ void sort_by_id(std::vector<HfToken>& tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (kept > 0 && tokens[kept - 1].id == tokens[i].id) {
       if (tokens[kept - 1].text != tokens[i].text)
-        throw FormatError("added token " + io::json_string(tokens[i].text) + " has id " +
-                          std::to_string(tokens[i].id) + ", which " + io::json_string(tokens[kept - 1].text) +
-                          " has too");
+        throw FormatError("added token " + io::json_excerpt(tokens[i].text) + " has id " +
+                          std::to_string(tokens[i].id) + ", which " +
+                          io::json_excerpt(tokens[kept - 1].text) + " has too");
       --kept;
     }
     if (kept != i) tokens[kept] = std::move(tokens[i]);
@@ -219,9 +219,9 @@ HfParts make_parts(ModelJson&& read, const std::vector<AddedToken>& added, HfSta
     const std::string text =
         token.normalized ? normalize(parts.stages.normalizer, token.content) : token.content;
     if (text.empty())
-      throw FormatError("added token " + io::json_string(token.content) + " is empty when normalized");
+      throw FormatError("added token " + io::json_excerpt(token.content) + " is empty when normalized");
     if (!(token.normalized ? parts.normalized_tokens : parts.raw_tokens).add(text, token))
-      throw FormatError("added token " + io::json_string(token.content) + " is another one when normalized");
+      throw FormatError("added token " + io::json_excerpt(token.content) + " is another one when normalized");
     parts.tokens.push_back({token.id, token.content, text, token.special, true});
   }
   sort_by_id(parts.tokens);
@@ -260,7 +260,7 @@ HfParts read_hf_parts(std::string text, const std::string& where) {
   while (const auto key = json.next_key()) {
     if (*key == "version") {
       if (const std::string version = json.string(); version != "1.0")
-        json.fail("version is " + io::json_string(version) + ", expected \"1.0\"");
+        json.fail("version is " + io::json_excerpt(version) + ", expected \"1.0\"");
     } else if (*key == "truncation" || *key == "padding") {
       if (const JsonTree value = read_json_tree(json); !value.is_null())
         json.fail(*key + " is " + value.text() + ", expected null");

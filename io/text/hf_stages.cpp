@@ -75,7 +75,7 @@ class Stage {
     return text->scalar;
   }
   [[noreturn]] void refuse_type(const std::string& expected) const {
-    throw FormatError(where_ + ".type is " + io::json_string(type_) + ", expected " + expected);
+    throw FormatError(where_ + ".type is " + io::json_excerpt(type_) + ", expected " + expected);
   }
 
  private:
@@ -107,7 +107,7 @@ SplitStep::Prefix prefix_of(const Stage& stage) {
     throw FormatError(stage.where() + ".add_prefix_space is false, but prepend_scheme is \"" + name + "\"");
   if (name == "always") return SplitStep::Prefix::always;
   if (name == "first") return SplitStep::Prefix::first;
-  throw FormatError(stage.where() + ".prepend_scheme is " + io::json_string(name) +
+  throw FormatError(stage.where() + ".prepend_scheme is " + io::json_excerpt(name) +
                     ", expected always, first or never");
 }
 
@@ -122,7 +122,7 @@ void read_split(const Stage& stage, HfStages& stages) {
   const Tree& pattern = stage.value("pattern");
   if (const Tree* text = pattern.find("String"); no_spaces && text != nullptr && text->scalar == " ") return;
   if (behavior != "Isolated")
-    throw FormatError(stage.where() + ".behavior is " + io::json_string(behavior) + ", expected Isolated");
+    throw FormatError(stage.where() + ".behavior is " + io::json_excerpt(behavior) + ", expected Isolated");
   const std::string text = stage.pattern(true);
   if (const auto rule = rule_of_pattern(text)) {
     stages.pre_tokenizer.push_back({SplitStep::Kind::words, *rule});

@@ -1,7 +1,5 @@
 #include <tilegrad/io/text/token_file.h>
 
-#include <unistd.h>
-
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -9,6 +7,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
+#include "core/base/file_write.h"
 #include "core/base/hash.h"
 
 namespace tg::text {
@@ -88,6 +87,7 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
 TokenFile::TokenFile(const std::string& path) : path_(path), file_(path, "tokens") {
   const std::string where = "[tokens] " + path;
   header_ = parse_token_header(file_.bytes(), where);
+  file_.check();
   tokenizer_ = load_tokenizer(header_.metadata, where);
 }
 
@@ -105,8 +105,12 @@ TokenFile::TokenFile(const std::string& path, int bytes_each, std::int64_t vocab
 }
 
 TokenView TokenFile::tokens() const {
-  return {file_.bytes().data() + header_.begin, static_cast<std::size_t>(header_.count), header_.bytes_each,
-          tokenizer_->size(), path_};
+  return {file_.bytes().data() + header_.begin,
+          static_cast<std::size_t>(header_.count),
+          header_.bytes_each,
+          tokenizer_->size(),
+          path_,
+          file_.pages()};
 }
 
 std::string TokenFile::identity() const {
@@ -121,32 +125,30 @@ std::string TokenFile::identity() const {
     for (std::size_t i = 0; i < pieces; ++i)
       parts.push_back(ids.substr((ids.size() - piece) * i / (pieces - 1), piece));
   }
-  return xxh3_128(parts);
+  std::string sum = xxh3_128(parts);
+  file_.check();
+  return sum;
 }
 
 namespace {
 
-// The path at which a file of that name will be: links are followed. Devices and pipes are refused, because
-// their start cannot be written again and they must not be replaced.
-std::string regular_file(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) return path;
-  if (!std::filesystem::is_regular_file(status))
-    throw Error("[tokens] cannot write " + path + ": it exists and is not a regular file");
-  const std::string target = std::filesystem::canonical(path, error).string();
-  if (error) throw Error("[tokens] cannot write " + path + ": " + error.message());
-  return target;
+// A new file beside the one that close() makes of it. A device cannot be one, because its start is written
+// again.
+std::string temporary_for(const std::string& path) {
+  std::string name;
+  is_replaceable(path, "tokens");
+  create_temporary(path, name, "tokens");
+  return name;
 }
 
 }  // namespace
 
 TokenFileWriter::TokenFileWriter(const std::string& path, const Tokenizer& tokenizer)
-    : path_(regular_file(path)),
-      temporary_(path_ + ".tmp." + std::to_string(::getpid())),
+    : path_(path),
+      temporary_(temporary_for(path)),
       vocabulary_(tokenizer.size()),
       header_{.bytes_each = tokenizer.size() <= 65536 ? 2 : 4, .metadata = tokenizer.metadata()},
-      file_(temporary_, "tokens") {
+      file_(temporary_, "tokens", io::OutputFile::Start::append) {
   file_.write(bytes_of(header_));
 }
 
@@ -172,6 +174,7 @@ void TokenFileWriter::write(std::span<const std::int32_t> ids) {
 void TokenFileWriter::close() {
   file_.close();
   io::overwrite_start(temporary_, bytes_of(header_), "tokens");
+  is_replaceable(path_, "tokens");
   std::error_code error;
   std::filesystem::rename(temporary_, path_, error);
   if (error) throw Error("[tokens] cannot write " + path_ + ": " + error.message());

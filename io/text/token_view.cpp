@@ -17,12 +17,13 @@ void check_bytes_each(int bytes_each, const std::string& where) {
 }  // namespace detail
 
 TokenView::TokenView(const void* at, std::size_t count, int bytes_each, std::int64_t vocabulary,
-                     std::string file)
+                     std::string file, std::shared_ptr<const io::MappedFile::Pages> pages)
     : at_(static_cast<const char*>(at)),
       count_(count),
       bytes_each_(bytes_each),
       vocabulary_(vocabulary),
-      file_(std::move(file)) {
+      file_(std::move(file)),
+      pages_(std::move(pages)) {
   const std::string where = "[tokens] " + file_;
   detail::check_bytes_each(bytes_each, where);
   if (vocabulary < 1 || vocabulary > std::numeric_limits<std::int32_t>::max())
@@ -56,6 +57,7 @@ void TokenView::copy(std::size_t first, std::span<std::int32_t> out) const {
     if (id >= vocabulary_) refuse(first + i, id);
     out[i] = static_cast<std::int32_t>(id);
   }
+  if (pages_) pages_->check();
 }
 
 }  // namespace tg::text

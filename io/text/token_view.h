@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include <tilegrad/io/files/mapped_file.h>
 
 namespace tg::text {
 
@@ -15,9 +18,11 @@ class TokenView {
   TokenView(const std::vector<std::int32_t>& ids) : TokenView(std::span(ids)) {}
   TokenView(std::vector<std::int32_t>&& ids) = delete;  // a view of a temporary
   // `bytes_each` is 2 or 4, `vocabulary` 1 to 2^31 − 1, else Error; ids are unsigned. Reading an id that is
-  // not below `vocabulary` is an Error with `file` and the id's index. `at` need not be aligned.
+  // not below `vocabulary` is an Error with `file` and the id's index. `at` need not be aligned. If the ids
+  // are in a mapped file, `pages` are its pages(): copy() throws Error if they were lost.
   TokenView(const void* at, std::size_t count, int bytes_each,
-            std::int64_t vocabulary = std::numeric_limits<std::int32_t>::max(), std::string file = {});
+            std::int64_t vocabulary = std::numeric_limits<std::int32_t>::max(), std::string file = {},
+            std::shared_ptr<const io::MappedFile::Pages> pages = nullptr);
 
   std::size_t size() const { return count_; }
   // Tokens first … first + count − 1, and first … first + out.size() − 1. ShapeError unless they exist.
@@ -33,6 +38,7 @@ class TokenView {
   int bytes_each_;
   std::int64_t vocabulary_;
   std::string file_;
+  std::shared_ptr<const io::MappedFile::Pages> pages_;
   std::size_t first_ = 0;  // index of the first one in the file
 };
 

@@ -2,11 +2,11 @@
 #include <tilegrad/io/training/metrics.h>
 
 #include <cmath>
-#include <filesystem>
 #include <string_view>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
+#include "core/base/file_write.h"
 
 namespace tg::train {
 namespace {
@@ -97,21 +97,17 @@ std::vector<MetricsRow> read_metrics(const std::string& path) {
 }
 
 std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step) {
-  std::error_code failed;
-  if (!std::filesystem::exists(path, failed)) {
-    if (failed) throw Error("[metrics] " + path + ": " + failed.message());
-    return {};
-  }
+  if (!is_replaceable(path, "metrics")) return {};
   std::vector<MetricsRow> rows;
   std::size_t kept = 0;
-  for (const auto& [row, end] : rows_of(io::read_file(path, "metrics"), path)) {
+  const std::string content = io::read_file(path, "metrics");
+  for (const auto& [row, end] : rows_of(content, path)) {
     if (row.step > step) break;
     rows.push_back(row);
     kept = end;
   }
-  std::error_code error;
-  std::filesystem::resize_file(path, kept, error);
-  if (error) throw Error("[metrics] cannot truncate " + path + ": " + error.message());
+  const std::string_view rest = std::string_view(content).substr(0, kept);
+  io::replace_file(path, {&rest, 1}, "metrics");
   return rows;
 }
 

@@ -40,7 +40,7 @@ class MetricsWriter {
 // not a row is a FormatError with its number.
 std::vector<MetricsRow> read_metrics(const std::string& path);
 
-// The rows up to `step`; truncates the file after them, so that a writer can append. None if there is no such
+// The rows up to `step`; replaces the file by these, so that a writer can append. None if there is no such
 // file.
 std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step);
 

@@ -13,7 +13,7 @@ namespace tg::train {
 
 namespace {
 
-constexpr const char* optimizer_file = "optimizer.safetensors";
+constexpr const char *optimizer_file = "optimizer.safetensors", *metrics_file = "metrics.jsonl";
 constexpr std::int64_t most_validation_batches = 400;
 
 double seconds_now() {
@@ -54,6 +54,7 @@ Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimiz
       evaluation_(model, shared_, where),
       x_(static_cast<std::size_t>(o_.program.batch * model.context)),
       y_(x_.size()) {
+  if (store_) store_->require_own(metrics_file);
   TrainingMemory{training_.memory(), evaluation_.program().memory()}.require(o_.program.memory_budget);
   if (batches.answers() > 0 && !o_.program.predictions)
     throw Error(
@@ -79,7 +80,7 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
         std::to_string(checkpoint.step()) + " and names " + std::to_string(checkpoint.best_step()));
   restore(checkpoint);
   training_.set_step(state_.step);
-  if (store_) rows_ = cut_metrics(store_->directory() + "/metrics.jsonl", state_.step);
+  if (store_) rows_ = cut_metrics(store_->directory() + "/" + metrics_file, state_.step);
   if (state || state_.best_step == 0) return;
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
@@ -111,7 +112,8 @@ const Trainer::State& Trainer::run() {
   const bool begins = state_.step == 0;
   if (store_) {
     if (begins) store_->clear();
-    metrics_.emplace(store_->directory() + "/metrics.jsonl",
+    store_->claim(metrics_file);
+    metrics_.emplace(store_->directory() + "/" + metrics_file,
                      begins ? io::OutputFile::Start::empty : io::OutputFile::Start::append);
   }
   for (const Parameter& p : optimizer_.state())

@@ -65,6 +65,10 @@ void checkpoints(World& w) {
   const std::vector<io::CheckpointFile> files{
       {w.hostile() ? Draw<std::string>::of(w) : "model", Draw<std::vector<Parameter>>::of(w)}};
   store.save(count(w, 9), count(w, 9), files);
+  if (const std::string name = w.chance(0.5) ? "rows" : Draw<std::string>::of(w); w.chance(0.5))
+    store.claim(name);
+  else
+    store.require_own(name);
   readable([&] {
     const io::Checkpoint last(directory);
     last.load(files[0].name), last.values(files);
@@ -388,7 +392,10 @@ std::vector<Call> file_calls() {
              return io::replace_file(path(w), pieces, "hostile");
          }
        }},
-      {"require_replaceable", [](World& w) { io::require_replaceable(path(w), "hostile"); }},
+      {"require_replaceable",
+       [](World& w) {
+         io::require_replaceable(path(w), "hostile", w.one_of({io::Existing::replace, io::Existing::refuse}));
+       }},
       {"parsers",
        [](World& w) {
          const std::string content = Draw<std::string>::of(w);
@@ -397,6 +404,8 @@ std::vector<Call> file_calls() {
              return (void)io::parse_safetensors(content, "hostile");
            case 1:
              (void)io::is_manifest(content);
+             (void)io::names_in_manifest(content);
+             (void)io::json_excerpt(content);
              return (void)io::parse_manifest(content, "hostile");
            case 2:
              return (void)text::parse_merges(content, "hostile");
@@ -445,6 +454,8 @@ std::vector<Call> file_calls() {
          const io::MappedFile file(path(w), "hostile");
          file.release(static_cast<std::size_t>(Draw<I>::of(w)), static_cast<std::size_t>(Draw<I>::of(w)));
          (void)file.bytes();
+         file.check();
+         (void)file.pages();
          std::byte some[7];
          file.read(static_cast<std::size_t>(Draw<I>::of(w)), std::span(some).first(w.below(8)));
        }},

@@ -2,6 +2,7 @@
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cmath>
@@ -292,7 +293,7 @@ class Store : public ::testing::Test {
   std::vector<std::string> names(const std::string& run) const {
     std::vector<std::string> all;
     for (const auto& entry : fs::directory_iterator(dir / run))
-      all.push_back(entry.path().filename().string());
+      if (entry.path().filename() != "run.json") all.push_back(entry.path().filename().string());
     std::sort(all.begin(), all.end());
     return all;
   }
@@ -333,39 +334,114 @@ TEST_F(Store, ClearsWhatAKilledRunLeftAndNothingElse) {
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005", "step-by-step.txt"}));
 }
 
-TEST_F(Store, RemovesNoDirectoryThatAManifestDoesNotMark) {
-  fs::create_directories(dir / "run/step-00000001");
-  fs::create_directories(dir / "run/.checkpoint-tmp-mine");
-  fs::create_directories(dir / "elsewhere");
-  put(dir / "run/step-00000001/precious", "mine");
-  put(dir / "run/.checkpoint-tmp-mine/precious", "mine");
-  put(dir / "elsewhere/manifest.json", io::to_json(io::Manifest{2, 0}));
-  fs::create_symlink("../elsewhere", dir / "run/step-00000002");
+// Whatever has a name of a run's files and was not written by a run is refused when the store is opened.
+TEST_F(Store, ForeignFilesAreRefusedBeforeAnythingChanges) {
+  const std::string elsewhere = dir / "elsewhere";
+  fs::create_directory(elsewhere);
+  put(elsewhere + "/manifest.json", io::to_json(io::Manifest{2, 0}));
+  put(dir / "outside", "precious");
+  const std::pair<const char*, std::function<void(const std::string&)>> foreign[] = {
+      {"file", [](const std::string& path) { put(path, "mine"); }},
+      {"folder",
+       [](const std::string& path) {
+         fs::create_directory(path);
+         put(path + "/precious", "mine");
+       }},
+      {"other manifest",
+       [](const std::string& path) {
+         fs::create_directory(path);
+         put(path + "/manifest.json", "{\"manifest_version\": 3}");
+       }},
+      {"link to a file", [&](const std::string& path) { fs::create_symlink(dir / "outside", path); }},
+      {"link to a checkpoint elsewhere",
+       [&](const std::string& path) { fs::create_symlink(elsewhere, path); }},
+      {"dangling link", [](const std::string& path) { fs::create_symlink("nowhere", path); }},
+      {"pipe", [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }}};
+  for (const std::string name :
+       {"last", "best", "step-00000001", "step-99999999", ".checkpoint-tmp", ".checkpoint-tmp-removed",
+        ".checkpoint-tmp-last", ".checkpoint-tmp-best", "run.json"})
+    for (const auto& [kind, make] : foreign)
+      for (const bool after_run : {false, true}) {
+        fs::remove_all(dir / "run");
+        fs::create_directory(dir / "run");
+        if (after_run) io::CheckpointStore(dir / "run").save(5, 5, files);
+        fs::remove_all(dir / ("run/" + name));
+        make(dir / ("run/" + name));
+        const auto before = names("run");
+        const std::string error = error_of([&] { io::CheckpointStore store(dir / "run"); });
+        EXPECT_NE(error.find(dir / ("run/" + name)), std::string::npos)
+            << name << ", " << kind << ": " << error;
+        EXPECT_EQ(names("run"), before) << name << ", " << kind;
+        if (after_run && name != "last" && name != "run.json") {
+          EXPECT_EQ(io::Checkpoint(dir / "run").step(), 5) << name << ", " << kind;
+        }
+      }
+  EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
+  EXPECT_TRUE(fs::exists(elsewhere + "/manifest.json"));
+}
+
+// Nor is a directory removed, or replaced, that appears while the store is open.
+TEST_F(Store, ForeignFoldersThatAppearLaterAreKept) {
+  io::CheckpointStore store(dir / "run");
+  store.save(1, 1, files);
+  fs::create_directory(dir / "run/step-00000002");  // with nothing in it
   fs::create_directory(dir / "run/step-00000003");
-  put(dir / "run/step-00000003/manifest.json", "{\"manifest_version\": 3}");  // of something else
-  put(dir / "run/step-00000004", "a file");
-  const auto before = names("run");
-  {
-    io::CheckpointStore store(dir / "run");
-    store.save(5, 5, files);
-    store.save(6, 5, files);
-    store.save(7, 7, files);
-    EXPECT_EQ(names("run").size(), before.size() + 3);
-    EXPECT_EQ(error_of([&] { store.save(1, 1, files); }),
-              "[checkpoint] " + (dir / "run/step-00000001") +
-                  " is in the way, and no manifest marks it as a checkpoint: move it away");
-    EXPECT_EQ(io::Checkpoint(dir / "run").step(), 7);
-    store.clear();
-  }
-  EXPECT_EQ(names("run"), before);
-  EXPECT_EQ(io::read_file(dir / "run/step-00000001/precious", "test"), "mine");
-  // Nor is a directory overwritten that has the name of an unfinished checkpoint.
+  put(dir / "run/step-00000003/precious", "mine");
+  store.save(4, 4, files);
+  EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000002", "step-00000003", "step-00000004"}));
+  EXPECT_EQ(error_of([&] { store.save(3, 3, files); }),
+            "[checkpoint] " + (dir / "run/step-00000003") +
+                " is in the way: no manifest marks it as a checkpoint; move it away");
   fs::create_directory(dir / "run/.checkpoint-tmp");
   put(dir / "run/.checkpoint-tmp/precious", "mine");
-  io::CheckpointStore store(dir / "run");
-  EXPECT_EQ(error_of([&] { store.save(8, 8, files); }),
+  EXPECT_EQ(error_of([&] { store.save(5, 5, files); }),
             "[checkpoint] cannot create " + (dir / "run/.checkpoint-tmp") + ": it exists; move it away");
+  EXPECT_EQ(io::Checkpoint(dir / "run").step(), 4);
   EXPECT_EQ(io::read_file(dir / "run/.checkpoint-tmp/precious", "test"), "mine");
+}
+
+// Links and files that no run.json marks are not a run's, even if they look like it.
+TEST_F(Store, OnlyMarkedNamesAreReplaced) {
+  io::CheckpointStore(dir / "run").save(5, 5, files);
+  put(dir / "run/metrics.jsonl", "mine");
+  {
+    io::CheckpointStore store(dir / "run");
+    EXPECT_EQ(error_of([&] { store.claim("metrics.jsonl"); }),
+              "[checkpoint] " + (dir / "run/metrics.jsonl") +
+                  " is in the way: no run.json marks it as written by a run; move it away");
+    fs::remove(dir / "run/metrics.jsonl");
+    store.claim("metrics.jsonl");
+    put(dir / "run/metrics.jsonl", "the run's");
+  }
+  {
+    io::CheckpointStore store(dir / "run");
+    EXPECT_NO_THROW(store.require_own("metrics.jsonl"));
+    fs::remove(dir / "run/metrics.jsonl");
+    fs::create_symlink("elsewhere", dir / "run/metrics.jsonl");
+    EXPECT_NE(error_of([&] { store.require_own("metrics.jsonl"); }).find("symbolic link"), std::string::npos);
+  }
+  fs::remove(dir / "run/run.json");
+  EXPECT_EQ(error_of([&] { io::CheckpointStore store(dir / "run"); }),
+            "[checkpoint] " + (dir / "run/last") +
+                " is in the way: no run.json marks it as written by a run; move it away");
+}
+
+// A file that someone put into a checkpoint stays there, and so does the checkpoint.
+TEST_F(Store, FilesThatWereAddedToACheckpointAreKept) {
+  {
+    io::CheckpointStore store(dir / "run");
+    store.save(1, 1, files);
+    put(dir / "run/step-00000001/notes.txt", "mine");
+    store.save(2, 2, files);
+    store.save(3, 3, files);
+    EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000001", "step-00000003"}));
+    store.clear();
+  }
+  EXPECT_EQ(io::read_file(dir / "run/step-00000001/notes.txt", "test"), "mine");
+  EXPECT_EQ(error_of([&] { io::CheckpointStore store(dir / "run"); }),
+            "[checkpoint] " + (dir / "run/step-00000001") +
+                " is in the way: it has files that its manifest does not list, or that are not regular "
+                "files; move it away");
 }
 
 // What a kill leaves while a checkpoint is begun or removed is cleared by the next run.
@@ -467,7 +543,7 @@ TEST_F(Store, LeavesADamagedRunAsItIs) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   put(dir / "run/last/manifest.json", "{");
-  { io::CheckpointStore store(dir / "run"); }
+  EXPECT_THROW(io::CheckpointStore(dir / "run"), Error);
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000003", "step-00000005"}));
   EXPECT_THROW(io::Checkpoint(dir / "run"), FormatError);
 }
@@ -485,7 +561,7 @@ TEST_F(Store, ASaveThatFailsLeavesEverythingAsItWas) {
 // A manifest that names them would be refused, and so the checkpoint.
 TEST_F(Store, WhatCouldNotBeLoadedIsNotSaved) {
   io::CheckpointStore store(dir / "run");
-  for (const std::string name : {"", "..", "../weights", "/tmp/weights", "a/b", ".hidden", "\xff"}) {
+  for (const std::string name : {"", "..", "../weights", "/tmp/weights", "a/b", ".hidden", "\xff", "a\nb"}) {
     const std::vector<io::CheckpointFile> bad = {{name, {w}}};
     EXPECT_NE(error_of([&] { store.save(1, 1, bad); }).find("expected a name without a folder"),
               std::string::npos);

@@ -42,6 +42,48 @@ TEST(InputFile, ReadsWholeFilesThroughLinks) {
   EXPECT_FALSE(io::read_file("/proc/self/stat", "load").empty());  // whose size is said to be 0
 }
 
+TEST(OutputFile, LinksPipesAndOtherNamesOfAFileStayAsTheyAre) {
+  const tg::testing::TemporaryDirectory dir;
+  dir.file("outside", "precious");
+  fs::create_symlink("outside", dir / "link");
+  fs::create_symlink("nowhere", dir / "dangling");
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  const std::string_view piece = "new";
+  for (const auto& [name, what] : {std::pair("link", "symbolic link"), std::pair("dangling", "symbolic link"),
+                                   std::pair("pipe", "device, pipe or socket")}) {
+    const std::string expected =
+        "[test] cannot write " + (dir / name) + ": it is a " + what + ", expected a regular file";
+    for (const auto start : {io::OutputFile::Start::empty, io::OutputFile::Start::append})
+      EXPECT_EQ(error_of([&] { io::OutputFile(dir / name, "test", start); }), expected);
+    EXPECT_EQ(error_of([&] { io::replace_file(dir / name, {&piece, 1}, "test"); }), expected);
+    EXPECT_EQ(error_of([&] { io::require_replaceable(dir / name, "test"); }), expected);
+    EXPECT_NE(error_of([&] { io::write_new_file(dir / name, {&piece, 1}, "test"); }), "no error");
+  }
+  EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
+  EXPECT_FALSE(fs::exists(dir / "nowhere"));
+  // A hard link is another name of the same file, perhaps in a backup.
+  fs::create_hard_link(dir / "outside", dir / "name");
+  io::OutputFile(dir / "name", "test").write("one");
+  EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
+  EXPECT_EQ(io::read_file(dir / "name", "test"), "one");
+  fs::remove(dir / "name");
+  fs::create_hard_link(dir / "outside", dir / "name");
+  io::replace_file(dir / "name", {&piece, 1}, "test");
+  EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
+}
+
+TEST(OutputFile, ExistingFilesCanBeRefused) {
+  const tg::testing::TemporaryDirectory dir;
+  dir.file("file", "mine");
+  EXPECT_EQ(error_of([&] { io::require_replaceable(dir / "file", "test"); }), "no error");
+  EXPECT_EQ(error_of([&] { io::require_replaceable(dir / "new", "test", io::Existing::refuse); }),
+            "no error");
+  EXPECT_EQ(error_of([&] { io::require_replaceable("/dev/null", "test", io::Existing::refuse); }),
+            "no error");
+  EXPECT_EQ(error_of([&] { io::require_replaceable(dir / "file", "test", io::Existing::refuse); }),
+            "[test] " + (dir / "file") + " exists: --overwrite replaces it");
+}
+
 TEST(OutputFile, SaysThatItsNameWasTaken) {
   const tg::testing::TemporaryDirectory dir;
   io::OutputFile file(dir / "rows", "metrics");

@@ -444,6 +444,12 @@ TEST(SaveModel, WhatAKilledProcessLeftIsReplaced) {
   const Saving s;
   fs::create_directories(s.directory / ".saved.unfinished/deep");
   s.directory.file(".saved.unfinished/model.safetensors", "half");
+  EXPECT_EQ(
+      s.error(),
+      "[save_pretrained] DIR/.saved.unfinished is in the way: no file .unfinished marks it as unfinished; "
+      "move it away");
+  EXPECT_EQ(content(s.directory / ".saved.unfinished/model.safetensors"), "half");
+  s.directory.file(".saved.unfinished/.unfinished", "");
   EXPECT_EQ(s.error(), "no error");
   EXPECT_EQ(names_in(s.directory.path), (std::vector<std::string>{"saved"}));
   EXPECT_EQ(names_in(s.directory / "saved"), (std::vector<std::string>{"config.json", "model.safetensors"}));

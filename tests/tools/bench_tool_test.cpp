@@ -376,7 +376,7 @@ TEST(BenchTrain, ReportsOnAnyModel) {
   for (const char* model :
        {"gpt", "llama --key-heads 1", "deepseek --latent 4 --rope-width 2 --dtype bf16"}) {
     const Outcome run =
-        bench(small_train + "--json " + path + ".json --plot " + path + ".png --model " + model);
+        bench(small_train + "--overwrite --json " + path + ".json --plot " + path + ".png --model " + model);
     ASSERT_EQ(run.code, 0) << run.output;
     for (const char* line : {"parameters  ", "step  ", "model FLOP  ", "utilisation  ", "time by family",
                              "matrix products  ", "head and loss  ", "optimizer  ", "peak memory  "})
@@ -406,7 +406,7 @@ TEST(BenchTrain, CountsTheArithmeticOfAModel) {
   const double seconds = rows_of(path, "ms")["step"] * 1e-3;
   EXPECT_NEAR(rows_of(path, "share")["step"], flops / seconds / 0.5e12, 1e-4 * flops / seconds / 0.5e12);
   // What is computed a second time does not count.
-  const Outcome again = bench(small_train + "--recompute --json " + path);
+  const Outcome again = bench(small_train + "--recompute --overwrite --json " + path);
   EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9) << again.output;
   std::filesystem::remove(path);
 }

@@ -155,7 +155,7 @@ TEST(GradcheckTool, RefusesAnUnwritableFileAtOnce) {
 
 TEST(GradcheckTool, WritesItsResultsAsJson) {
   const std::string file = testing::TempDir() + "gradcheck.json";
-  EXPECT_EQ(run(faulty + "--op square_wrong --dtype f64 --seed 7 --json " + file).code, 1);
+  EXPECT_EQ(run(faulty + "--op square_wrong --dtype f64 --seed 7 --overwrite --json " + file).code, 1);
   const std::string text = tg::io::read_file(file, "test");
   tg::io::JsonReader json(text, "test");
   std::int64_t seed = -1, code = -1;
@@ -194,7 +194,7 @@ TEST(GradcheckTool, WritesItsResultsAsJson) {
 
 TEST(GradcheckTool, DrawsTheVCurve) {
   const std::string file = testing::TempDir() + "vcurve.png";
-  EXPECT_ENDS("--op exp --vcurve " + file, 0, file);
+  EXPECT_ENDS("--op exp --overwrite --vcurve " + file, 0, file);
   EXPECT_EQ(tg::io::read_file(file, "test").substr(1, 3), "PNG");
   std::filesystem::remove(file);
   EXPECT_ENDS("--op less --vcurve " + file, 3, "nothing to differentiate");

@@ -120,17 +120,17 @@ keeps 2 --checkpoint --text a --attention "$dir/file"
 keeps 2 --text --checkpoint "$dir/run" --attention "$dir/file"
 keeps 2 --text --checkpoint "$dir/run" --text '' --attention "$dir/file"
 keeps 2 --attention --checkpoint "$dir/run" --text a
-keeps 1 'more than the model.s context of 16' --checkpoint "$dir/run" --text 'Line 7 of a small' --attention "$dir/file"
-keeps 1 "'Z'" --checkpoint "$dir/run" --text 'ZZ' --attention "$dir/file"
+keeps 1 'more than the model.s context of 16' --overwrite --checkpoint "$dir/run" --text 'Line 7 of a small' --attention "$dir/file"
+keeps 1 "'Z'" --overwrite --checkpoint "$dir/run" --text 'ZZ' --attention "$dir/file"
 keeps 2 --run --curves "$dir/file"
 keeps 2 --curves --run "$dir/run"
-keeps 1 nowhere/metrics.jsonl --curves "$dir/file" --run "$dir/run" --run "$dir/nowhere"
+keeps 1 nowhere/metrics.jsonl --overwrite --curves "$dir/file" --run "$dir/run" --run "$dir/nowhere"
 mkdir "$dir/empty" "$dir/bad" && : >"$dir/empty/metrics.jsonl" && echo '{"loss":1}' >"$dir/bad/metrics.jsonl"
-keeps 1 'has no step' --curves "$dir/file" --run "$dir/empty"
-keeps 1 'line 1' --curves "$dir/file" --run "$dir/bad"
+keeps 1 'has no step' --overwrite --curves "$dir/file" --run "$dir/empty"
+keeps 1 'line 1' --overwrite --curves "$dir/file" --run "$dir/bad"
 keeps 2 --reads --length 8192
-keeps 1 'more tokens' --reads "$dir/file" --length 32
-keeps 1 'holds all' --reads "$dir/file" --fast-memory 100000
+keeps 1 'more tokens' --overwrite --reads "$dir/file" --length 32
+keeps 1 'holds all' --overwrite --reads "$dir/file" --fast-memory 100000
 for view in graphviz plan attention-memory reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file"; done
 [ $failed = 0 ] && echo "inspect: all as it must be"
 exit $failed

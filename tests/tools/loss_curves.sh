@@ -15,6 +15,7 @@ run() {
 # compares STATUS WORD RUNS OTHERS: two runs with two others
 compares() {
   local got
+  rm -f "$dir/csv"
   "$python" "$bench/loss_curves.py" --runs "$dir/$3"[12] --others "$dir/$4"[12] --window 10 --csv "$dir/csv" >"$dir/out" 2>&1
   got=$?
   [ $got = "$1" ] || fail "status $got of $3 with $4, expected $1: $(cat "$dir/out")"

@@ -36,7 +36,7 @@ if [ -e /dev/full ]; then
   full 2 "$tools/gradcheck" --op exp --fast --dtype f64 --views contiguous
   full 2 "$tools/gradcheck" --reference
   full 1 "$inspect" --layers 1 --list
-  full 1 "$tools/tokens" --text "$text" --vocabulary 260 --out "$dir/tokens"
+  full 1 "$tools/tokens" --text "$text" --vocabulary 260 --out "$dir/tokens" --overwrite
   full 1 "$train" "${tiny[@]}" --steps 20 --out "$dir/full"
   cmp -s "$dir"/{run,full}/last/model.safetensors || fail "a full output changes what is learned"
 fi

@@ -41,7 +41,7 @@ grep -q '^903  *<|eot_id|>  (added token)$' "$dir/out" || fail "pieces are $(cat
 "$tokens" --text "$text" --tokenizer "$folder" --out "$dir/hf.tokens" >"$dir/out" || fail "tokens by a tokenizer.json"
 grep -q '^tokenizer  *hf, 904 tokens' "$dir/out" || fail "the tool says: $(cat "$dir/out")"
 "$train" --tokens "$dir/hf.tokens" "${small[@]}" --out "$dir/hf" >"$dir/out" || fail "training on tokens of a tokenizer.json"
-"$tokens" --text "$text" --like "$dir/hf" --out "$dir/again.tokens" >/dev/null || fail "tokens --like a run with a tokenizer.json"
+"$tokens" --text "$text" --like "$dir/hf" --out "$dir/again.tokens" --overwrite >/dev/null || fail "tokens --like a run with a tokenizer.json"
 cmp -s "$dir"/{hf,again}.tokens || fail "the tokenizer.json of a run gives other tokens"
 
 # Plain ids, as other tools write them.
@@ -66,19 +66,20 @@ refuses_command 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
 cp "$dir/like.tokens" "$dir/x.tokens"  # what is there stays what it is
 printf 'жук' >"$dir/other_letters"
 "$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" >/dev/null || fail "tokens chars"
-refuses_command 1 'not in the vocabulary' "$tokens" --text "$dir/other_letters" --like "$dir/chars.tokens" --out "$dir/x.tokens"
+refuses_command 1 'not in the vocabulary' "$tokens" --text "$dir/other_letters" --like "$dir/chars.tokens" --out "$dir/x.tokens" --overwrite
 refuses_command 1 'would replace' "$tokens" --text "$dir/x.tokens" --tokenizer bytes --out "$dir/x.tokens"
 refuses_command 1 'would replace' "$tokens" --text "$text" --like "$dir/x.tokens" --out "$dir/x.tokens"
 for i in $(seq 40); do cat "$text"; done >"$dir/long"  # 100 KB of tokens do not fit in 4 KiB
-(ulimit -f 4; refuses_command 1 'File too large' "$tokens" --text "$dir/long" --tokenizer bytes --out "$dir/x.tokens"; exit $failed) || failed=1
+(ulimit -f 4; refuses_command 1 'File too large' "$tokens" --text "$dir/long" --tokenizer bytes --out "$dir/x.tokens" --overwrite; exit $failed) || failed=1
 cmp -s "$dir"/{like,x}.tokens || fail "a refused call changes what is there"
 rm "$dir/x.tokens"
 mkfifo "$dir/pipe"
-refuses_command 1 'not a regular file' "$tokens" --text "$text" --out "$dir/pipe"
+refuses_command 1 'expected a regular file' "$tokens" --text "$text" --out "$dir/pipe" --overwrite
 [ -p "$dir/pipe" ] || fail "a pipe is replaced"
 ln -s "$dir/like.tokens" "$dir/link"
-"$tokens" --text "$text" --like "$dir/chars.tokens" --out "$dir/link" >/dev/null || fail "tokens to where a link leads"
-[ -L "$dir/link" ] && cmp -s "$dir"/{chars,like}.tokens || fail "a link is replaced"
+cp "$dir/like.tokens" "$dir/kept"
+refuses_command 1 'symbolic link' "$tokens" --text "$text" --like "$dir/chars.tokens" --out "$dir/link" --overwrite
+[ -L "$dir/link" ] && cmp -s "$dir/kept" "$dir/like.tokens" || fail "a link is followed or replaced"
 [ -z "$(find "$dir" -name 'x*')" ] || fail "a refused call leaves $(find "$dir" -name 'x*')"
 refuses_command 2 'one of them' "$train" --tokens "$dir/like.tokens" --text "$text"
 refuses_command 2 --tokenizer "$train" --tokens "$dir/like.tokens" --tokenizer bytes
@@ -89,6 +90,22 @@ refuses_command 1 'expected below the vocabulary of 100' "$train" --tokens "$dir
 refuses_command 1 'is not the data of this run' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
 head -c 300 "$dir/moved.tokens" >"$dir/cut.tokens"
 refuses_command 1 'truncated\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"
+# A file that shrinks while it is read ends the run in one line.
+shrinks() {  # FILE COMMAND...
+  local file=$1 pid code
+  shift
+  "$@" >"$dir/out" 2>"$dir/err" </dev/null &
+  pid=$!
+  for i in $(seq 600); do [ "$(grep -c step "$dir/shrinking/metrics.jsonl" 2>/dev/null)" -ge 1 ] 2>/dev/null && break; sleep 0.1; done
+  truncate -s 1000 "$file"
+  wait $pid
+  code=$?
+  [ $code = 1 ] && [ "$(wc -l <"$dir/err")" = 1 ] && grep -q "$file: it shrank" "$dir/err" || fail "code $code after $file shrank: $(cat "$dir/err")"
+}
+for i in $(seq 20); do cat "$dir/long"; done >"$dir/longer"
+"$tokens" --text "$dir/longer" --tokenizer bytes --out "$dir/longer.tokens" >/dev/null || fail "tokens of a long text"
+shrinks "$dir/longer.tokens" "$train" --tokens "$dir/longer.tokens" --layers 1 --heads 1 --width 8 --context 16 --batch 2 --threads 1 \
+  --sample 0 --steps 100000000 --eval-every 100000000 --out "$dir/shrinking"
 
 "$tokens" --help | grep '^examples:' >/dev/null || fail "--help has no examples"
 [ $failed = 0 ] && echo "tokens: all as it must be"

@@ -192,10 +192,8 @@ if [ "$(id -u)" != 0 ]; then
   mkdir "$dir/locked" && chmod a-w "$dir/locked"
   refuses 1 locked "${small[@]}" --out "$dir/locked/run"
 fi
-if [ -e /dev/full ]; then  # a disk that is full when the first row is written
-  mkdir "$dir/full" && ln -s /dev/full "$dir/full/metrics.jsonl"
-  refuses 1 'metrics.jsonl.*space'  "${small[@]}" --out "$dir/full"
-fi
+# A file that is full when a row is written: 1 KiB are 12 rows.
+(ulimit -f 1; refuses 1 'metrics.jsonl.*File too large' "${tiny[@]}" --steps 1000 --eval-every 1000 --sample 0 --out "$dir/full"; exit $failed) || failed=1
 
 # A checkpoint whose checksums match but whose metadata contradicts its tensors: not a byte of the run changes.
 lies() {  # FILE WORD COMMAND...: that changes the file given as its last argument

@@ -120,7 +120,7 @@ def compare(args):
 
 
 def write_csv(args, mine, its):
-    with open(args.csv, "w", encoding="utf-8") as file:
+    with open(args.csv, "x", encoding="utf-8") as file:
         file.write(",".join(["step", *args.runs, *args.others]) + "\n")
         for step, losses in enumerate(zip(*mine.losses, *its.losses), 1):
             file.write(",".join([str(step), *(f"{loss:.7g}" for loss in losses)]) + "\n")

@@ -79,7 +79,6 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   const nn::Precision precision = nn::precision_named(settings.dtype_name());
   const std::vector<std::int64_t> sizes =
       settings.shapes.empty() ? std::vector<std::int64_t>{4, 4, 128, 1024, 65} : settings.shapes[0];
-  if (!s.picture.empty()) io::require_replaceable(s.picture, "bench");
   nn::Params params(static_cast<std::uint64_t>(s.random.seed), settings.dtype, settings.device);
   const nn::Model model(params, config_of(sizes));
   const std::int64_t context = sizes[3], of_token = bytes_of(cache_of_token(model, precision)),

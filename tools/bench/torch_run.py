@@ -112,6 +112,9 @@ class Trainer:
 
 
 def train(options, args, device):
+    rows = f"{args.out}/metrics.jsonl"
+    if os.path.lexists(rows):
+        raise ValueError(f"{rows} exists: choose another folder, or remove it first")
     trainer = Trainer(options, args.start, device)
     every, some = int(options["eval-every"]), int(options["eval-batches"])
     results, validations, begin = [], {}, time.perf_counter()
@@ -122,7 +125,7 @@ def train(options, args, device):
             print(f"\rstep {step}/{trainer.steps}: validation loss {validations[step]:.4f}", end="", flush=True)
     seconds = time.perf_counter() - begin
     os.makedirs(args.out, exist_ok=True)
-    with open(f"{args.out}/metrics.jsonl", "w", encoding="utf-8") as file:
+    with open(rows, "x", encoding="utf-8") as file:
         for step, (loss, norm) in enumerate(torch.stack(results).tolist(), 1):
             row = dict(step=step, train_loss=loss, val_loss=validations.get(step), lr=trainer.rate(step - 1), grad_norm=norm)
             file.write(json.dumps(row) + "\n")

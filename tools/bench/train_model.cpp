@@ -27,7 +27,6 @@ class ModelReport {
       : s_(settings), config_(*settings.train.model), machine_(machine), report_(report) {}
 
   void run() {
-    if (!s_.train.plot.empty()) io::require_replaceable(s_.train.plot, "bench");
     const MeasuredStep m = measure_step(s_, machine_);
     if (!s_.train.plot.empty())
       draw_step(m.picture, description() + ": a training step").save_png(s_.train.plot);

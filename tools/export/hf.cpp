@@ -1,9 +1,9 @@
 // export --to hf: a Hugging Face folder.
+#include "core/base/printable.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/hf_writer.h"
 #include "tools/dtype_named.h"
 #include "tools/export/form.h"
-#include "tools/printable.h"
 
 namespace tg {
 

@@ -6,8 +6,8 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/text_stream.h>
+#include "core/base/printable.h"
 #include "tools/generate/output.h"
-#include "tools/printable.h"
 
 namespace tg {
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "autograd/gradcheck_ranks.h"
+#include "core/base/printable.h"
 #include "tools/gradcheck/select.h"
 
 namespace tg::gradcheck {
@@ -16,7 +17,8 @@ bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& gro
     bool is_known = false;
     for (const RankCase& c : cases) is_known |= !select({c.f}, {name}).empty();
     if (!is_known && ranks->rank() == 0)
-      std::fprintf(stderr, "gradcheck: no op in which ranks exchange data is named '%s'\n", name.c_str());
+      std::fprintf(stderr, "gradcheck: no op in which ranks exchange data is named '%s'\n",
+                   printable(name).c_str());
     all_known &= is_known;
   }
   if (!all_known) return false;

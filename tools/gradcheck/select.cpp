@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include <tilegrad/ops/ops.h>
 #include "backends/cpu/kernel.h"
@@ -104,6 +105,11 @@ void print_list(const std::vector<Case>& cases) {
 void load_plugin(const std::string& path) {
   // dlopen would search for a name without a slash in the system's library folders.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  // dlopen would wait for the writer of a pipe.
+  std::error_code error;
+  if (const auto kind = std::filesystem::status(file, error).type();
+      kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::not_found)
+    throw Error("[plugin] cannot load " + path + ": it is not a regular file");
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) throw Error("[plugin] " + std::string(dlerror()));
   if (void* start = dlsym(library, "tilegrad_plugin")) reinterpret_cast<void (*)()>(start)();

@@ -1,0 +1,203 @@
+// A mapped file that shrinks is an error of whoever reads it, and no signal.
+#include <tilegrad/io/files/mapped_file.h>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/files/safetensors.h>
+#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/text/text.h>
+#include <tilegrad/io/text/token_file.h>
+#include <tilegrad/nn/models/llama.h>
+#include "io/interop/model_source.h"
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::error_of;
+using tg::testing::TemporaryDirectory;
+namespace fs = std::filesystem;
+
+std::size_t sum_of(std::string_view bytes) {
+  std::size_t sum = 0;
+  for (const char c : bytes) sum += static_cast<unsigned char>(c);
+  return sum;
+}
+
+TEST(MappedFile, ShrunkFileReadsAsZerosAndIsAnError) {
+  const TemporaryDirectory dir;
+  const std::size_t size = 100'000;
+  for (const std::size_t left : {std::size_t{0}, std::size_t{1}, std::size_t{8192}, size - 1}) {
+    const io::MappedFile file(dir.file("data", std::string(size, 'x')), "load");
+    EXPECT_NO_THROW(file.check());
+    fs::resize_file(dir / "data", left);
+    EXPECT_EQ(sum_of(file.bytes()), left * 'x');
+    EXPECT_EQ(error_of([&] { file.check(); }), "[load] cannot read " + (dir / "data") +
+                                                   ": it shrank while it was read, from 100000 to " +
+                                                   std::to_string(left) + " bytes");
+    fs::resize_file(dir / "data", size);  // what was lost does not return
+    EXPECT_EQ(error_of([&] { file.check(); }) == "no error", left == size - 1) << left;
+  }
+}
+
+TEST(MappedFile, FileThatWasReplacedByRenameIsRead) {
+  const TemporaryDirectory dir;
+  const io::MappedFile file(dir.file("data", std::string(50'000, 'x')), "load");
+  dir.file("other", "short");
+  fs::rename(dir / "other", dir / "data");
+  EXPECT_EQ(sum_of(file.bytes()), 50'000u * 'x');
+  EXPECT_NO_THROW(file.check());
+}
+
+TEST(MappedFile, ThreadsThatReadAShrunkFileAllSeeTheError) {
+  const TemporaryDirectory dir;
+  for (int round = 0; round < 10; ++round) {
+    const io::MappedFile file(dir.file("data", std::string(1 << 20, 'x')), "load");
+    std::atomic<int> errors{0};
+    {
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < 4; ++t)
+        threads.emplace_back([&] {
+          for (int i = 0; i < 1000; ++i) {
+            if (sum_of(file.bytes()) == (1u << 20) * 'x') continue;
+            if (error_of([&] { file.check(); }) != "no error") ++errors;
+            return;
+          }
+        });
+      fs::resize_file(dir / "data", 4096u * static_cast<unsigned>(round));
+    }
+    EXPECT_EQ(errors, 4);
+  }
+}
+
+TEST(MappedFile, RangeOfAClosedFileIsUsedAgain) {
+  const TemporaryDirectory dir;
+  for (int i = 0; i < 100; ++i) {
+    const io::MappedFile lost(dir.file("lost", std::string(10'000, 'x')), "load");
+    const io::MappedFile kept(dir.file("kept", std::string(10'000, 'y')), "load");
+    fs::resize_file(dir / "lost", 0);
+    EXPECT_EQ(sum_of(lost.bytes()), 0u);
+    EXPECT_THROW(lost.check(), Error);
+    EXPECT_NO_THROW(kept.check());
+  }
+}
+
+// A mapping that the library does not know, of a file that has become empty.
+const volatile char* foreign_lost_page() {
+  const TemporaryDirectory dir;
+  dir.file("foreign", "x");
+  std::FILE* file = std::fopen((dir / "foreign").c_str(), "r");
+  void* at = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, ::fileno(file), 0);
+  fs::resize_file(dir / "foreign", 0);
+  return static_cast<const char*>(at);
+}
+
+void map_something() {
+  const TemporaryDirectory dir;
+  const io::MappedFile file(dir.file("data", std::string(10'000, 'x')), "load");
+  fs::resize_file(dir / "data", 0);
+  if (sum_of(file.bytes()) != 0) ::_exit(1);
+}
+
+TEST(MappedFileDeathTest, HandlerThatWasThereBeforeGetsOtherFaults) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the first mapping of a new process
+  for (const bool has_details : {false, true}) {
+    const auto program = [=] {
+      struct sigaction own {};
+      own.sa_flags = has_details ? SA_SIGINFO : 0;
+      if (has_details)
+        own.sa_sigaction = [](int, siginfo_t* info, void*) { ::_exit(info->si_addr != nullptr ? 7 : 1); };
+      else
+        own.sa_handler = [](int) { ::_exit(7); };
+      ::sigaction(SIGBUS, &own, nullptr);
+      map_something();
+      static_cast<void>(*foreign_lost_page());
+      ::_exit(0);
+    };
+    EXPECT_EXIT(program(), ::testing::ExitedWithCode(7), "");
+    const auto sent = [=] {
+      struct sigaction own {};
+      own.sa_handler = [](int) { ::_exit(8); };
+      ::sigaction(SIGBUS, &own, nullptr);
+      map_something();
+      ::raise(SIGBUS);
+      ::_exit(0);
+    };
+    EXPECT_EXIT(sent(), ::testing::ExitedWithCode(8), "");
+  }
+}
+
+TEST(MappedFileDeathTest, OtherFaultsEndTheProcessAsBefore) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fault = [] {
+    std::signal(SIGBUS, SIG_DFL);
+    map_something();
+    static_cast<void>(*foreign_lost_page());
+    ::_exit(0);
+  };
+  EXPECT_EXIT(fault(), ::testing::KilledBySignal(SIGBUS), "");
+  const auto sent = [] {
+    std::signal(SIGBUS, SIG_DFL);
+    map_something();
+    ::raise(SIGBUS);
+    ::_exit(0);
+  };
+  EXPECT_EXIT(sent(), ::testing::KilledBySignal(SIGBUS), "");
+}
+
+// ---- Readers
+
+bool names_loss(const std::string& message, const std::string& path) {
+  return message.find(path) != std::string::npos && (message.find("shrank") != std::string::npos ||
+                                                     message.find("it ends at byte") != std::string::npos);
+}
+
+TEST(ShrunkFile, TokensAreNotUsed) {
+  const TemporaryDirectory dir;
+  text::TokenFileWriter writer(dir / "t", text::ByteTokenizer());
+  writer.write(std::vector<std::int32_t>(50'000, 'x'));
+  writer.close();
+  const text::TokenFile file(dir / "t");
+  const text::TokenView tokens = file.tokens().part(10'000, 10'000);
+  std::vector<std::int32_t> out(100);
+  EXPECT_NO_THROW(tokens.copy(0, out));
+  fs::resize_file(dir / "t", 4096);
+  EXPECT_TRUE(names_loss(error_of([&] { tokens.copy(0, out); }), dir / "t"));
+  EXPECT_TRUE(names_loss(error_of([&] { (void)file.identity(); }), dir / "t"));
+}
+
+TEST(ShrunkFile, WeightsAreNotUsed) {
+  const TemporaryDirectory dir;
+  const nn::ModelConfig config{
+      .architecture = nn::Llama{}, .vocabulary = 300, .context = 16, .layers = 2, .heads = 2, .width = 32};
+  nn::Params params(1);
+  const nn::Model model(params, config);
+  nn::save_pretrained(dir / "hf", model, config);
+  nn::save_gguf(dir / "m.gguf", model, config);
+  const std::string weights = dir / "hf/model.safetensors";
+  for (const bool is_gguf : {false, true}) {
+    const std::string path = is_gguf ? dir / "m.gguf" : weights;
+    const io::ModelSource source = is_gguf ? io::source_of_gguf(path) : io::source_of_folder(dir / "hf");
+    const std::string whole = io::read_file(path, "test");
+    fs::resize_file(path, whole.size() / 2);
+    std::string first;
+    for (const Parameter& p : params.all())
+      if (first.empty() || first == "no error") first = error_of([&] { source.weights->read(p.name()); });
+    EXPECT_TRUE(names_loss(first, path)) << first;
+    dir.file(is_gguf ? "m.gguf" : "hf/model.safetensors", whole);
+  }
+  const io::MappedSafeTensors mapped = io::map_safetensors(weights, "load");
+  fs::resize_file(weights, 100);
+  EXPECT_TRUE(names_loss(error_of([&] { mapped.file.check(); }), weights));
+}
+
+}  // namespace

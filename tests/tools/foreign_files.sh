@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Tools replace and follow nothing that they did not write: foreign_files.sh FOLDER_OF_TOOLS
+. "$(dirname "$0")/tool.sh"
+tools=$1
+train=$tools/train
+
+echo precious >"$dir/outside"
+mkdir "$dir/elsewhere" && echo precious >"$dir/elsewhere/file"
+text=$dir/text.txt
+for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$text"
+small=(--text "$text" --layers 1 --heads 1 --width 8 --context 8 --batch 2 --threads 1 --sample 0 --steps 4 --eval-every 2)
+
+# Makes a thing of a kind at a path.
+plant() {  # KIND PATH
+  case $1 in
+    file) echo mine >"$2" ;;
+    link) ln -s "$dir/outside" "$2" ;;
+    folder_link) ln -s "$dir/elsewhere" "$2" ;;
+    dangling) ln -s "$dir/nowhere" "$2" ;;
+    pipe) mkfifo "$2" ;;
+    folder) mkdir "$2" && echo mine >"$2/mine" ;;
+  esac
+}
+kinds='file link folder_link dangling pipe folder'
+# All names, kinds, targets and contents below a folder.
+content() { (cd "$1" && find . -printf '%p %y %l %i\n' | sort && find . -type f -exec cksum {} + | sort); }
+untouched() {
+  [ "$(cat "$dir/outside")" = precious ] && [ "$(cat "$dir/elsewhere/file")" = precious ] && [ "$(ls "$dir/elsewhere")" = file ] &&
+    [ ! -e "$dir/nowhere" ] || fail "$*: something outside was changed"
+}
+refuses_all() {  # WHAT FOLDER WORD COMMAND...: and changes nothing in the folder
+  local what=$1 folder=$2 word=$3 before
+  shift 3
+  before=$(content "$folder")
+  refuses_command 1 "$word" timeout 60 "$@"
+  [ "$(content "$folder")" = "$before" ] || fail "$what: something was changed by $*"
+  untouched "$what"
+}
+
+# train: into a folder with something foreign, and into a run in which someone put it.
+"$train" "${small[@]}" --out "$dir/good" >/dev/null || fail "training"
+for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-tmp .checkpoint-tmp-removed .checkpoint-tmp-last; do
+  for kind in $kinds; do
+    rm -rf "$dir/out"
+    mkdir "$dir/out"
+    plant $kind "$dir/out/$name"
+    refuses_all "$kind $name" "$dir/out" "out/$name" "$train" "${small[@]}" --out "$dir/out"
+    refuses_all "$kind $name" "$dir/out" "out/$name" "$train" "${small[@]}" --out "$dir/out" --overwrite
+    case $kind-$name in  # a file that has the name of one of the run is the run's
+      file-metrics.jsonl | file-loss.png) continue ;;
+    esac
+    rm -rf "$dir/out"
+    cp -a "$dir/good" "$dir/out"
+    rm -rf "$dir/out/$name"
+    plant $kind "$dir/out/$name"
+    refuses_all "$kind $name in a run" "$dir/out" "out/" "$train" "${small[@]}" --out "$dir/out" --overwrite
+    refuses_all "$kind $name in a run" "$dir/out" "out/" "$train" --resume --steps 6 --out "$dir/out"
+  done
+done
+# A folder that is reached by a link, and other files in it, are no obstacle.
+rm -rf "$dir/out"
+mkdir "$dir/out" && ln -s out "$dir/out_link"
+for kind in $kinds; do plant $kind "$dir/out/my_$kind"; done
+before=$(content "$dir/out")
+for extra in '' --overwrite --overwrite; do
+  "$train" "${small[@]}" --out "$dir/out_link" $extra >/dev/null || fail "training in a folder with other files, $extra"
+done
+"$train" --resume --steps 6 --out "$dir/out_link" >/dev/null || fail "resuming there"
+for kind in $kinds; do [ -e "$dir/out/my_$kind" ] || [ -L "$dir/out/my_$kind" ] || fail "$kind was removed"; done
+untouched "other files"
+# Other names of a run's files, such as those of a backup, keep their content.
+rm -rf "$dir/out"
+cp -al "$dir/good" "$dir/out"
+before=$(content "$dir/good")
+"$train" --resume --steps 6 --out "$dir/out" >/dev/null || fail "resuming a copy of hard links"
+[ "$(content "$dir/good")" = "$before" ] || fail "resuming a copy of hard links changes the original"
+rm -rf "$dir/out"
+cp -al "$dir/good" "$dir/out"
+"$train" "${small[@]}" --seed 2 --overwrite --out "$dir/out" >/dev/null || fail "replacing a copy of hard links"
+[ "$(content "$dir/good")" = "$before" ] || fail "replacing a copy of hard links changes the original"
+
+# Single files.
+files() {  # NAME COMMAND...: of which the last argument is an option for a file
+  local name=$1 kind
+  shift
+  rm -rf "$dir/file"
+  mkdir "$dir/file"
+  for kind in $kinds; do
+    plant $kind "$dir/file/$kind"
+    refuses_command "$code" "file/$kind" timeout 60 "$@" "$dir/file/$kind"
+    [ $kind = file ] || refuses_command "$code" "file/$kind" timeout 60 "$@" "$dir/file/$kind" --overwrite
+  done
+  untouched "$name"
+  [ "$(cat "$dir/file/file")" = mine ] || fail "$name replaces a file"
+  timeout 60 "$@" "$dir/file/file" --overwrite >/dev/null 2>&1 || fail "$name does not replace a file with --overwrite"
+  [ "$(cat -v "$dir/file/file")" = mine ] && fail "$name leaves a file with --overwrite"
+  timeout 60 "$@" "$dir/file/new" >/dev/null 2>&1 && [ -s "$dir/file/new" ] || fail "$name writes no new file"
+  [ "$(ls -A "$dir/file" | wc -l)" = 7 ] || fail "$name leaves $(ls -A "$dir/file")"
+}
+code=1
+files tokens "$tools/tokens" --text "$text" --tokenizer bytes --out
+tiny=(--layers 1 --heads 1 --width 8 --context 8)
+for option in --graphviz --plan --attention-memory --reads; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
+files 'inspect --attention' "$tools/inspect" --checkpoint "$dir/good" --text Line --attention
+files 'inspect --curves' "$tools/inspect" --run "$dir/good" --curves
+files 'bench --json' "$tools/bench" overhead --quick --shape 10 --json
+code=2
+for option in --json --vcurve; do files "gradcheck $option" "$tools/gradcheck" --op exp --fast --dtype f64 --views contiguous "$option"; done
+refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plan "$dir/same.png" --reads "$dir/same.png"
+"$tools/gradcheck" --op exp --fast --dtype f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
+
+# export: what exists, and its temporary folder.
+for form in hf gguf; do
+  for kind in $kinds; do
+    rm -rf "$dir/file"
+    mkdir "$dir/file"
+    plant $kind "$dir/file/new"
+    refuses_all "export $form, $kind" "$dir/file" 'file/new' "$tools/export" --checkpoint "$dir/good" --to $form "$dir/file/new"
+    rm -rf "$dir/file/new"
+    plant $kind "$dir/file/.new.unfinished"
+    refuses_all "export $form, temporary $kind" "$dir/file" 'file/' "$tools/export" --checkpoint "$dir/good" --to $form "$dir/file/new"
+  done
+done
+
+# Inputs that are pipes are refused at once.
+mkfifo "$dir/pipe"
+pipe=$dir/pipe
+mkdir "$dir/piped" && cp -a "$dir/good/." "$dir/piped" && rm "$dir/piped/metrics.jsonl" && mkfifo "$dir/piped/metrics.jsonl"
+refuses_command 2 "$pipe" timeout 20 "$tools/gradcheck" --plugin "$pipe" --op exp
+for option in --text --tokens --from --examples; do
+  refuses_command 1 "$pipe" timeout 20 "$train" $option "$pipe" $([ $option != --from ] || echo --text "$text") --out "$dir/x"
+done
+refuses_command 1 "$pipe" timeout 20 "$train" --text "$text" --tokenizer "$pipe" --out "$dir/x"
+refuses_command 1 "piped/metrics.jsonl" timeout 20 "$train" --resume --steps 6 --out "$dir/piped"
+refuses_command 1 "piped/metrics.jsonl" timeout 20 "$tools/inspect" --run "$dir/piped" --curves "$dir/x.png"
+refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$pipe"
+refuses_command 1 "$pipe" timeout 20 "$tools/generate" --checkpoint "$pipe"
+refuses_command 1 "$pipe" timeout 20 "$tools/generate" --checkpoint "$dir/good" --prompts "$pipe"
+refuses_command 1 "$pipe" timeout 20 "$tools/evaluate" --model "$dir/good" --text "$pipe"
+refuses_command 1 "$pipe" timeout 20 "$tools/export" --from "$pipe" --to hf "$dir/x"
+refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --tokenizer "$pipe" Hello
+refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --text "$text" --like "$pipe" --out "$dir/x"
+
+# What a message repeats of a name is one line, and not long.
+refuses_command 3 'no op or layer' "$tools/gradcheck" --op $'a\nb'
+mkdir "$dir/long" && { printf '{"model_type": "'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; } >"$dir/long/config.json"
+refuses_command 1 'config.json' "$tools/generate" --model "$dir/long"
+[ "$(wc -c <"$dir/err")" -lt 5000 ] || fail "a message of $(wc -c <"$dir/err") bytes"
+
+[ $failed = 0 ] && echo "foreign files: all as it must be"
+exit $failed
