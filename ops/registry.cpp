@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <tilegrad/ops/ops.h>
+#include "core/base/printable.h"
 #include "core/compile/reduced_chains.h"
 #include "ops/list.h"
 
@@ -52,6 +53,7 @@ const Op& register_op(Op op) {
     throw Error("[register_op] '" + op.name + "' " + why + " " + at_line(op.where));
   };
   if (op.name.empty()) refuse("is no name for an op");
+  check_name("register_op", op.name);
   if (!op.infer) refuse("has no shape rule (Op::infer)");
   // The compiler makes ops too, and backends find kernels by name.
   UserOps& users = user_ops();

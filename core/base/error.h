@@ -8,8 +8,11 @@
 
 namespace tg {
 
+// The message is one line of at most about 4 KiB: control characters become escapes, and the middle of a
+// longer text is left out.
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message);
+  explicit Error(const char* message);
 };
 // Shapes, axes or strides that do not fit.
 struct ShapeError : Error {

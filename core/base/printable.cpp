@@ -7,6 +7,8 @@
 namespace tg {
 namespace {
 
+constexpr std::size_t most_message_bytes = 4096;
+
 // U+0080 to U+009F are control characters too; in UTF-8 they are c2 80 to c2 9f.
 bool is_control(std::string_view text, std::size_t i) {
   const auto c = static_cast<unsigned char>(text[i]);
@@ -54,5 +56,10 @@ void check_name(std::string_view who, std::string_view name) {
     throw Error("[" + std::string(who) + "] the name '" + middle_left_out(name, 200) +
                 "' has control characters: expected a name of one line");
 }
+
+// Whatever a message repeats of a file or of a name: it is one line of limited length.
+Error::Error(const std::string& message)
+    : std::runtime_error(printable(middle_left_out(message, most_message_bytes))) {}
+Error::Error(const char* message) : Error(std::string(message)) {}
 
 }  // namespace tg

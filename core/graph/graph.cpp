@@ -5,6 +5,7 @@
 
 #include "core/base/hash.h"
 #include "core/base/one_user.h"
+#include "core/base/printable.h"
 #include "core/base/rethrow.h"
 
 namespace tg {
@@ -110,6 +111,7 @@ std::string Tensor::text() const {
 
 Scope::Scope(const std::string& name, std::source_location where)
     : path_length_(recording.path.size()), outermost_(!recording.origin) {
+  check_name("scope", name);
   if (!name.empty()) recording.path += (recording.path.empty() ? "" : ".") + name;
   if (outermost_) recording.origin = where;
 }
@@ -233,6 +235,7 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
 }
 
 Tensor Graph::input(std::string name, const Shape& shape, DType dtype, std::source_location where) {
+  check_name("input", name);
   const SegmentScope outside(-1);  // leaves are never recomputed
   return record(input_op, {}, InputAttrs{std::move(name), shape, dtype}, where)[0];
 }

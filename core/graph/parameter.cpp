@@ -1,17 +1,20 @@
 #include <tilegrad/core/graph/parameter.h>
 
 #include <tilegrad/core/run/backend.h>
+#include "core/base/printable.h"
 
 namespace tg {
 
 Parameter::Parameter(std::string name, const Array& value, Device device)
     : state_(std::make_shared<State>(std::move(name), value.shape(), value.dtype(), device)) {
+  check_name("parameter", this->name());
   state_->memory = backend(device).allocate(value.bytes(), "parameter " + state_->name);
   write(value);
 }
 
 Parameter::Parameter(std::string name, const Shape& shape, DType dtype, Device device)
     : state_(std::make_shared<State>(std::move(name), shape, dtype, device)) {
+  check_name("parameter", this->name());
   state_->memory = backend(device).allocate(bytes(), "parameter " + state_->name);
 }
 
@@ -65,6 +68,13 @@ std::uint64_t Parameter::new_change() {
 void Parameter::note_change(std::uint64_t number) {
   state();
   *state_->last_change = number;
+}
+
+void Parameter::add_setting(const std::string& name, std::string value) {
+  state();
+  check_name("parameter", name);
+  check_name("parameter", value);
+  state_->settings[name] = std::move(value);
 }
 
 }  // namespace tg

@@ -23,7 +23,8 @@ class Backend;
 class Parameter {
  public:
   Parameter() = default;  // empty: what follows throws Error, but for key(), which is null
-  // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device.
+  // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device, or Error
+  // for a name with control characters.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
   // Its memory alone, whose content is undefined until write() or write_bytes() has set all of it.
   Parameter(std::string name, const Shape& shape, DType dtype, Device device);
@@ -48,10 +49,7 @@ class Parameter {
   // it, and loading compares it (io/checkpoints/checkpoint.h).
   using Settings = std::map<std::string, std::string>;
   const Settings& settings() const { return state().settings; }
-  void add_setting(const std::string& name, std::string value) {
-    state();
-    state_->settings[name] = std::move(value);
-  }
+  void add_setting(const std::string& name, std::string value);  // throws Error for control characters
 
   // A frozen parameter is used, and not trained: an optimizer that is made afterwards leaves it out, so that
   // it gets no gradient, no moments and no update. Its dtype may then be a half type without a loss.

@@ -41,42 +41,42 @@ refuses_all() {  # WHAT FOLDER WORD COMMAND...: and changes nothing in the folde
 "$train" "${small[@]}" --out "$dir/good" >/dev/null || fail "training"
 for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-tmp .checkpoint-tmp-removed .checkpoint-tmp-last; do
   for kind in $kinds; do
-    rm -rf "$dir/out"
-    mkdir "$dir/out"
-    plant $kind "$dir/out/$name"
-    refuses_all "$kind $name" "$dir/out" "out/$name" "$train" "${small[@]}" --out "$dir/out"
-    refuses_all "$kind $name" "$dir/out" "out/$name" "$train" "${small[@]}" --out "$dir/out" --overwrite
+    rm -rf "$dir/into"
+    mkdir "$dir/into"
+    plant $kind "$dir/into/$name"
+    refuses_all "$kind $name" "$dir/into" "into/$name" "$train" "${small[@]}" --out "$dir/into"
+    refuses_all "$kind $name" "$dir/into" "into/$name" "$train" "${small[@]}" --out "$dir/into" --overwrite
     case $kind-$name in  # a file that has the name of one of the run is the run's
       file-metrics.jsonl | file-loss.png) continue ;;
     esac
-    rm -rf "$dir/out"
-    cp -a "$dir/good" "$dir/out"
-    rm -rf "$dir/out/$name"
-    plant $kind "$dir/out/$name"
-    refuses_all "$kind $name in a run" "$dir/out" "out/" "$train" "${small[@]}" --out "$dir/out" --overwrite
-    refuses_all "$kind $name in a run" "$dir/out" "out/" "$train" --resume --steps 6 --out "$dir/out"
+    rm -rf "$dir/into"
+    cp -a "$dir/good" "$dir/into"
+    rm -rf "$dir/into/$name"
+    plant $kind "$dir/into/$name"
+    refuses_all "$kind $name in a run" "$dir/into" "into/" "$train" "${small[@]}" --out "$dir/into" --overwrite
+    refuses_all "$kind $name in a run" "$dir/into" "into/" "$train" --resume --steps 6 --out "$dir/into"
   done
 done
 # A folder that is reached by a link, and other files in it, are no obstacle.
-rm -rf "$dir/out"
-mkdir "$dir/out" && ln -s out "$dir/out_link"
-for kind in $kinds; do plant $kind "$dir/out/my_$kind"; done
-before=$(content "$dir/out")
+rm -rf "$dir/into"
+mkdir "$dir/into" && ln -s into "$dir/into_link"
+for kind in $kinds; do plant $kind "$dir/into/my_$kind"; done
+before=$(content "$dir/into")
 for extra in '' --overwrite --overwrite; do
-  "$train" "${small[@]}" --out "$dir/out_link" $extra >/dev/null || fail "training in a folder with other files, $extra"
+  "$train" "${small[@]}" --out "$dir/into_link" $extra >/dev/null || fail "training in a folder with other files, $extra"
 done
-"$train" --resume --steps 6 --out "$dir/out_link" >/dev/null || fail "resuming there"
-for kind in $kinds; do [ -e "$dir/out/my_$kind" ] || [ -L "$dir/out/my_$kind" ] || fail "$kind was removed"; done
+"$train" --resume --steps 6 --out "$dir/into_link" >/dev/null || fail "resuming there"
+for kind in $kinds; do [ -e "$dir/into/my_$kind" ] || [ -L "$dir/into/my_$kind" ] || fail "$kind was removed"; done
 untouched "other files"
 # Other names of a run's files, such as those of a backup, keep their content.
-rm -rf "$dir/out"
-cp -al "$dir/good" "$dir/out"
+rm -rf "$dir/into"
+cp -al "$dir/good" "$dir/into"
 before=$(content "$dir/good")
-"$train" --resume --steps 6 --out "$dir/out" >/dev/null || fail "resuming a copy of hard links"
+"$train" --resume --steps 6 --out "$dir/into" >/dev/null || fail "resuming a copy of hard links"
 [ "$(content "$dir/good")" = "$before" ] || fail "resuming a copy of hard links changes the original"
-rm -rf "$dir/out"
-cp -al "$dir/good" "$dir/out"
-"$train" "${small[@]}" --seed 2 --overwrite --out "$dir/out" >/dev/null || fail "replacing a copy of hard links"
+rm -rf "$dir/into"
+cp -al "$dir/good" "$dir/into"
+"$train" "${small[@]}" --seed 2 --overwrite --out "$dir/into" >/dev/null || fail "replacing a copy of hard links"
 [ "$(content "$dir/good")" = "$before" ] || fail "replacing a copy of hard links changes the original"
 
 # Single files.

@@ -65,7 +65,7 @@ refuses_command 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --l
 refuses_command 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
 cp "$dir/like.tokens" "$dir/x.tokens"  # what is there stays what it is
 printf 'жук' >"$dir/other_letters"
-"$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" >/dev/null || fail "tokens chars"
+"$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" --overwrite >/dev/null || fail "tokens chars"
 refuses_command 1 'not in the vocabulary' "$tokens" --text "$dir/other_letters" --like "$dir/chars.tokens" --out "$dir/x.tokens" --overwrite
 refuses_command 1 'would replace' "$tokens" --text "$dir/x.tokens" --tokenizer bytes --out "$dir/x.tokens"
 refuses_command 1 'would replace' "$tokens" --text "$text" --like "$dir/x.tokens" --out "$dir/x.tokens"
