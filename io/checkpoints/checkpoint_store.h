@@ -31,7 +31,9 @@ class CheckpointStore {
 
   const std::string& directory() const { return directory_; }
   bool has_checkpoint() const;
-  void clear();  // removes all checkpoints
+  // Removes all checkpoints. Throws Error, and removes none, if one is damaged or has files that no run
+  // wrote.
+  void clear();
 
   // For a file that the run writes next to its checkpoints. Throws Error if something in the directory has
   // this name and run.json does not mark it, or if it is not a regular file.
@@ -50,6 +52,7 @@ class CheckpointStore {
   void adopt_copy(const std::string& link);
   void require_own_link(const std::string& link) const;
   void require_all_own() const;
+  void require_own_step(const std::string& name, bool is_replaced) const;
   void repair();
   void remove_old_steps() const;
   void remove_step(const std::string& name) const;
