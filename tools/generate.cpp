@@ -158,7 +158,7 @@ void generate_one(const Options& o, const OpenedModel& opened) {
   });
   const double rest = seconds_since(start) - first;
   write_text(stream.finish() + "\n");
-  std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", opened.title.c_str(),
+  std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", printable(opened.title).c_str(),
                static_cast<long long>(prompt), 1e3 * first);
   if (written > 1)
     std::fprintf(stderr, ", then %.0f tokens/s, %.3f ms each", static_cast<double>(written - 1) / rest,
