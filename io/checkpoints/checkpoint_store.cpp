@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 
@@ -140,16 +141,20 @@ void CheckpointStore::require_all_own() const {
     if (exists(path(name)) && !holds_only_own_files(path(name)))
       refuse_foreign(path(name),
                      "it has files that no manifest of a checkpoint lists, or that are not regular files");
-  // If the last checkpoint is damaged, its reader refuses it. Later steps are written again.
-  const std::string last = linked(last_link);
-  for (const std::string& name : step_names_in(directory_))
-    if (name != last || !is_directory_itself(path(name))) require_own_step(name, name > last);
 }
 
-void CheckpointStore::require_own_step(const std::string& name, bool is_replaced) const {
-  if (!is_checkpoint(path(name))) refuse_foreign(path(name), "no manifest marks it as a checkpoint");
-  if (is_replaced && !holds_only_own_files(path(name)))
-    refuse_foreign(path(name), "it has files that its manifest does not list, or that are not regular files");
+void CheckpointStore::require_free_steps(std::int64_t first, std::int64_t last) const {
+  const auto digits = std::string_view(step_prefix).size();
+  for (const std::string& name : step_names_in(directory_)) {
+    std::int64_t step = 0;
+    const char* end = name.data() + name.size();
+    if (std::from_chars(name.data() + digits, end, step).ec != std::errc() || step < first || step > last)
+      continue;
+    if (!is_checkpoint(path(name))) refuse_foreign(path(name), "no manifest marks it as a checkpoint");
+    if (!holds_only_own_files(path(name)))
+      refuse_foreign(path(name),
+                     "it has files that its manifest does not list, or that are not regular files");
+  }
 }
 
 void CheckpointStore::require_own(const std::string& name) const {
@@ -227,7 +232,6 @@ void CheckpointStore::remove_step(const std::string& name) const {
 }
 
 void CheckpointStore::clear() {
-  for (const std::string& name : step_names_in(directory_)) require_own_step(name, true);
   for (const char* name : {best_link, last_link}) remove_link(path(name));
   remove_old_steps();
 }

@@ -31,9 +31,11 @@ class CheckpointStore {
 
   const std::string& directory() const { return directory_; }
   bool has_checkpoint() const;
-  // Removes all checkpoints. Throws Error, and removes none, if one is damaged or has files that no run
-  // wrote.
-  void clear();
+  void clear();  // removes all checkpoints, except damaged ones and those with files that no run wrote
+
+  // Throws Error if a checkpoint of one of the steps first … last could not be saved, because something that
+  // no run wrote has its name or is in it.
+  void require_free_steps(std::int64_t first, std::int64_t last) const;
 
   // For a file that the run writes next to its checkpoints. Throws Error if something in the directory has
   // this name and run.json does not mark it, or if it is not a regular file.
@@ -52,7 +54,6 @@ class CheckpointStore {
   void adopt_copy(const std::string& link);
   void require_own_link(const std::string& link) const;
   void require_all_own() const;
-  void require_own_step(const std::string& name, bool is_replaced) const;
   void repair();
   void remove_old_steps() const;
   void remove_step(const std::string& name) const;

@@ -111,6 +111,7 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
 const Trainer::State& Trainer::run() {
   const bool begins = state_.step == 0;
   if (store_) {
+    store_->require_free_steps(state_.step + 1, o_.steps);
     if (begins) store_->clear();
     store_->claim(metrics_file);
     metrics_.emplace(store_->directory() + "/" + metrics_file,

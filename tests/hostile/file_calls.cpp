@@ -69,6 +69,7 @@ void checkpoints(World& w) {
     store.claim(name);
   else
     store.require_own(name);
+  store.require_free_steps(Draw<I>::of(w), Draw<I>::of(w));
   readable([&] {
     const io::Checkpoint last(directory);
     last.load(files[0].name), last.values(files);

@@ -54,8 +54,15 @@ for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-
     rm -rf "$dir/into/$name"
     plant $kind "$dir/into/$name"
     refuses_all "$kind $name in a run" "$dir/into" "into/" "$train" "${small[@]}" --out "$dir/into" --overwrite
+    [ $name = step-00000002 ] && continue  # a resumed run does not write it
     refuses_all "$kind $name in a run" "$dir/into" "into/" "$train" --resume --steps 6 --out "$dir/into"
   done
+done
+for kind in $kinds; do
+  rm -rf "$dir/into"
+  cp -a "$dir/good" "$dir/into"
+  plant $kind "$dir/into/step-00000006"
+  refuses_all "$kind for a later step" "$dir/into" "into/step-00000006" "$train" --resume --steps 6 --out "$dir/into"
 done
 # A folder that is reached by a link, and other files in it, are no obstacle.
 rm -rf "$dir/into"
@@ -100,7 +107,8 @@ files() {  # NAME COMMAND...: of which the last argument is an option for a file
 code=1
 files tokens "$tools/tokens" --text "$text" --tokenizer bytes --out
 tiny=(--layers 1 --heads 1 --width 8 --context 8)
-for option in --graphviz --plan --attention-memory --reads; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
+for option in --graphviz --plan --attention-memory; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
+files 'inspect --reads' "$tools/inspect" --heads 1 --width 64 --length 512 --fast-memory 64 --reads
 files 'inspect --attention' "$tools/inspect" --checkpoint "$dir/good" --text Line --attention
 files 'inspect --curves' "$tools/inspect" --run "$dir/good" --curves
 files 'bench --json' "$tools/bench" overhead --quick --shape 10 --json
@@ -127,10 +135,9 @@ mkfifo "$dir/pipe"
 pipe=$dir/pipe
 mkdir "$dir/piped" && cp -a "$dir/good/." "$dir/piped" && rm "$dir/piped/metrics.jsonl" && mkfifo "$dir/piped/metrics.jsonl"
 refuses_command 2 "$pipe" timeout 20 "$tools/gradcheck" --plugin "$pipe" --op exp
-for option in --text --tokens --from --examples; do
+for option in --text --tokens --from; do
   refuses_command 1 "$pipe" timeout 20 "$train" $option "$pipe" $([ $option != --from ] || echo --text "$text") --out "$dir/x"
 done
-refuses_command 1 "$pipe" timeout 20 "$train" --text "$text" --tokenizer "$pipe" --out "$dir/x"
 refuses_command 1 "piped/metrics.jsonl" timeout 20 "$train" --resume --steps 6 --out "$dir/piped"
 refuses_command 1 "piped/metrics.jsonl" timeout 20 "$tools/inspect" --run "$dir/piped" --curves "$dir/x.png"
 refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$pipe"
