@@ -25,7 +25,7 @@ TEST(Printable, ControlCharactersBecomeEscapes) {
 TEST(Printable, MiddleIsLeftOutBetweenCharacters) {
   EXPECT_EQ(middle_left_out("0123456789", 10), "0123456789");
   EXPECT_EQ(middle_left_out("0123456789", 8), "012345 … 89");
-  for (std::size_t most = 4; most < 40; ++most) {
+  for (std::size_t most = 8; most < 40; ++most) {
     const std::string left = middle_left_out("éééééééééééééééééééé", most);
     EXPECT_EQ(left.find("\xa9\xa9"), std::string::npos);
     EXPECT_NE(left.front(), '\xa9');
@@ -36,10 +36,10 @@ TEST(Printable, MiddleIsLeftOutBetweenCharacters) {
 TEST(Error, MessageIsOneLineOfLimitedLength) {
   const std::string big(3'000'000, 'x');
   const std::string what =
-      error_of([&] { throw FormatError("[load] m.json: got \n" + big + "\0, expected 1"); });
+      error_of([&] { throw FormatError("[load] m.json: got \n" + big + ", expected 1"); });
   EXPECT_LT(what.size(), 4200u);
   EXPECT_TRUE(what.starts_with("[load] m.json: got \\nxxx"));
-  EXPECT_TRUE(what.ends_with("xxx"));
+  EXPECT_TRUE(what.ends_with("x, expected 1"));
   EXPECT_EQ(std::string(Error(std::string("a\0b", 3)).what()), "a\\x00b");
   EXPECT_EQ(std::string(ShapeError(std::string(5000, '\n')).what()).find('\n'), std::string::npos);
 }
