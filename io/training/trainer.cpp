@@ -78,6 +78,7 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
         "[resume] " + checkpoint.directory() + ": the run is at step " + std::to_string(state_.step) +
         " and its best one is " + std::to_string(state_.best_step) + ", but the checkpoint is of step " +
         std::to_string(checkpoint.step()) + " and names " + std::to_string(checkpoint.best_step()));
+  if (store_) store_->require_free_steps(state_.step + 1, o_.steps);
   restore(checkpoint);
   training_.set_step(state_.step);
   if (store_) rows_ = cut_metrics(store_->directory() + "/" + metrics_file, state_.step);
