@@ -1,7 +1,7 @@
-// tilegrad: everything for a program that builds, differentiates, trains and saves models. These have headers
-// of their own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h), plots
-// (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h, nn/models/deepseek.h),
-// several processes (parallel/group.h).
+// tilegrad: everything for a program that builds, differentiates, trains, saves, opens and runs models. These
+// have headers of their own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h),
+// plots (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h,
+// nn/models/deepseek.h), several processes (parallel/group.h).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>
@@ -9,8 +9,13 @@
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/training/trainer.h>
+#include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/layers/attention.h>
+#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/muon.h>

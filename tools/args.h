@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include <tilegrad/version.h>
 #include "core/base/printable.h"
 
 namespace tg {
@@ -31,7 +32,8 @@ struct ArgLimits {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices;  // the only values a string may take
   bool required = false;
-  std::string shown;  // the default in --help, if the destination's value does not describe it
+  std::string shown;        // the default in --help, if the destination's value does not describe it
+  std::string suffix = {};  // with which a string must end, such as ".png"
 };
 
 class Args {
@@ -58,13 +60,18 @@ class Args {
     examples_.emplace_back(std::move(command), std::move(what));
   }
 
-  // Nothing if the program may continue; otherwise its exit code: 0 after --help, 2 after a mistake.
+  // Nothing if the program may continue; otherwise its exit code: 0 after --help or --version, 2 after a
+  // mistake.
   std::optional<int> parse(int argc, const char* const* argv, std::FILE* out = stdout,
                            std::FILE* err = stderr) {
     for (int i = 1; i < argc; ++i) {
       const std::string_view word = argv[i];
       if (word == "--help" || word == "-h") {
         std::fputs(usage().c_str(), out);
+        return 0;
+      }
+      if (word == "--version") {
+        std::fprintf(out, "%s (tilegrad) %s\n", tool_.c_str(), TILEGRAD_VERSION);
         return 0;
       }
     }
@@ -149,6 +156,7 @@ class Args {
     for (const Option& o : options_)
       row("--" + o.name + (o.metavar.empty() ? "" : " " + o.metavar), described(o));
     row("--help", "this page");
+    row("--version", "the version of the library");
     if (!examples_.empty()) s += "\nexamples:\n";
     for (const auto& [command, what] : examples_) s += "  " + command + "\n      " + what + "\n";
     s += "\nenvironment:\n"
@@ -263,6 +271,9 @@ class Args {
       if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
         return title_only(o) + " got '" + std::string(value) + "', expected one of " + joined(choices);
       }
+      if (!value.empty() && !value.ends_with(o.limits.suffix))
+        return title_only(o) + " got '" + std::string(value) + "', expected a name that ends in " +
+               o.limits.suffix;
       if (auto* const* text = std::get_if<std::string*>(&o.to)) {
         **text = value;
       } else {

@@ -1,6 +1,7 @@
 // bench measures the kernels, the executor and the compiler, as shares of this machine's peak rates.
 #include <algorithm>
 #include <iterator>
+#include <thread>
 
 #include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
@@ -80,18 +81,18 @@ int run(int argc, char** argv, const Join& join) {
   args.flag("quick", "a quick run of each row, not a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
-  args.example("bench attention --backend cuda --dtype bf16 --compare --png attention.png",
+  args.example("bench attention --backend cuda --dtype bf16 --compare --plot attention.png",
                "beside PyTorch on a GPU, as a table and as bars");
   args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
   args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
   args.example("bench decode --threads 1", "one query after many keys, beside the rate of reading memory");
   args.example("bench decode --backend cuda --dtype bf16 --compare",
                "attention of one query and products of few rows beside PyTorch's");
-  args.example("bench serve --requests 500 --picture pages.png",
+  args.example("bench serve --requests 500 --plot pages.png",
                "many texts at once, in a contiguous cache and in pages of one");
   args.example("bench load", "a Hugging Face folder into bf16 weights, beside the rate of reading its file");
   args.example(
-      "bench train --model llama --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 32000 "
+      "bench train --architecture llama --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 32000 "
       "--batch 8 --backend cuda --dtype bf16 --compare --plot step.png",
       "a model's training step beside PyTorch's, and where its time goes");
   args.example("bench lora --backend cuda --dtype bf16",
@@ -141,6 +142,10 @@ int run(int argc, char** argv, const Join& join) {
     return 0;
   }
   const bool on_cpu = settings.device.kind == Device::cpu_kind;
+  const auto cores = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  if (on_cpu && threads > cores)
+    return args.fail("--threads got " + std::to_string(threads) + ", expected at most " +
+                     std::to_string(cores) + ", a thread for each core");
   settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
   if (on_cpu && !settings.ranks) pin(settings.threads);  // ranks would share a core
   if (attention.traffic) return run_attention_traffic(settings);

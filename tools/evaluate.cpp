@@ -1,8 +1,7 @@
 // evaluate: how well a model predicts a text, from a checkpoint of tools/train or a Hugging Face folder.
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/training/perplexity.h>
@@ -10,6 +9,7 @@
 #include "tools/dtype_named.h"
 #include "tools/opened_model.h"
 #include "tools/run_tool.h"
+#include "tools/share_progress.h"
 
 namespace {
 
@@ -25,8 +25,8 @@ constexpr std::int64_t most_context = 1024;  // where there is no --context
 
 void declare_options(Args& args, Options& o) {
   args.option("model", "PATH",
-              "a Hugging Face folder, or an output directory of train, or one of its checkpoints", o.model,
-              {.required = true});
+              "a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file",
+              o.model, {.required = true});
   args.option("text", "FILE", "text to predict", o.text, {.required = true});
   args.option("context", "N", "tokens in a window", o.context,
               {.min = 2, .max = 1e9, .shown = "the model's context, at most 1024"});
@@ -54,6 +54,9 @@ std::string number_text(const char* format, double x) {
 int evaluate(const Options& o) {
   OpenedModel opened = open_model(o.model);
   opened.limit_context(o.context > 0 ? o.context : std::min(most_context, opened.context));
+  if (o.stride > opened.context)
+    throw Error("--stride got " + std::to_string(o.stride) + ", expected at most " +
+                std::to_string(opened.context) + ", the context of a window");
   const std::string text = io::read_file(o.text, "evaluate");
   const std::vector<std::int32_t> tokens = opened.tokenizer->encode_whole(text);
   print_row("model", opened.title);
@@ -64,19 +67,18 @@ int evaluate(const Options& o) {
   std::fflush(stdout);
 
   const nn::LanguageModel model = opened.load(f32, o.device);
-  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
-  const train::Perplexity p =
-      train::perplexity(model, tokens,
-                        {.stride = o.stride,
-                         .batch = o.batch,
-                         .threads = static_cast<int>(o.threads),
-                         .precision = nn::precision_named(o.dtype),
-                         .progress = [&](std::int64_t done, std::int64_t all) {
-                           if (is_terminal)
-                             std::fprintf(stderr, done == all ? "\r\x1b[K" : "\r%lld of %lld windows\x1b[K",
-                                          static_cast<long long>(done), static_cast<long long>(all));
-                           return true;
-                         }});
+  std::optional<ShareProgress> progress;
+  const train::Perplexity p = train::perplexity(model, tokens,
+                                                {.stride = o.stride,
+                                                 .batch = o.batch,
+                                                 .threads = static_cast<int>(o.threads),
+                                                 .precision = nn::precision_named(o.dtype),
+                                                 .progress = [&](std::int64_t done, std::int64_t all) {
+                                                   if (!progress) progress.emplace(all, "windows");
+                                                   progress->update(done);
+                                                   return true;
+                                                 }});
+  progress.reset();
   print_row("windows", grouped(p.windows) + " of up to " + grouped(opened.context) + ", which predict " +
                            grouped(p.tokens) + " " + std::string(opened.tokenizer->unit()) + "s");
   print_row("loss", number_text("%.6f nats per ", p.loss()) + std::string(opened.tokenizer->unit()));

@@ -7,6 +7,7 @@
 #include "io/interop/json_object.h"
 #include "tools/args.h"
 #include "tools/export/form.h"
+#include "tools/opened_model.h"
 #include "tools/run_tool.h"
 
 namespace {
@@ -89,7 +90,7 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string checkpoint, folder, to;
+  std::string model, to;
   bool merge = false;
   ExportOptions o{.progress = check_interrupts};
   std::vector<std::string> names, dtypes;
@@ -101,32 +102,31 @@ int main(int argc, char** argv) {
       if (std::find(dtypes.begin(), dtypes.end(), d) == dtypes.end()) dtypes.push_back(d);
   }
   Args args("export", "Writes a model for other programs.");
-  args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
-              checkpoint);
-  args.option("from", "FOLDER", "instead: a Hugging Face folder, or a GGUF file", folder);
+  args.option("model", "PATH",
+              "a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file",
+              model, {.required = true});
   args.flag("merge", "of a run of train --lora: the model with the adapters added to its weights", merge);
   args.option("to", "FORM", what, to, {.choices = names, .required = true});
   args.option("dtype", "TYPE", "of the weights, which are rounded to it", o.dtype,
               {.choices = dtypes, .shown = "as they are"});
   args.positional("out", "the folder or file to write, which must not exist", o.out, {.required = true});
-  args.example("export --checkpoint out/train --to hf my-model", "a folder for transformers");
-  args.example("export --checkpoint out/lora --to peft my-adapter", "an adapter for PEFT");
-  args.example("export --checkpoint out/lora --merge --to hf my-model", "the model with it");
-  args.example("export --from SmolLM-135M --to hf smol-bf16 --dtype bf16", "a folder in another dtype");
-  args.example("export --from SmolLM-135M --to gguf smol.gguf --dtype q8_0", "8 bits for llama.cpp");
+  args.example("export --model out/train --to hf my-model", "a folder for transformers");
+  args.example("export --model out/lora --to peft my-adapter", "an adapter for PEFT");
+  args.example("export --model out/lora --merge --to hf my-model", "the model with it");
+  args.example("export --model SmolLM-135M --to hf smol-bf16 --dtype bf16", "a folder in another dtype");
+  args.example("export --model SmolLM-135M --to gguf smol.gguf --dtype q8_0", "8 bits for llama.cpp");
   return run_tool("export", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
-    if (checkpoint.empty() == folder.empty()) return args.fail("expected --checkpoint DIR or --from FOLDER");
     const Form& form = form_named(to);
     if (merge && form.is_adapter)
       return args.fail("--merge makes a whole model, --to " + to + " the adapter alone");
-    if (!folder.empty() && (merge || form.is_adapter))
-      return args.fail("--checkpoint has the adapter, --from FOLDER has none");
+    const bool is_run = !is_folder_of_others(model);
+    if (!is_run && (merge || form.is_adapter))
+      return args.fail("--model " + model + " has no adapter: a run of train --lora has one");
     if (!o.dtype.empty() && std::find(form.dtypes.begin(), form.dtypes.end(), o.dtype) == form.dtypes.end())
       return args.fail("--to " + to + " has no --dtype " + o.dtype);
     catch_interrupts();
-    ExportSource source =
-        !folder.empty() ? ExportSource{io::source_at(folder)} : opened(checkpoint, form, merge);
+    ExportSource source = is_run ? opened(model, form, merge) : ExportSource{io::source_at(model)};
     if (form.is_adapter)
       print_adapter(*source.adapter);
     else

@@ -16,14 +16,15 @@
 #include "tools/generate/output.h"
 #include "tools/opened_model.h"
 #include "tools/run_tool.h"
+#include "tools/train_report.h"
 
 namespace {
 
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, folder, adapter, prompt = "\n", prompts, cache_memory, backend = "cpu",
-                                           dtype = "f32", weights = "f32", cache_dtype;
+  std::string model, adapter, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
+                              weights = "f32", cache_dtype;
   std::vector<std::string> stops;
   std::int64_t context = 0, tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
@@ -33,15 +34,12 @@ struct Options {
 };
 
 void declare_options(Args& args, Options& o) {
-  args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
-              o.checkpoint);
-  args.option(
-      "model", "FOLDER",
-      "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json, or a GGUF "
-      "file",
-      o.folder);
+  args.option("model", "PATH",
+              "a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file",
+              o.model, {.required = true});
   args.option("adapter", "DIR",
-              "of --model: with this LoRA adapter, a PEFT folder or the output directory of train --lora",
+              "a LoRA adapter for --model, which is then a folder or a GGUF file: a PEFT folder, or a run of "
+              "train --lora",
               o.adapter, {.shown = "none"});
   args.option("context", "N", "at most so many tokens in a text, for which there is memory", o.context,
               {.min = 1, .max = 1e9, .shown = "as many as the model was made for"});
@@ -91,14 +89,14 @@ void declare_options(Args& args, Options& o) {
             o.slide);
   args.flag("no-cache", "process the whole text again for every token: the same text, slower; for checks",
             o.no_cache);
-  args.example("generate --checkpoint out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
-  args.example("generate --checkpoint out/train/best --temperature 0 --tokens 20",
+  args.example("generate --model out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
+  args.example("generate --model out/train/best --temperature 0 --tokens 20",
                "the most likely text, from the best checkpoint");
-  args.example("generate --checkpoint out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
+  args.example("generate --model out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
                "more than the context holds, from likely tokens only");
   args.example("generate --model SmolLM-135M --prompt 'Once upon' --temperature 0",
                "from a Hugging Face folder");
-  args.example("generate --checkpoint out/train --prompts prompts.txt --samples 4 --stop END",
+  args.example("generate --model out/train --prompts prompts.txt --samples 4 --stop END",
                "four texts for each line of a file, many at once");
 }
 
@@ -164,7 +162,7 @@ void generate_one(const Options& o, const OpenedModel& opened) {
     std::fprintf(stderr, ", then %.0f tokens/s, %.3f ms each", static_cast<double>(written - 1) / rest,
                  1e3 * rest / static_cast<double>(written - 1));
   if (!o.no_cache)
-    std::fprintf(stderr, "; cache %.1f KiB", static_cast<double>(generator.cache().bytes()) / 1024);
+    std::fprintf(stderr, "; cache %s", size_text(static_cast<double>(generator.cache().bytes())).c_str());
   std::fprintf(stderr, "\n");
 }
 
@@ -192,8 +190,6 @@ bool asks_for_many(const Args& args) {
 
 // What is wrong with a combination of options, or nothing. Sets cache_size.
 std::string mistake_in(const Args& args, Options& o) {
-  if (o.checkpoint.empty() == o.folder.empty()) return "expected --checkpoint DIR or --model FOLDER";
-  if (!o.adapter.empty() && o.folder.empty()) return "--adapter is one of --model FOLDER";
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
@@ -226,7 +222,7 @@ int main(int argc, char** argv) {
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    OpenedModel opened = o.folder.empty() ? open_checkpoint(o.checkpoint) : open_folder(o.folder, o.adapter);
+    OpenedModel opened = open_model(o.model, o.adapter);
     if (o.context > 0) opened.limit_context(o.context);
     if (asks_for_many(args)) return generate_many(o, opened);
     generate_one(o, opened);

@@ -106,17 +106,18 @@ int run(int argc, char** argv, const Join& join) {
               views);
   args.option("backend", "NAME", "where the checked programs run", backend, {.choices = {"cpu", "cuda"}});
   args.option("order", "N", "2 checks second derivatives", order, {.min = 1, .max = 2});
-  args.flag("fast", "four random projections instead of every element", fast);
+  args.flag("quick", "four random projections instead of every element", fast);
   args.option("seed", "N", "seed of all random numbers", seed, {.min = 0});
   args.option("json", "FILE", "also write all results to this file", json);
-  args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve);
+  args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve,
+              {.suffix = ".png"});
   declare_overwrite(args, overwrite);
   args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
   args.flag("ranks", "check the ops in which ranks exchange data, on the ranks that launch started", ranks);
   args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
   args.flag("verbose", "print every check; also -v", verbose);
   args.example("gradcheck --all", "every op and layer, all dtypes and views");
-  args.example("gradcheck --op flash_attn --fast", "a quick look at one op");
+  args.example("gradcheck --op flash_attn --quick", "a quick look at one op");
   args.example("gradcheck --op softmax --dtype f64 --views transposed -v", "details of one view");
   args.example("gradcheck --plugin ./libmyop.so --op my_op", "an op of your own");
   args.example("launch -n 4 gradcheck --ranks", "ops in which ranks exchange data, over 4 processes");
@@ -137,7 +138,7 @@ int run(int argc, char** argv, const Join& join) {
   if (!list && !print_reference && !all && !ranks && names.empty())
     return args.fail("nothing to do: give --all, --op NAME, --ranks, --list or --reference");
   for (const char* other :
-       {"all", "list", "reference", "views", "order", "fast", "vcurve", "plugin", "mutate"})
+       {"all", "list", "reference", "views", "order", "quick", "vcurve", "plugin", "mutate"})
     if (ranks && args.given(other))
       return args.fail("--ranks and --" + std::string(other) + " exclude each other");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");

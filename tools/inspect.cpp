@@ -30,7 +30,7 @@ namespace {
 using namespace tg;
 
 struct Options : ModelOptions {
-  std::string checkpoint, program = "train", steps, backend = "cpu", dtype = "f32";
+  std::string trained, program = "train", steps, backend = "cpu", dtype = "f32";
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
   std::string cache_memory = "1GiB", memory_budget;
   std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
@@ -43,7 +43,8 @@ struct Options : ModelOptions {
 };
 
 void declare_options(Args& args, Options& o) {
-  args.option("checkpoint", "DIR", "a model trained by train, instead of the options below", o.checkpoint,
+  args.option("model", "RUN",
+              "a run of train, or one of its checkpoints, instead of a model of the options below", o.trained,
               {.shown = "none"});
   declare_model_options(args, o);
   args.option("vocabulary", "N", "distinct tokens", o.vocabulary, {.min = 1, .max = 1e7});
@@ -61,42 +62,42 @@ void declare_options(Args& args, Options& o) {
   args.option("steps", "TEXT", "count and list only steps whose name contains TEXT", o.steps,
               {.shown = "all"});
   args.flag("graph", "every node of the recorded graph, before fusion", o.graph);
-  const ArgLimits none{.shown = "none"};
+  const ArgLimits none{.shown = "none"}, picture{.shown = "none", .suffix = ".png"};
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
-  args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
+  args.option("plan", "FILE.png", "the memory plan: every buffer over steps and addresses", o.plan, picture);
   args.flag("parameters", "numbers and bytes of each layer's parameters", o.parameters);
   args.flag("cache", "bytes of a token in a key-value cache, and the texts that fit in --cache-memory",
             o.cache);
   args.option("cache-memory", "SIZE", "for --cache: KiB, MiB, GiB, or a number of tokens: 16384tokens",
               o.cache_memory);
-  args.option("attention", "PNG", "the attention weights of each head of the checkpoint, on --text",
-              o.attention, none);
+  args.option("attention", "FILE.png", "the attention weights of each head of --model, on --text",
+              o.attention, picture);
   args.option("text", "TEXT", "text for --attention, at most the model's context", o.text, none);
-  args.option("attention-memory", "PNG",
+  args.option("attention-memory", "FILE.png",
               "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
-              o.attention_memory, none);
+              o.attention_memory, picture);
   args.option(
-      "reads", "PNG",
+      "reads", "FILE.png",
       "numbers that attention reads from memory, by tile size, in the model of FlashAttention's paper",
-      o.reads, none);
+      o.reads, picture);
   args.option("length", "N", "tokens for --reads", o.length, {.min = 1, .max = 1 << 30});
   args.option("fast-memory", "KIB",
               "for --reads: size of the memory that holds a tile, such as a GPU's shared memory",
               o.fast_memory, {.min = 1, .max = 1 << 30});
-  args.option("curves", "PNG", "the losses of every --run", o.curves, none);
+  args.option("curves", "FILE.png", "the losses of every --run", o.curves, picture);
   args.option("run", "DIR", "for --curves: an output directory of train; may be repeated", o.runs, none);
   declare_overwrite(args, o.overwrite);
-  args.example("inspect --model llama --key-heads 2 --list", "every step of a training step");
-  args.example("inspect --model deepseek --program evaluate --steps layers.0.self_attn --list",
+  args.example("inspect --architecture llama --key-heads 2 --list", "every step of a training step");
+  args.example("inspect --architecture deepseek --program evaluate --steps layers.0.self_attn --list",
                "the first attention layer's forward");
-  args.example("inspect --checkpoint out/train --program token", "the cost of one generated token");
+  args.example("inspect --model out/train --program token", "the cost of one generated token");
   args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
                "the forward pass as text and as a picture");
   args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
-  args.example("inspect --checkpoint out/train --parameters", "the size of each layer of a model");
-  args.example("inspect --checkpoint out/train --cache --cache-memory 64MiB",
+  args.example("inspect --model out/train --parameters", "the size of each layer of a model");
+  args.example("inspect --model out/train --cache --cache-memory 64MiB",
                "the texts that a cache of 64 MiB has room for");
-  args.example("inspect --checkpoint out/train --text 'To be, or not to be' --attention attention.png",
+  args.example("inspect --model out/train --text 'To be, or not to be' --attention attention.png",
                "a heat map for each head of each layer");
   args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",
                "exact peaks of both kinds of attention, from the plan");
@@ -237,7 +238,7 @@ void inspect(const Options& o) {
   std::optional<CheckpointModel> saved;
   nn::ModelConfig config = o.model;
   config.vocabulary = o.vocabulary;
-  if (!o.checkpoint.empty()) config = saved.emplace(o.checkpoint).config;
+  if (!o.trained.empty()) config = saved.emplace(o.trained).config;
   nn::Params params(0, f32, o.device);
   const nn::Model model(params, config);
   const std::string name = config.text();
@@ -280,11 +281,11 @@ void inspect(const Options& o) {
 }
 
 // What is wrong with a combination of options, or nothing.
-std::string mistake_in(const Args& args, const Options& o) {
+std::string mistake_in(const Args& args, Options& o) {
   const auto missing_partner = [&](const char* option, const char* other) {
     return args.given(option) && !args.given(other) ? "--" + std::string(option) + " needs --" + other : "";
   };
-  for (const auto& [option, other] : {std::pair("attention", "checkpoint"),
+  for (const auto& [option, other] : {std::pair("attention", "model"),
                                       {"attention", "text"},
                                       {"text", "attention"},
                                       {"curves", "run"},
@@ -293,6 +294,9 @@ std::string mistake_in(const Args& args, const Options& o) {
                                       {"fast-memory", "reads"},
                                       {"cache-memory", "cache"}})
     if (const std::string mistake = missing_partner(option, other); !mistake.empty()) return mistake;
+  if (args.given("model"))
+    for (const std::string& name : names_of_model_options(o))
+      if (args.given(name)) return "--" + name + " cannot be used with --model: the run determines it";
   if (o.budget > 0 && o.program != "train") return "--memory-budget is for --program train";
   if (args.given("text") && o.text.empty()) return "--text is empty";
   return "";

@@ -1,5 +1,5 @@
-// The options that say which model a tool builds. Those of a model's sizes are the settings of ModelConfig
-// and of every architecture.
+// The options that specify which model a tool builds. Those of a model's sizes are the settings of
+// ModelConfig and of every architecture.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ inline std::vector<ModelOption> model_options(ModelOptions& o) {
 inline void declare_model_options(Args& args, ModelOptions& o, const std::string& whose = "") {
   std::vector<std::string> names;
   for (const nn::Architecture& a : o.architectures) names.push_back(a.name());
-  args.option("model", "NAME", whose + "architecture", o.architecture, {.choices = names});
+  args.option("architecture", "NAME", whose + "kind of model", o.architecture, {.choices = names});
   for (const ModelOption& option : model_options(o)) {
     std::string help = option.setting.help;
     for (std::size_t i = option.of.size(); i-- > 0;)
@@ -85,6 +85,13 @@ inline void declare_model_options(Args& args, ModelOptions& o, const std::string
               o.model.dropout, {.min = 0, .max = 0.99});
 }
 
+// All options of declare_model_options, and the vocabulary.
+inline std::vector<std::string> names_of_model_options(ModelOptions& o) {
+  std::vector<std::string> names = {"architecture", "init", "init-std", "dropout", "vocabulary"};
+  for (const ModelOption& option : model_options(o)) names.push_back(option.name());
+  return names;
+}
+
 // Completes o.model from the other options. Returns what is wrong with them (one that the architecture does
 // not have, sizes that do not fit), or nothing.
 inline std::string take_model(const Args& args, ModelOptions& o) {
@@ -92,8 +99,9 @@ inline std::string take_model(const Args& args, ModelOptions& o) {
   for (const ModelOption& option : options)
     if (args.given(option.name()) && !option.belongs_to(o.architecture))
       return "--" + option.name() +
-             (option.of.size() == 1 ? " is one of --model " + option.of[0] + ", not of " + o.architecture
-                                    : " is not one of --model " + o.architecture);
+             (option.of.size() == 1
+                  ? " is one of --architecture " + option.of[0] + ", not of " + o.architecture
+                  : " is not one of --architecture " + o.architecture);
   if (args.given("init-std") && o.initializer != "gpt2") return "--init-std is one of --init gpt2";
   nn::ModelConfig& m = o.model;
   const auto chosen = std::find_if(o.architectures.begin(), o.architectures.end(),

@@ -121,13 +121,22 @@ inline OpenedModel open_folder(const std::string& path, const std::string& adapt
       });
 }
 
-// Of any of them, whichever the path is.
-inline OpenedModel open_model(const std::string& path) {
+// Whether the path is a Hugging Face folder or a GGUF file, not a run of train. Throws Error if nothing has
+// that path.
+inline bool is_folder_of_others(const std::string& path) {
   std::error_code error;
   if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
     throw Error("[model] " + path + ": does not exist");
-  const bool is_folder = std::filesystem::exists(path + "/config.json", error) || io::is_gguf_file(path);
-  return is_folder ? open_folder(path) : open_checkpoint(path);
+  return std::filesystem::exists(path + "/config.json", error) || io::is_gguf_file(path);
+}
+
+// Of any of them, whichever the path is; with `adapter`, unless it is empty.
+inline OpenedModel open_model(const std::string& path, const std::string& adapter = {}) {
+  if (is_folder_of_others(path)) return open_folder(path, adapter);
+  if (!adapter.empty())
+    throw Error("[model] " + path +
+                " is a run of train: an adapter is added to a Hugging Face folder or a GGUF file");
+  return open_checkpoint(path);
 }
 
 }  // namespace tg

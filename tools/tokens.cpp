@@ -2,6 +2,7 @@
 // one.
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/checkpoint.h>
@@ -12,6 +13,7 @@
 #include "tools/args.h"
 #include "tools/output_files.h"
 #include "tools/run_tool.h"
+#include "tools/share_progress.h"
 #include "tools/train_report.h"
 
 namespace {
@@ -62,6 +64,8 @@ void run(const std::string& text_path, const std::string& out, const std::string
   std::string_view rest = file.bytes();
   const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
   text::TokenFileWriter writer(out, *tokenizer);
+  std::optional<ShareProgress> progress(std::in_place, static_cast<std::int64_t>(file.bytes().size()),
+                                        "bytes");
   while (!rest.empty()) {
     // Split where the tokens before and after do not depend on each other, so that they are those of the
     // whole text.
@@ -71,7 +75,9 @@ void run(const std::string& text_path, const std::string& out, const std::string
     file.check();
     writer.write(ids);
     rest.remove_prefix(n);
+    progress->update(static_cast<std::int64_t>(file.bytes().size() - rest.size()));
   }
+  progress.reset();
   writer.close();
   const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
   print_row("text", text_path + ": " + count(file.bytes().size()) + " bytes");

@@ -274,7 +274,7 @@ class Run {
               grouped(o_.steps) + " steps of " +
                   (o_.learning.accumulate > 1 ? std::to_string(o_.learning.accumulate) + " × " : "") +
                   std::to_string(o_.batch) + " × " + std::to_string(o_.data.context) + " tokens, " +
-                  description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
+                  description(o_.learning, o_.steps) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                   (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     if (const int n = group_->communicator().size(); n > 1)
       print_row(

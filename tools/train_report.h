@@ -38,7 +38,7 @@ inline std::string loss_text(double x) {
 inline std::string size_text(double bytes) {
   const char* unit = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (bytes < 1024) break;
+    if (bytes < 1023.95) break;  // what would be printed as 1024.0
     bytes /= 1024;
     unit = next;
   }
@@ -126,7 +126,7 @@ inline LossSeries loss_series(const std::vector<train::MetricsRow>& rows) {
     s.validation.y.push_back(r.val_loss);
   }
   s.mean.x = s.raw.x;
-  s.mean.y = plot::smoothed(s.raw.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
+  s.mean.y = plot::smoothed(s.raw.y, static_cast<std::int64_t>(rows.size()) / 50);
   return s;
 }
 

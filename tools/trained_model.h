@@ -84,7 +84,7 @@ struct CheckpointModel {
   void restore(const nn::Params& params) const {
     if (adapter)
       throw Error(where +
-                  ": holds an adapter and no weights: export --checkpoint … --merge --to hf adds it to them");
+                  ": holds an adapter and no weights: export --model … --merge --to hf adds it to them");
     checkpoint.restore(std::vector<io::CheckpointFile>{{model_file, params.all()}}, io::Dtypes::convert);
     io::check_finite(params.all(), where);
   }

@@ -275,17 +275,20 @@ void save_plot(const std::string& path, const Plot& plot) {
   draw_plot(plot).save_png(path);
 }
 
-std::vector<double> smoothed(const std::vector<double>& y, double keep) {
-  std::vector<double> out(y.size());
-  double sum = 0, weight = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    if (!std::isfinite(y[i])) {
-      out[i] = y[i];
-      continue;
+std::vector<double> smoothed(const std::vector<double>& y, std::int64_t half) {
+  if (half < 0)
+    throw Error("[smoothed] half of the window is " + std::to_string(half) + ", expected at least 0");
+  const auto n = static_cast<std::int64_t>(y.size());
+  std::vector<double> out = y;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(y[static_cast<std::size_t>(i)])) continue;
+    const std::int64_t reach = std::min(half, i), last = i + std::min(reach, n - 1 - i);
+    double sum = 0, count = 0;
+    for (std::int64_t j = i - reach; j <= last; ++j) {
+      const double value = y[static_cast<std::size_t>(j)];
+      if (std::isfinite(value)) sum += value, ++count;
     }
-    sum = keep * sum + (1 - keep) * y[i];
-    weight = keep * weight + (1 - keep);
-    out[i] = sum / weight;
+    out[static_cast<std::size_t>(i)] = sum / count;
   }
   return out;
 }

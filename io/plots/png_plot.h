@@ -41,7 +41,9 @@ Color palette(std::size_t i);
 Image draw_plot(const Plot& plot);
 void save_plot(const std::string& path, const Plot& plot);
 
-// The exponentially weighted mean of y, corrected for the weight of its start; gaps stay gaps.
-std::vector<double> smoothed(const std::vector<double>& y, double keep);
+// The mean of each value of y with up to `half` values on either side; gaps (values that are not finite) stay
+// gaps. Near the start the window shrinks on both sides, so that the mean follows a steep curve; at the end
+// it shrinks on one side. Throws Error for a negative `half`.
+std::vector<double> smoothed(const std::vector<double>& y, std::int64_t half);
 
 }  // namespace tg::plot

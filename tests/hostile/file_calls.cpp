@@ -489,7 +489,8 @@ std::vector<Call> file_calls() {
          plot::draw_heat_maps(h);
        }},
       {"Image", image},
-      {"smoothed", [](World& w) { plot::smoothed(Draw<std::vector<double>>::of(w), Draw<double>::of(w)); }},
+      {"smoothed",
+       [](World& w) { plot::smoothed(Draw<std::vector<double>>::of(w), Draw<std::int64_t>::of(w)); }},
   };
   all.insert(all.end(), others.begin(), others.end());
   return all;

@@ -58,8 +58,8 @@ def check(tools, name, options, directory):
     out, adapter, merged = (directory / f"{name}-{what}" for what in ("run", "peft", "merged"))
     run(tools / "train", "--from", GOLDEN / name, "--tokens", text, "--plain", "u16", "--context", "24", "--batch", "2", "--warmup", "0",
         "--lr", "1e-2", "--steps", "20", "--sample", "0", "--lora", "3", *options, "--out", out)
-    run(tools / "export", "--checkpoint", out, "--to", "peft", adapter)
-    run(tools / "export", "--checkpoint", out, "--merge", "--dtype", "f32", "--to", "hf", merged)
+    run(tools / "export", "--model", out, "--to", "peft", adapter)
+    run(tools / "export", "--model", out, "--merge", "--dtype", "f32", "--to", "hf", merged)
     tokens = torch.arange(28).reshape(2, 14) % 37
     base, whole = opened(GOLDEN / name), opened(merged)
     with torch.no_grad():

@@ -141,7 +141,7 @@ def check_trained(tools, out, name, options):
     run(tools / "train", *options, "--out", out / name, "--layers", 2, "--heads", 4, "--width", 32, "--context", 64,
         "--batch", 8, "--steps", 60, "--sample", 0, "--threads", 1)
     folder = out / f"{name}_hf"
-    shown = run(tools / "export", "--checkpoint", out / name, "--to", "hf", folder)
+    shown = run(tools / "export", "--model", out / name, "--to", "hf", folder)
     loaded = {}
     exec(shown.splitlines()[-1], loaded)  # the line that loads it
     model, warned = opened(folder)
@@ -151,7 +151,7 @@ def check_trained(tools, out, name, options):
         ids = model.generate(**inputs, max_new_tokens=LENGTH, do_sample=False)[0]
     warned += records.found
     assert not warned, f"{name}: {warned}"
-    ours = run(tools / "generate", "--checkpoint", out / name, "--prompt", PROMPT, "--temperature", 0, "--tokens", LENGTH)
+    ours = run(tools / "generate", "--model", out / name, "--prompt", PROMPT, "--temperature", 0, "--tokens", LENGTH)
     text = tokenizer.decode(ids, skip_special_tokens=True)
     assert text + "\n" == ours, f"{name}: {text!r}, ours {ours!r}"
     return tokenizer, model, folder
@@ -179,13 +179,13 @@ def main(tools, by_settings):
             for kind in (["chars"], ["bytes"], ["bpe", "--vocabulary", 300]):
                 name = f"{architecture[0]}_{kind[0]}"
                 tokenizer, model, folder = check_trained(
-                    tools, out, name, ["--text", text, "--model", *architecture, "--tokenizer", *kind])
+                    tools, out, name, ["--text", text, "--architecture", *architecture, "--tokenizer", *kind])
                 if kind[0] != "chars":  # has no token for most of the strings
                     check_ids(tools, tokenizer, folder)
                 trained += 1
         for kind in ("gpt2", "llama2", "llama3", "qwen2", "deepseek3"):
             run(tools / "tokens", "--text", text, "--tokenizer", TOKENIZERS / kind, "--out", out / f"{kind}.tokens")
-            tokenizer, model, folder = check_trained(tools, out, kind, ["--tokens", out / f"{kind}.tokens", "--model", "llama"])
+            tokenizer, model, folder = check_trained(tools, out, kind, ["--tokens", out / f"{kind}.tokens", "--architecture", "llama"])
             check_ids(tools, tokenizer, folder, tokenizers.Tokenizer.from_file(str(TOKENIZERS / kind / "tokenizer.json")))
             trained += 1
     print(f"transformers {transformers.__version__}: {len(goldens)} golden models and {trained} trained ones, all as expected")

@@ -118,13 +118,13 @@ with tempfile.TemporaryDirectory() as place:
             loss = base(held, labels=held).loss.item()
         worst = max(worst, same(f"{name}: the first validation", first["val_loss"], loss))
 
-        run("export", "--checkpoint", tuned, "--to", "hf", exported)
+        run("export", "--model", tuned, "--to", "hf", exported)
         model, tokenizer = opened(exported), transformers.AutoTokenizer.from_pretrained(exported)
         assert tokenizer(text).input_ids == ids[0].tolist(), f"{name}: other ids"
         table = run("evaluate", "--model", tuned, "--text", place / "text", "--context", CONTEXT, "--stride", 12)
         worst = max(worst, same(f"{name}, tuned", number(table, "loss"), loss_by_recipe(model, ids, CONTEXT, 12)[0]))
         prompt, count = "the old tree", 8 if name == "phi3_long" else 40
-        said = run("generate", "--checkpoint", tuned, "--prompt", prompt, "--temperature", 0, "--tokens", count, "--context", 24 if count == 8 else 96)
+        said = run("generate", "--model", tuned, "--prompt", prompt, "--temperature", 0, "--tokens", count, "--context", 24 if count == 8 else 96)
         tokens = model.generate(ids_of(prompt), max_new_tokens=count, do_sample=False, pad_token_id=2)[0].tolist()
         expected = "".join(LETTERS[t] for t in tokens).split("c")[0]
         assert said == expected + "\n", f"{name} says {said!r}, expected {expected!r}"

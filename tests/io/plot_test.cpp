@@ -396,12 +396,21 @@ TEST(Plot, SavingReportsAFullDisk) {
   std::filesystem::remove_all(dir);
 }
 
-TEST(Smoothed, AConstantStaysAndTheStartIsNotBiased) {
-  for (const double v : plot::smoothed({3, 3, 3, 3}, 0.9)) EXPECT_NEAR(v, 3, 1e-12);
-  const auto s = plot::smoothed({1, NAN, 2}, 0.5);
-  EXPECT_DOUBLE_EQ(s[0], 1);
+TEST(Smoothed, ConstantsAndLinesAreUnchangedNearTheStart) {
+  for (const double v : plot::smoothed({3, 3, 3, 3}, 2)) EXPECT_EQ(v, 3);
+  const auto line =
+      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // a steep start: a mean of past values would lag behind it
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(line[i], 5 - i);
+  EXPECT_EQ(line[6], 0);  // of 1, 0 and −1
+}
+
+TEST(Smoothed, ValuesThatAreNotFiniteStayGaps) {
+  const auto s = plot::smoothed({1, NAN, 2, 6}, 2);
+  EXPECT_EQ(s[0], 1);
   EXPECT_TRUE(std::isnan(s[1]));
-  EXPECT_DOUBLE_EQ(s[2], (0.25 * 1 + 0.5 * 2) / 0.75);
+  EXPECT_EQ(s[2], 3);  // of 1, 2 and 6
+  EXPECT_EQ(s[3], 4);
+  EXPECT_THROW(plot::smoothed({1}, -1), Error);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ usage: run.py [--only 17,20-29] [--near] [--build DIR] [--jobs N] [--table]
   --table          also write the table of docs/gradcheck.md; with --only, from the results of runs before as well
 
 Builds once, with -DTILEGRAD_MUTANTS=ON. First everything has to pass with no fault on. Then each fault is tried with
-TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --fast, all other tests, fastest
+TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, all other tests, fastest
 first. One that takes far longer than without a fault counts as having caught it. Exits with status 1 if a fault survives.
 """
 import argparse
@@ -111,7 +111,7 @@ def catch(fault, tests, gradcheck, all_ops, near):
     """What catches a fault, in words; None if nothing does."""
     asked = []
     if fault.op:
-        asked.append(Check(f"gradcheck --op {fault.op}", [gradcheck, "--op", fault.op, "--fast"]))
+        asked.append(Check(f"gradcheck --op {fault.op}", [gradcheck, "--op", fault.op, "--quick"]))
     asked += [tests[name] for name in fault.tests]
     if near:
         tests = {name: tests[name] for name in fault.tests}
@@ -163,7 +163,7 @@ def main():
         for name in fault.tests:
             if name not in tests:
                 sys.exit(f"{fault.where}: there is no test {name}")
-    all_ops = Check("gradcheck --all", [gradcheck, "--all", "--fast"])
+    all_ops = Check("gradcheck --all", [gradcheck, "--all", "--quick"])
     time_all([*tests.values(), all_ops], given.build, given.jobs)
     store = pathlib.Path(given.build) / "mutants.json"
     results = json.loads(store.read_text()) if given.only and store.exists() else {}

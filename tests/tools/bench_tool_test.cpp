@@ -248,7 +248,7 @@ TEST(BenchAttention, SaysWhyPyTorchIsNotThere) {
 
 TEST(BenchAttention, DrawsTheRates) {
   const std::string path = testing::TempDir() + "rates" + std::to_string(getpid()) + ".png";
-  const Outcome run = bench("attention " + small_cells + " --png " + path);
+  const Outcome run = bench("attention " + small_cells + " --plot " + path);
   EXPECT_EQ(run.code, 0) << run.output;
   EXPECT_TRUE(io::read_file(path, "test").starts_with("\x89PNG"));
   std::remove(path.c_str());
@@ -284,8 +284,7 @@ double rate_of(const std::string& output, const std::string& row) {
 TEST(BenchServe, ReplaysATraceFromAFileAndDrawsIt) {
   const std::string path = testing::TempDir() + "trace" + std::to_string(getpid());
   std::ofstream(path) << "# seconds prompt output\n0 40 20\n0 60 5\n0.01 64 1\n";
-  const Outcome run =
-      bench(small_serve + " --trace " + path + " --shared-prefix 32 --picture " + path + ".png");
+  const Outcome run = bench(small_serve + " --trace " + path + " --shared-prefix 32 --plot " + path + ".png");
   EXPECT_EQ(run.code, 0) << run.output;
   EXPECT_GE(rate_of(run.output, "pages of 16, found in the cache"), 32) << run.output;
   EXPECT_TRUE(io::read_file(path + ".png", "test").starts_with("\x89PNG"));
@@ -492,7 +491,7 @@ TEST(Bench, MistakesAreOneLineAndExitCodeTwo) {
                                 "serve --rate -1",
                                 "serve --cache-memory 4KB",
                                 "serve --trace file --rate 3",
-                                "train --model bert",
+                                "train --architecture bert",
                                 "train --key-heads 2",
                                 "train --width 130 --heads 4",
                                 "train --layers 3 --shape 1x2x16x8x2",

@@ -18,7 +18,7 @@ resume=("$train" --resume --steps 11 --threads 1)
 say=("$generate" --prompt Line --tokens 5 --temperature 0 --threads 1)
 cp -a "$dir/good" "$dir/expected"
 "${resume[@]}" --out "$dir/expected" >/dev/null || fail "resuming"
-"${say[@]}" --checkpoint "$dir/good" >"$dir/expected.txt" 2>/dev/null || fail "generating"
+"${say[@]}" --model "$dir/good" >"$dir/expected.txt" 2>/dev/null || fail "generating"
 files=(model.safetensors optimizer.safetensors run.safetensors manifest.json)
 
 RANDOM=$seed
@@ -74,7 +74,7 @@ for i in $(seq "$count"); do
   rm -rf "$dir/run"
   cp -a "$dir/good" "$dir/run"
   harm
-  (ulimit -v 2000000; exec timeout 60 "${say[@]}" --checkpoint "$dir/run") >"$dir/out" 2>"$dir/err" </dev/null
+  (ulimit -v 2000000; exec timeout 60 "${say[@]}" --model "$dir/run") >"$dir/out" 2>"$dir/err" </dev/null
   code=$?
   if [ $code != 0 ]; then
     told $code generate

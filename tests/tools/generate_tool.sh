@@ -7,9 +7,9 @@ text=$dir/text.txt
 for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
 for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
   name=${model%% *}
-  "$train" --text "$text" --model $model --layers 2 --heads 2 --width 16 --context 24 --batch 4 --steps 150 --lr 1e-2 \
+  "$train" --text "$text" --architecture $model --layers 2 --heads 2 --width 16 --context 24 --batch 4 --steps 150 --lr 1e-2 \
     --eval-every 150 --sample 0 --out "$dir/$name" >/dev/null 2>"$dir/err" || fail "training $model: $(cat "$dir/err")"
-  run=("$generate" --checkpoint "$dir/$name" --prompt 'Line ')
+  run=("$generate" --model "$dir/$name" --prompt 'Line ')
 
   # Greedy text is the same with the cache as without, in the context and past it, for any number of threads.
   for length in '' '--tokens 20' '--tokens 60 --slide'; do
@@ -29,18 +29,18 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
   [ "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" = "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" ] ||
     fail "a seed draws two texts"
 done
-gpt=(--checkpoint "$dir/gpt" --prompt 'Line ')
+gpt=(--model "$dir/gpt" --prompt 'Line ')
 "$generate" "${gpt[@]}" --dtype bf16 >/dev/null 2>&1 || fail "bf16"
 # Weights in a half type: a text as long as with f32, drawn from nearly the same probabilities.
 for model in gpt llama deepseek; do
   for type in bf16 f16; do
-    "$generate" --checkpoint "$dir/$model" --prompt 'Line ' --temperature 0 --weights $type >"$dir/half" 2>"$dir/err" ||
+    "$generate" --model "$dir/$model" --prompt 'Line ' --temperature 0 --weights $type >"$dir/half" 2>"$dir/err" ||
       fail "--weights $type: $(cat "$dir/err")"
     [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/half")" = 26 ] || fail "$model with --weights $type writes: $(cat "$dir/half")"
   done
 done
 "$generate" "${gpt[@]}" --weights bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights and --dtype of one type"
-"$generate" --checkpoint "$dir/gpt/best" --tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
+"$generate" --model "$dir/gpt/best" --tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
 # It writes each token as it comes: the reader of the first ones need not wait for the rest.
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/null | head -c 20)
 [ ${#first} -ge 15 ] || fail "nothing comes before the end"
@@ -48,31 +48,31 @@ first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/nu
 # Many texts at once are what each is alone, in the order of the prompts, however little memory there is.
 printf 'Line 1\nLine\nLine 2 of\n' >"$dir/prompts"
 for model in gpt llama deepseek; do
-  many=("$generate" --checkpoint "$dir/$model" --prompts "$dir/prompts" --tokens 12 --temperature 1 --seed 5)
+  many=("$generate" --model "$dir/$model" --prompts "$dir/prompts" --tokens 12 --temperature 1 --seed 5)
   "${many[@]}" --samples 3 --parallel 4 >"$dir/many" 2>"$dir/err" || fail "$model, many: $(cat "$dir/err")"
   "${many[@]}" --samples 3 --cache-memory 32tokens 2>/dev/null | cmp -s - "$dir/many" || fail "$model: other texts in little memory"
   : >"$dir/each"
   for p in 1 2 3; do
     for s in 1 2 3; do
       echo "== prompt $p, sample $s" >>"$dir/each"
-      "$generate" --checkpoint "$dir/$model" --prompt "$(sed -n ${p}p "$dir/prompts")" --tokens 12 --temperature 1 --seed $((s + 4)) >>"$dir/each" 2>/dev/null
+      "$generate" --model "$dir/$model" --prompt "$(sed -n ${p}p "$dir/prompts")" --tokens 12 --temperature 1 --seed $((s + 4)) >>"$dir/each" 2>/dev/null
     done
   done
   cmp -s "$dir/each" "$dir/many" || fail "$model: together $(cat "$dir/many"), alone $(cat "$dir/each")"
   grep -q '^9 texts, 108 tokens in .*up to 4 at once' "$dir/err" || fail "$model: no account of it: $(cat "$dir/err")"
-  "$generate" --checkpoint "$dir/$model" --prompt Line --beams 3 --tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
+  "$generate" --model "$dir/$model" --prompt Line --beams 3 --tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
   [ "$(grep -c '^== prompt 1, beam [123], log p = -' "$dir/beams")" = 3 ] || fail "$model, beams: $(cat "$dir/beams")"
   grep 'log p' "$dir/beams" | sed 's/.*= //' | sort -gr | cmp -s - <(grep 'log p' "$dir/beams" | sed 's/.*= //') || fail "beams are not in order"
 done
 printf 'Line\\n1\n' >"$dir/escaped"
-[ "$("$generate" --checkpoint "$dir/gpt" --prompts "$dir/escaped" --tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
+[ "$("$generate" --model "$dir/gpt" --prompts "$dir/escaped" --tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
 # A cache in half precision takes half the memory.
-bytes_of() { "$generate" "${gpt[@]}" "$@" 2>&1 >/dev/null | sed -nE 's/.*cache ([0-9]+)\.0 KiB.*/\1/p'; }
+bytes_of() { "$generate" "${gpt[@]}" "$@" 2>&1 >/dev/null | sed -nE 's/.*cache ([0-9]+)\.0+ KiB.*/\1/p'; }
 [ "$(bytes_of)" = $((2 * $(bytes_of --cache-dtype bf16))) ] || fail "cache: $(bytes_of) KiB, in bf16 $(bytes_of --cache-dtype bf16)"
 [ "$(bytes_of --samples 2)" = $((2 * $(bytes_of --samples 2 --cache-dtype f16))) ] || fail "cache of many texts in f16"
 # A prompt that cannot be continued is a line on stderr, and the others are written.
 printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
-"$generate" --checkpoint "$dir/gpt" --prompts "$dir/some" --tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
+"$generate" --model "$dir/gpt" --prompts "$dir/some" --tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
 [ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "not one text: $(cat "$dir/out")"
 grep -q '^generate: prompt 2: .*empty' "$dir/err" && grep -q '^generate: prompt 3: .*context of 24' "$dir/err" || fail "not named: $(cat "$dir/err")"
 # It ends before a stop string, alone and among others.
@@ -89,7 +89,7 @@ refuses() {  # CODE WORD ARGUMENTS...
   refuses_command "$code" "$word" "$generate" "$@"
   [ -s "$dir/out" ] && fail "text in spite of an error: generate $*"
 }
-refuses 2 --checkpoint
+refuses 2 'missing --model'
 refuses 2 --tokens "${gpt[@]}" --tokens 0
 refuses 2 --top-p "${gpt[@]}" --top-p 1.5
 refuses 2 --temperature "${gpt[@]}" --temperature -1
@@ -98,38 +98,38 @@ refuses 2 'needs --prompts' "${gpt[@]}" --parallel 2
 refuses 2 'exclude each other' "${gpt[@]}" --prompts "$dir/prompts"
 refuses 2 'needs a cache' "${gpt[@]}" --cache-dtype bf16 --no-cache
 refuses 2 'f32, bf16, f16' "${gpt[@]}" --cache-dtype fp8
-refuses 2 'one text' --checkpoint "$dir/gpt" --prompts "$dir/prompts" --slide
+refuses 2 'one text' --model "$dir/gpt" --prompts "$dir/prompts" --slide
 refuses 2 'not for --beams' "${gpt[@]}" --beams 2 --seed 3
 refuses 2 'size like 64MiB' "${gpt[@]}" --samples 2 --cache-memory much
 refuses 2 'stop is empty' "${gpt[@]}" --stop ''
 refuses 1 'whole pages' "${gpt[@]}" --samples 2 --cache-memory 3tokens
-refuses 1 'nothing: No such' --checkpoint "$dir/gpt" --prompts "$dir/nothing"
+refuses 1 'nothing: No such' --model "$dir/gpt" --prompts "$dir/nothing"
 : >"$dir/no-lines"
-refuses 1 'has no lines' --checkpoint "$dir/gpt" --prompts "$dir/no-lines"
+refuses 1 'has no lines' --model "$dir/gpt" --prompts "$dir/no-lines"
 printf 'a\\b\n' >"$dir/backslash"
-refuses 1 'line 1: a backslash' --checkpoint "$dir/gpt" --prompts "$dir/backslash"
+refuses 1 'line 1: a backslash' --model "$dir/gpt" --prompts "$dir/backslash"
 refuses 2 'f32, bf16, f16' "${gpt[@]}" --weights fp8
 refuses 2 'weights bf16 computes in bf16, got --dtype f16' "${gpt[@]}" --weights bf16 --dtype f16
 refuses 2 --backend "${gpt[@]}" --backend gpu
 refuses 1 'cuda' "${gpt[@]}" --backend cuda:63
-refuses 1 'vocabulary' --checkpoint "$dir/gpt" --prompt 'жук'
-refuses 1 empty --checkpoint "$dir/gpt" --prompt ''
+refuses 1 'vocabulary' --model "$dir/gpt" --prompt 'жук'
+refuses 1 empty --model "$dir/gpt" --prompt ''
 refuses 1 'context of 24: at most --tokens 20' "${gpt[@]}" --tokens 21
-refuses 1 'context of 24.*--slide' --checkpoint "$dir/gpt" --prompt 'Line 1 of a small text, and more'
-refuses 1 nowhere --checkpoint "$dir/nowhere"
+refuses 1 'context of 24.*--slide' --model "$dir/gpt" --prompt 'Line 1 of a small text, and more'
+refuses 1 nowhere --model "$dir/nowhere"
 refuses 1 "$dir/nowhere: does not exist" --model "$dir/nowhere"
-refuses 1 text.txt --checkpoint "$text"
+refuses 1 text.txt --model "$text"
 mkdir "$dir/empty"
-refuses 1 "$dir/empty" --checkpoint "$dir/empty"
+refuses 1 "$dir/empty" --model "$dir/empty"
 cp -rL "$dir/gpt/last" "$dir/damaged"
 printf x | dd of="$dir/damaged/model.safetensors" bs=1 seek=3000 conv=notrunc 2>/dev/null
-refuses 1 'damaged/model.safetensors' --checkpoint "$dir/damaged"
+refuses 1 'damaged/model.safetensors' --model "$dir/damaged"
 # A checkpoint whose checksums match but whose metadata contradicts its tensors.
 lies() {  # WORD COMMAND...
   local word=$1
   shift
   change_copy "$dir/gpt/last" "$generate" "$@"
-  refuses 1 "lying/model.safetensors: .*$word" --checkpoint "$dir/lying"
+  refuses 1 "lying/model.safetensors: .*$word" --model "$dir/lying"
 }
 lies 'is not divisible by 3 heads' sed -i 's/"heads":"2"/"heads":"3"/'
 lies 'has no tensor transformer.h.2' sed -i 's/"layers":"2"/"layers":"3"/'
@@ -143,16 +143,16 @@ lies 'ln_f.eps = 2e-05, this one has 1e-05' sed -i 's/ln_f.eps":"1e-05"/ln_f.eps
 lies 'the tokenizer has 256 tokens, the model' sed -i 's/"tokenizer":"chars"/"tokenizer":"bytes"/'
 lies 'has nan at element' plant_nan
 change_copy "$dir/gpt/last" "$generate" plant_1e6
-refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --checkpoint "$dir/lying" --weights f16
+refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --model "$dir/lying" --weights f16
 
 # A file that is no file, or has no end.
 for name in model.safetensors manifest.json; do
   rm -rf "$dir/piped"
   cp -rL "$dir/gpt/last" "$dir/piped"
   rm "$dir/piped/$name" && mkfifo "$dir/piped/$name"
-  refuses 1 "piped/$name: not a regular file" --checkpoint "$dir/piped"
+  refuses 1 "piped/$name: not a regular file" --model "$dir/piped"
   ln -sf /dev/zero "$dir/piped/$name"
-  refuses 1 "piped/$name: not a regular file" --checkpoint "$dir/piped"
+  refuses 1 "piped/$name: not a regular file" --model "$dir/piped"
 done
 
 # While its run saves at every step, a checkpoint is always whole.
@@ -160,7 +160,7 @@ cp -r "$dir/llama" "$dir/running"
 "$train" --resume --steps 1000000 --save-every 1 --eval-every 1000000 --threads 1 --out "$dir/running" >/dev/null 2>&1 </dev/null &
 running=$!
 for i in $(seq 30); do
-  "$generate" --checkpoint "$dir/running" --prompt Line --tokens 1 --threads 1 >/dev/null 2>"$dir/err" || fail "beside its run, read $i: $(cat "$dir/err")"
+  "$generate" --model "$dir/running" --prompt Line --tokens 1 --threads 1 >/dev/null 2>"$dir/err" || fail "beside its run, read $i: $(cat "$dir/err")"
 done
 kill -TERM $running
 wait $running
@@ -184,10 +184,8 @@ for how in '--beams 4' '--samples 4'; do
   [ "$(wc -l <"$dir/ended")" = 4 ] && ! grep -q '[cfo]' "$dir/ended" || fail "$how goes on behind an end token: $(cat "$dir/ended")"
 done
 refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --tokens 30
-refuses 2 'expected --checkpoint DIR or --model FOLDER' --prompt x
-refuses 2 'expected --checkpoint DIR or --model FOLDER' --checkpoint "$dir/gpt" --model "$folder"
-refuses 1 'expected a context up to 24, the model.s, got 25' --checkpoint "$dir/gpt" --context 25
-refuses 1 'context of 9' --checkpoint "$dir/gpt" --prompt 'Line' --context 9 --tokens 20
+refuses 1 'expected a context up to 24, the model.s, got 25' --model "$dir/gpt" --context 25
+refuses 1 'context of 9' --model "$dir/gpt" --prompt 'Line' --context 9 --tokens 20
 refuses 1 'model_type is "bert", expected one of' --model "$(mkdir "$dir/bert" && echo '{"model_type": "bert"}' >"$dir/bert/config.json" && echo "$dir/bert")"
 sed -i 's/"E": 36/"E": 37/' "$folder/tokenizer.json"
 refuses 1 'has 38 tokens, the model 37' --model "$folder"
@@ -198,7 +196,7 @@ refuses 1 'tokenizer.json: No such file' --model "$folder"
 
 cp -rL "$dir/gpt/last" "$dir/incomplete"
 rm "$dir/incomplete/model.safetensors"
-refuses 1 'model.safetensors' --checkpoint "$dir/incomplete"
+refuses 1 'model.safetensors' --model "$dir/incomplete"
 if [ -e /dev/full ]; then
   "$generate" "${gpt[@]}" >/dev/full 2>"$dir/err" && fail "a full disk is no error"
   [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line for a full disk: $(cat "$dir/err")"

@@ -44,14 +44,14 @@ const std::string faulty = "--plugin " FAULTY_PLUGIN " ";
 
 TEST(GradcheckTool, EndsWith0WhenEverythingIsRight) {
   EXPECT_ENDS("--op exp", 0, "exp/3d");
-  EXPECT_ENDS("--op exp --fast --dtype f64,bf16 --views sliced,expanded", 0, "exp/3d");
+  EXPECT_ENDS("--op exp --quick --dtype f64,bf16 --views sliced,expanded", 0, "exp/3d");
   EXPECT_ENDS("--op mul/broadcast --order 2", 0, "mul/broadcast");
   EXPECT_ENDS("--op less", 0, "its result is boolean");
   EXPECT_ENDS(faulty + "--op square_right", 0, "square_right/vector");
 }
 
 TEST(GradcheckTool, EndsWith1OnAMismatchAndSaysWhere) {
-  for (const char* fast : {"", " --fast"}) {
+  for (const char* fast : {"", " --quick"}) {
     const Ended e = run(faulty + "--op square_right --op square_wrong --dtype f64 --views contiguous" + fast);
     EXPECT_EQ(e.code, 1) << e.text;
     EXPECT_NE(e.text.find("input 0 ["), std::string::npos) << e.text;
@@ -80,8 +80,8 @@ TEST(GradcheckTool, EndsWith2OnAMistakeInOneLine) {
        {"", "--no-such-flag", "--op", "--op exp --dtype f8", "--op exp --views sideways",
         "--op exp --order 3", "--op exp --seed x", "--all --op exp", "--all --vcurve x.png",
         "--op exp --backend abacus", "--op exp --plugin /no/such/library.so", "--ranks", "--ranks --all",
-        "--ranks --fast", "--op exp --json /no/such/folder/x.json", "--op exp --vcurve /no/such/folder/x.png",
-        "exp"}) {
+        "--ranks --quick", "--op exp --json /no/such/folder/x.json",
+        "--op exp --vcurve /no/such/folder/x.png", "exp"}) {
     const Ended e = run(arguments);
     EXPECT_EQ(e.code, 2) << arguments << "\n" << e.text;
     EXPECT_NE(e.text.find("gradcheck"), std::string::npos) << e.text;
@@ -127,14 +127,14 @@ TEST(GradcheckTool, RefusesToPlantFaultsIntoAWrongGradient) {
 }
 
 TEST(GradcheckTool, SaysWhatItDidNotPlantAndWhy) {
-  const Ended e = run("--op mul/same --mutate --fast");
+  const Ended e = run("--op mul/same --mutate --quick");
   EXPECT_NE(e.text.find("not planted:"), std::string::npos) << e.text;
   EXPECT_NE(e.text.find("1 stale outputs: the gradient stays the same"), std::string::npos) << e.text;
 }
 
 TEST(GradcheckTool, MutatesLayersAndOpsByDecomposition) {
   for (const char* name : {"Linear", "layer_norm_backward"}) {
-    const Ended e = run(std::string("--op ") + name + " --mutate --fast -v");
+    const Ended e = run(std::string("--op ") + name + " --mutate --quick -v");
     EXPECT_EQ(e.code, 0) << e.text;
     for (const char* word : {"caught", "bf16 contiguous", "f64 transposed", "f64 expanded_last"})
       EXPECT_NE(e.text.find(word), std::string::npos) << name << ": " << word << "\n" << e.text;

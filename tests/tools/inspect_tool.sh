@@ -6,7 +6,7 @@ inspect=$1 train=$2
 # No attention layer copies anything, in any program; the lists show the steps that were counted.
 for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 16'; do
   for program in train evaluate token; do
-    "$inspect" --model $model --program $program --steps attn --list >"$dir/out" 2>"$dir/err" ||
+    "$inspect" --architecture $model --program $program --steps attn --list >"$dir/out" 2>"$dir/err" ||
       fail "$model, $program: $(cat "$dir/err")"
     grep -q '^copies  *0, of 0 bytes$' "$dir/out" || fail "$model, $program: $(grep ^copies "$dir/out")"
     steps=$(sed -n 's/^steps *\([0-9]*\):.*/\1/p' "$dir/out")
@@ -17,9 +17,9 @@ done
 
 # A checkpoint holds the model that train's options describe.
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
-"$train" --text "$dir/text" --model deepseek --layers 1 --heads 2 --width 16 --latent 6 --context 16 --batch 2 --steps 1 \
+"$train" --text "$dir/text" --architecture deepseek --layers 1 --heads 2 --width 16 --latent 6 --context 16 --batch 2 --steps 1 \
   --sample 0 --out "$dir/run" >/dev/null || fail "training"
-"$inspect" --checkpoint "$dir/run" | grep '^model  *DeepSeek: 1 layer, 2 heads, latent 6 + 8, width 16, context 16$' >/dev/null ||
+"$inspect" --model "$dir/run" | grep '^model  *DeepSeek: 1 layer, 2 heads, latent 6 + 8, width 16, context 16$' >/dev/null ||
   fail "another model than the checkpoint's"
 "$inspect" --dtype f16 --batch 3 >/dev/null || fail "f16"
 
@@ -41,16 +41,16 @@ for program in train evaluate token; do
 done
 shows 'eps=1e-05' --program evaluate --graph
 shows '/flash_attn: .*tiles of .* queries × .* keys, .*, by one thread$' --program evaluate --threads 1 --list
-shows '^all .* 100.00 %$' --model llama --parameters
+shows '^all .* 100.00 %$' --architecture llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
 shows '^all  *512  *512  *4,096$' --cache --cache-memory 64tokens
 grep -q '^  contiguous  *64  *1  *1' "$dir/out" || fail "a cache of 64 tokens: $(cat "$dir/out")"
-shows '^cache  *640 bytes a token, ' --model deepseek --latent 32 --rope-width 8 --cache
+shows '^cache  *640 bytes a token, ' --architecture deepseek --latent 32 --rope-width 8 --cache
 shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"
 is_png "$dir/memory.png"
 shows '^ *128 .* optimum$' --heads 1 --width 64 --length 8192 --fast-memory 128 --reads "$dir/reads.png"
 is_png "$dir/reads.png"
-shows '^model' --checkpoint "$dir/run" --text 'Line 7 of a text' --attention "$dir/attention.png"
+shows '^model' --model "$dir/run" --text 'Line 7 of a text' --attention "$dir/attention.png"
 is_png "$dir/attention.png"
 cp -r "$dir/run" "$dir/other run"
 shows ': 1 steps, smoothed train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
@@ -80,7 +80,9 @@ refuses 2 'for --program train' --memory-budget 1GiB --program token
 refuses 1 'needs at least' --memory-budget 64KiB
 refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu
-refuses 1 nowhere --checkpoint "$dir/nowhere"
+refuses 1 nowhere --model "$dir/nowhere"
+refuses 2 '--layers cannot be used with --model' --model "$dir/run" --layers 3
+refuses 2 'expected a name that ends in .png' --plan "$dir/plan.jpg"
 
 # A checkpoint whose checksums match but whose tensors are not those of the model it describes. A size that lies is found before
 # anything of that size is made: in 400 MB, where the address space can be limited.
@@ -92,7 +94,7 @@ lies() {  # WORD COMMAND...
   local word=$1
   shift
   change_copy "$dir/run/last" "$inspect" "$@"
-  refuses_command 1 "lying/model.safetensors: .*$word" limited --checkpoint "$dir/lying"
+  refuses_command 1 "lying/model.safetensors: .*$word" limited --model "$dir/lying"
 }
 lies 'has no tensor model.layers.1' sed -i 's/"layers":"1"/"layers":"2"/'
 lies 'has no tensor model.norm.weight' sed -i 's/"model.norm.weight"/"model.nurm.weight"/'
@@ -107,30 +109,30 @@ lies 'i32' sed -i 's/"F32"/"I32"/'
 # No tensor shows the context of rotary positions: what it needs is compared with what there is.
 cp -rL "$dir/run/last" "$dir/long"
 metadata context 2000000000 "$dir/long/model.safetensors"
-reseal "$dir/long" "$inspect" --checkpoint "$dir/long"
-refuses_command 1 'cache for .* 2,000,000,000 tokens needs .* are free' limited --checkpoint "$dir/long" --program token
+reseal "$dir/long" "$inspect" --model "$dir/long"
+refuses_command 1 'cache for .* 2,000,000,000 tokens needs .* are free' limited --model "$dir/long" --program token
 
 # What cannot be drawn leaves the file that was there as it was.
-echo before >"$dir/file"
+echo before >"$dir/file.png"
 keeps() {  # CODE WORD ARGUMENTS...
   refuses "$@"
-  [ "$(cat "$dir/file")" = before ] || fail "written over by ${*:3}"
+  [ "$(cat "$dir/file.png")" = before ] || fail "written over by ${*:3}"
 }
-keeps 2 --checkpoint --text a --attention "$dir/file"
-keeps 2 --text --checkpoint "$dir/run" --attention "$dir/file"
-keeps 2 --text --checkpoint "$dir/run" --text '' --attention "$dir/file"
-keeps 2 --attention --checkpoint "$dir/run" --text a
-keeps 1 'more than the model.s context of 16' --overwrite --checkpoint "$dir/run" --text 'Line 7 of a small' --attention "$dir/file"
-keeps 1 "'Z'" --overwrite --checkpoint "$dir/run" --text 'ZZ' --attention "$dir/file"
-keeps 2 --run --curves "$dir/file"
+keeps 2 --model --text a --attention "$dir/file.png"
+keeps 2 --text --model "$dir/run" --attention "$dir/file.png"
+keeps 2 --text --model "$dir/run" --text '' --attention "$dir/file.png"
+keeps 2 --attention --model "$dir/run" --text a
+keeps 1 'more than the model.s context of 16' --overwrite --model "$dir/run" --text 'Line 7 of a small' --attention "$dir/file.png"
+keeps 1 "'Z'" --overwrite --model "$dir/run" --text 'ZZ' --attention "$dir/file.png"
+keeps 2 --run --curves "$dir/file.png"
 keeps 2 --curves --run "$dir/run"
-keeps 1 nowhere/metrics.jsonl --overwrite --curves "$dir/file" --run "$dir/run" --run "$dir/nowhere"
+keeps 1 nowhere/metrics.jsonl --overwrite --curves "$dir/file.png" --run "$dir/run" --run "$dir/nowhere"
 mkdir "$dir/empty" "$dir/bad" && : >"$dir/empty/metrics.jsonl" && echo '{"loss":1}' >"$dir/bad/metrics.jsonl"
-keeps 1 'has no step' --overwrite --curves "$dir/file" --run "$dir/empty"
-keeps 1 'line 1' --overwrite --curves "$dir/file" --run "$dir/bad"
+keeps 1 'has no step' --overwrite --curves "$dir/file.png" --run "$dir/empty"
+keeps 1 'line 1' --overwrite --curves "$dir/file.png" --run "$dir/bad"
 keeps 2 --reads --length 8192
-keeps 1 'more tokens' --overwrite --reads "$dir/file" --length 32
-keeps 1 'holds all' --overwrite --reads "$dir/file" --fast-memory 100000
-for view in graphviz plan attention-memory reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file"; done
+keeps 1 'more tokens' --overwrite --reads "$dir/file.png" --length 32
+keeps 1 'holds all' --overwrite --reads "$dir/file.png" --fast-memory 100000
+for view in graphviz plan attention-memory reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file.png"; done
 [ $failed = 0 ] && echo "inspect: all as it must be"
 exit $failed

@@ -42,11 +42,11 @@ for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
   grep -q "alpha 4.5, on .* are frozen, in $weights\$" "$dir/table" || fail "the table is: $(cat "$dir/table")"
   last=$(value "$dir/run" 41 val_loss)
   [ "$(printf '%s\n' "${last#*:}" 3.3 | sort -g | head -1)" != 3.3 ] || fail "$model learns nothing: $last"
-  "$export" --checkpoint "$dir/run" --to peft "$dir/peft" >"$dir/table" || fail "exporting $model to peft"
+  "$export" --model "$dir/run" --to peft "$dir/peft" >"$dir/table" || fail "exporting $model to peft"
   tail -n 1 "$dir/table" | grep -q "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"$dir/model\"), \"$dir/peft\")" ||
     fail "the last line is: $(tail -n 1 "$dir/table")"
-  "$export" --checkpoint "$dir/run" --merge --dtype f32 --to hf "$dir/merged" >/dev/null || fail "merging $model"
-  said=$(say --checkpoint "$dir/run")
+  "$export" --model "$dir/run" --merge --dtype f32 --to hf "$dir/merged" >/dev/null || fail "merging $model"
+  said=$(say --model "$dir/run")
   [ -n "$said" ] && [ "$said" != "$(say --model "$dir/model")" ] || fail "the adapter of $model has no effect: $said"
   for from in "--adapter $dir/peft" "--adapter $dir/run"; do
     [ "$(say --model "$dir/model" $from)" = "$said" ] || fail "$model writes another text with $from"
@@ -55,7 +55,7 @@ for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
   config() { grep -v dtype "$1/config.json" | tr -d ' ,' | sort; }
   diff <(config "$dir/model") <(config "$dir/merged") || fail "$model has another config when it is merged"
 done
-"$export" --checkpoint "$dir/run" --to peft --dtype bf16 "$dir/again" >/dev/null || fail "exporting in bf16"
+"$export" --model "$dir/run" --to peft --dtype bf16 "$dir/again" >/dev/null || fail "exporting in bf16"
 [ $(($(stat -c %s "$dir/again/adapter_model.safetensors") * 2)) -lt $(($(stat -c %s "$dir/peft/adapter_model.safetensors") * 5 / 4 + 8000)) ] ||
   fail "bf16 takes as much as f32"
 
@@ -64,19 +64,19 @@ refuses_command 2 '--lora is for --from' "$train" --text "$text" --lora 4 --out 
 refuses_command 2 '--lora-targets is for --lora' "$train" --from "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
 refuses_command 1 'target "q_prj" is no Linear layer of the model, which has down_proj, gate_proj' "$train" --from "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
 refuses_command 1 '--lora is 5, but' "$train" --resume --out "$dir/whole" --lora 5
-refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --checkpoint "$dir/whole" --to hf "$dir/x"
-refuses_command 1 'has no adapter, which --to peft needs' "$export" --checkpoint "$dir/full" --to peft "$dir/x"
-refuses_command 1 'has no adapter, which --merge needs' "$export" --checkpoint "$dir/full" --merge --to hf "$dir/x"
-refuses_command 2 '--merge makes a whole model' "$export" --checkpoint "$dir/whole" --merge --to peft "$dir/x"
-refuses_command 2 'has the adapter, --from FOLDER has none' "$export" --from "$folder" --to peft "$dir/x"
-refuses_command 2 '--adapter is one of --model' "$generate" --checkpoint "$dir/whole" --adapter "$dir/peft"
+refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --model "$dir/whole" --to hf "$dir/x"
+refuses_command 1 'has no adapter, which --to peft needs' "$export" --model "$dir/full" --to peft "$dir/x"
+refuses_command 1 'has no adapter, which --merge needs' "$export" --model "$dir/full" --merge --to hf "$dir/x"
+refuses_command 2 '--merge makes a whole model' "$export" --model "$dir/whole" --merge --to peft "$dir/x"
+refuses_command 2 "--model $folder has no adapter" "$export" --model "$folder" --to peft "$dir/x"
+refuses_command 1 "$dir/whole is a run of train" "$generate" --model "$dir/whole" --adapter "$dir/peft"
 refuses_command 1 'adapter_config.json: target "c_attn" is no Linear layer of the model' "$generate" --prompt the --model "$folder" --adapter "$dir/peft"
 refuses_command 1 'the adapter is of a model with ' "$generate" --prompt the --model "$folder" --adapter "$dir/run"
 refuses_command 1 'there is no checkpoint in' "$generate" --prompt the --model "$folder" --adapter "$dir/nowhere"
 change_copy "$dir/whole/last" "$generate" sed -i 's/\\"r\\": 4/\\"r\\": 5/'
-refuses_command 1 'lora_A.weight' "$generate" --prompt the --checkpoint "$dir/lying"
+refuses_command 1 'lora_A.weight' "$generate" --prompt the --model "$dir/lying"
 mv "$folder" "$dir/moved"
-refuses_command 1 "$folder" "$generate" --prompt the --checkpoint "$dir/whole"
+refuses_command 1 "$folder" "$generate" --prompt the --model "$dir/whole"
 refuses_command 1 "$folder" "$train" --resume --out "$dir/whole"
 [ -n "$(say --model "$dir/moved" --adapter "$dir/whole")" ] || fail "a base that was moved"
 [ -e "$dir/x" ] && fail "a refused command leaves something"

@@ -33,7 +33,7 @@ if [ -e /dev/full ]; then
   }
   for tool in train generate evaluate inspect tokens export bench; do full 1 "$tools/$tool" --help; done
   full 2 "$tools/gradcheck" --help
-  full 2 "$tools/gradcheck" --op exp --fast --dtype f64 --views contiguous
+  full 2 "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous
   full 2 "$tools/gradcheck" --reference
   full 1 "$inspect" --layers 1 --list
   full 1 "$tools/tokens" --text "$text" --vocabulary 260 --out "$dir/tokens" --overwrite
@@ -71,16 +71,16 @@ for bad in abc '' 0 -1 1e3 4097 100000 ' 2'; do
   refuses_command 2 "TG_THREADS is '$bad'" "$tools/gradcheck" --help
 done
 export TG_THREADS=4096
-"$generate" --checkpoint "$dir/run" --threads 1 >/dev/null 2>"$dir/err" || fail "TG_THREADS=4096: $(cat "$dir/err")"
+"$generate" --model "$dir/run" --threads 1 >/dev/null 2>"$dir/err" || fail "TG_THREADS=4096: $(cat "$dir/err")"
 unset TG_THREADS
-for tool in 'train --text x' 'generate --checkpoint x' inspect 'bench gemm'; do
+for tool in 'train --text x' 'generate --model x' inspect 'bench gemm'; do
   refuses_command 2 'to 4096' "$tools/"$tool --threads 4097
 done
 
 # generate reads no standard input, and says so to who gives it some.
-echo ROMEO: | "$generate" --checkpoint "$dir/run" --tokens 2 >/dev/null 2>"$dir/err" || fail "generate beside a pipe"
+echo ROMEO: | "$generate" --model "$dir/run" --tokens 2 >/dev/null 2>"$dir/err" || fail "generate beside a pipe"
 grep -q 'standard input is not read: --prompt' "$dir/err" || fail "standard input is ignored without a word"
-echo ROMEO: | "$generate" --checkpoint "$dir/run" --tokens 2 --prompt Line 2>"$dir/err" >/dev/null
+echo ROMEO: | "$generate" --model "$dir/run" --tokens 2 --prompt Line 2>"$dir/err" >/dev/null
 grep -q 'standard input' "$dir/err" && fail "a prompt beside standard input: $(cat "$dir/err")"
 
 [ $failed = 0 ] && echo "streams: all as it must be"

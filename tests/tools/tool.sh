@@ -34,7 +34,7 @@ change_copy() {
   rm -rf "$dir/lying"
   cp -rL "$checkpoint" "$dir/lying"
   "$@" "$dir/lying/model.safetensors"
-  reseal "$dir/lying" "$tool" --checkpoint "$dir/lying"
+  reseal "$dir/lying" "$tool" --model "$dir/lying"
 }
 # Gives a metadata key of a safetensors file another value, in as many bytes: spaces follow a shorter one, and the setting of a
 # norm, if there is one, makes room for a longer one. metadata KEY VALUE FILE

@@ -42,8 +42,8 @@ diff <(columns "$dir/whole") <(columns "$dir/halves") >/dev/null || fail "10 + 1
 tune --lr 0 --steps 2 --eval-every 1 --out "$dir/base" >/dev/null || fail "a rate of 0"
 first=$(value "$dir/base" 1 val_loss)
 [ "$first" = "$(value "$dir/base" 2 val_loss)" ] && [ "$first" = "$(value "$dir/whole" 1 val_loss)" ] || fail "the first loss is not the base's: $first"
-"$export" --checkpoint "$dir/base" --to hf --dtype bf16 "$dir/base-hf" >/dev/null || fail "exporting"
-"$export" --from "$folder" --to hf "$dir/folder-hf" >/dev/null || fail "exporting the base"
+"$export" --model "$dir/base" --to hf --dtype bf16 "$dir/base-hf" >/dev/null || fail "exporting"
+"$export" --model "$folder" --to hf "$dir/folder-hf" >/dev/null || fail "exporting the base"
 diff -r "$dir/folder-hf" "$dir/base-hf" || fail "a model that was not changed does not come out as it came in"
 
 # What is tuned goes out with the settings of its folder, and writes the same text from there.
@@ -55,25 +55,25 @@ for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
   "$train" --from "$dir/model" "${data[@]}" --lr 3e-3 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model in $dtype"
   last=$(value "$dir/run" 41 val_loss)
   [ "$(printf '%s\n' "${last#*:}" 3.0 | sort -g | head -1)" != 3.0 ] || fail "$model learns nothing in $dtype: $last"
-  "$export" --checkpoint "$dir/run" --to hf "$dir/hf" >/dev/null || fail "exporting $model"
+  "$export" --model "$dir/run" --to hf "$dir/hf" >/dev/null || fail "exporting $model"
   diff <(sed '/dtype/d' "$dir/model/config.json") <(sed '/dtype/d' "$dir/hf/config.json") || fail "$model has another config"
   cmp "$dir"/{model,hf}/tokenizer.json || fail "$model has another tokenizer"
-  [ "$(say --checkpoint "$dir/run")" = "$(say --model "$dir/hf")" ] || fail "$model writes another text"
+  [ "$(say --model "$dir/run")" = "$(say --model "$dir/hf")" ] || fail "$model writes another text"
 done
 # LongRoPE's rotations depend on the context that a model is made for (here, whether it is above 30), its checkpoints do not.
 letters_folder phi3_long "$dir/long"
 sed -i '/original_max_position_embeddings/s/5/30/' "$dir/long/config.json"
 "$train" --from "$dir/long" "${data[@]}" --lr 3e-3 --steps 4 --out "$dir/long-run" >/dev/null || fail "tuning with LongRoPE"
 "$train" --resume --steps 8 --out "$dir/long-run" >/dev/null || fail "resuming with LongRoPE"
-"$export" --checkpoint "$dir/long-run" --to hf "$dir/long-hf" >/dev/null || fail "exporting with LongRoPE"
+"$export" --model "$dir/long-run" --to hf "$dir/long-hf" >/dev/null || fail "exporting with LongRoPE"
 loss() { "$evaluate" --model "$1" --text "$dir/plain.txt" --context $2 --stride 8 | grep '^loss'; }
 for context in 20 70; do
   [ "$(loss "$dir/long-run" $context)" = "$(loss "$dir/long-hf" $context)" ] || fail "with LongRoPE it predicts otherwise in a context of $context"
 done
-[ "$(say --checkpoint "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes another text"
+[ "$(say --model "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes another text"
 # It has learned that a text ends: before the context is full.
 "$train" --from "$folder" "${data[@]}" --lr 1e-2 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
-said=$("$generate" --checkpoint "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
+said=$("$generate" --model "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
 [ "$said" = 'who are you, said the bird? i am a tree.' ] || fail "it says: $said"
 
 # Files of tokens: with the folder's tokenizer, with none, or, where the folder has none, with theirs.
@@ -113,7 +113,7 @@ asked=("$train" --from "$folder" --examples "$dir/examples.jsonl" --batch 4 --wa
 "${asked[@]}" --steps 300 --sample 60 --out "$dir/asked" >"$dir/table" || fail "examples"
 grep -q "^examples  *$dir/examples.jsonl: 37 examples of up to 14 tokens, 222 of 511 tokens to learn; 34 to train on, 3 held out\$" "$dir/table" &&
   grep -q '^training  *300 steps of 4 × 13 tokens' "$dir/table" && grep -q '^held-out prompt 1$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
-said=$("$generate" --checkpoint "$dir/asked" --prompt 'say hoh!' --temperature 0 2>/dev/null)
+said=$("$generate" --model "$dir/asked" --prompt 'say hoh!' --temperature 0 2>/dev/null)
 [ "$said" = 'say hoh! hoh.' ] || fail "asked to say hoh, it says: $said"
 "${asked[@]}" --steps 7 --sample 0 --out "$dir/asked-7" >/dev/null && "$train" --resume --steps 14 --out "$dir/asked-7" >/dev/null || fail "resuming examples"
 "${asked[@]}" --steps 14 --sample 0 --out "$dir/asked-14" >/dev/null
@@ -122,7 +122,7 @@ cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples 
 grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
 # From a GGUF file: the same numbers in f32, and the same model where the folder's goes.
-"$export" --from "$folder" --to gguf "$dir/base.gguf" --dtype f32 >/dev/null || fail "exporting the base to GGUF"
+"$export" --model "$folder" --to gguf "$dir/base.gguf" --dtype f32 >/dev/null || fail "exporting the base to GGUF"
 "$train" --from "$dir/base.gguf" "${data[@]}" "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole-gguf" >"$dir/table" || fail "fine-tuning a GGUF file"
 grep -q "^from  *$dir/base.gguf: llama, weights in f32, 63.9 KiB\$" "$dir/table" &&
   grep -q '^tokenizer  *hf, 37 tokens; token 2, "c", ends a document$' "$dir/table" &&
@@ -131,27 +131,27 @@ diff <(columns "$dir/whole") <(columns "$dir/whole-gguf") >/dev/null || fail "a 
 rm "$dir/base.gguf"
 "$train" --resume --steps 22 --out "$dir/whole-gguf" >/dev/null || fail "resuming without the GGUF file"
 "$train" --resume --steps 22 --out "$dir/whole" >/dev/null || fail "resuming"
-[ "$(say --checkpoint "$dir/whole-gguf")" = "$(say --checkpoint "$dir/whole")" ] || fail "a tuned GGUF file writes another text"
+[ "$(say --model "$dir/whole-gguf")" = "$(say --model "$dir/whole")" ] || fail "a tuned GGUF file writes another text"
 for form in hf gguf; do
-  "$export" --checkpoint "$dir/whole-gguf" --to $form "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
-  [ "$(say --checkpoint "$dir/whole-gguf")" = "$(say --model "$dir/whole-gguf.$form")" ] || fail "a tuned GGUF file writes another text in $form"
+  "$export" --model "$dir/whole-gguf" --to $form "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
+  [ "$(say --model "$dir/whole-gguf")" = "$(say --model "$dir/whole-gguf.$form")" ] || fail "a tuned GGUF file writes another text in $form"
 done
 # A rate of 0 gives back its bytes, those of Q8_0 too: numbers that come of blocks go into the same blocks.
 for dtype in bf16 q8_0; do
-  "$export" --from "$folder" --to gguf "$dir/$dtype.gguf" --dtype $dtype >/dev/null || fail "exporting the base in $dtype"
+  "$export" --model "$folder" --to gguf "$dir/$dtype.gguf" --dtype $dtype >/dev/null || fail "exporting the base in $dtype"
   "$train" --from "$dir/$dtype.gguf" "${data[@]}" --lr 0 --steps 1 --overwrite --out "$dir/base-gguf" >/dev/null || fail "a rate of 0 in $dtype"
-  "$export" --checkpoint "$dir/base-gguf" --to gguf "$dir/$dtype" --dtype $dtype >/dev/null || fail "exporting what was not tuned in $dtype"
-  "$export" --from "$dir/$dtype.gguf" --to gguf "$dir/$dtype-again" --dtype $dtype >/dev/null || fail "exporting $dtype.gguf"
+  "$export" --model "$dir/base-gguf" --to gguf "$dir/$dtype" --dtype $dtype >/dev/null || fail "exporting what was not tuned in $dtype"
+  "$export" --model "$dir/$dtype.gguf" --to gguf "$dir/$dtype-again" --dtype $dtype >/dev/null || fail "exporting $dtype.gguf"
   [ "$(tail -c 20000 "$dir/$dtype" | cksum)" = "$(tail -c 20000 "$dir/$dtype-again" | cksum)" ] || fail "$dtype.gguf, not tuned, has other bytes"
 done
 # Adapters on it, alone and merged.
 "$train" --from "$dir/q8_0.gguf" "${data[@]}" --lr 1e-2 --lora 4 --steps 20 --out "$dir/lora" >/dev/null || fail "adapters on a GGUF file"
 "$train" --resume --steps 22 --out "$dir/lora" >/dev/null || fail "resuming adapters on a GGUF file"
-"$export" --checkpoint "$dir/lora" --merge --to gguf "$dir/merged.gguf" --dtype f32 >/dev/null || fail "merging into a GGUF file"
-[ "$(say --checkpoint "$dir/lora")" = "$(say --model "$dir/merged.gguf")" ] || fail "a merged GGUF file writes another text"
-[ "$(say --checkpoint "$dir/lora")" = "$(say --model "$dir/q8_0.gguf" --adapter "$dir/lora")" ] || fail "a GGUF file with an adapter writes another text"
+"$export" --model "$dir/lora" --merge --to gguf "$dir/merged.gguf" --dtype f32 >/dev/null || fail "merging into a GGUF file"
+[ "$(say --model "$dir/lora")" = "$(say --model "$dir/merged.gguf")" ] || fail "a merged GGUF file writes another text"
+[ "$(say --model "$dir/lora")" = "$(say --model "$dir/q8_0.gguf" --adapter "$dir/lora")" ] || fail "a GGUF file with an adapter writes another text"
 # Without a tokenizer: tokens.
-"$export" --from "$golden/gpt2" --to gguf "$dir/bare.gguf" >/dev/null || fail "exporting without a tokenizer"
+"$export" --model "$golden/gpt2" --to gguf "$dir/bare.gguf" >/dev/null || fail "exporting without a tokenizer"
 "$train" --from "$dir/bare.gguf" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a GGUF file"
 grep -q '^tokenizer  *none in the file; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
@@ -162,7 +162,7 @@ refuses() {  # CODE WORD ARGUMENTS...
   refuses_command "$code" "$word" "$train" "$@" --out "$dir/refused"
   [ -e "$dir/refused" ] && fail "a refused run leaves a directory: $*" && rm -r "$dir/refused"
 }
-for option in '--model llama' '--width 32' '--layers 2' '--heads 4' '--tokenizer chars' '--vocabulary 37' '--init gpt2' '--init-std 0.1' '--theta 5' '--key-heads 2'; do
+for option in '--architecture llama' '--width 32' '--layers 2' '--heads 4' '--tokenizer chars' '--vocabulary 37' '--init gpt2' '--init-std 0.1' '--theta 5' '--key-heads 2'; do
   refuses 2 "${option% *} is not for --from: the model says it" --from "$folder" --text "$text" $option
 done
 refuses 2 '--task is not for --from' --from "$folder" --task add
@@ -200,7 +200,7 @@ refuses_command 1 '--context is 12, but' "$train" --resume --out "$dir/whole" --
 refuses_command 1 '--separator is X, but' "$train" --resume --out "$dir/whole" --separator X
 refuses_command 1 '--from is ' "$train" --resume --out "$dir/whole" --from "$dir/elsewhere"
 change_copy "$dir/whole/last" "$generate" sed -i 's/"folder.config.json":"{/"folder\/config.json":"[/'
-refuses_command 1 'lying/model.safetensors: config.json' "$generate" --checkpoint "$dir/lying"
+refuses_command 1 'lying/model.safetensors: config.json' "$generate" --model "$dir/lying"
 
 # Ranks that read other weights.
 cp -r "$folder" "$dir/of0" && cp -r "$folder" "$dir/of1"

@@ -96,7 +96,7 @@ grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the met
 # Every architecture trains, and continues from a checkpoint to the weights of a run that was not interrupted.
 for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-width 2'; do
   name=${model%% *}
-  "$train" "${small[@]}" --model $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
+  "$train" "${small[@]}" --architecture $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
   grep -qi "^model *$name: " "$dir/$name.txt" || fail "the table does not say $name"
   cp -r "$dir/$name" "$dir/$name-again"
   "$train" --resume --steps 25 --out "$dir/$name" >/dev/null || fail "resuming $model"
@@ -146,12 +146,12 @@ refuses 2 --steps --text "$text" --steps none
 refuses 2 --steps --text "$text" --steps 0
 refuses 2 --heads --text "$text" --width 130 --heads 4
 refuses 2 --latent --text "$text" --latent 8
-refuses 2 --key-heads --text "$text" --model deepseek --key-heads 2
+refuses 2 --key-heads --text "$text" --architecture deepseek --key-heads 2
 refuses 2 --theta --text "$text" --theta 100
 refuses 2 --init-std --text "$text" --init pytorch --init-std 0.1
-refuses 2 'key heads' --text "$text" --model llama --key-heads 3
-refuses 2 rotary --text "$text" --model deepseek --rope-width 3
-refuses 2 'gpt, llama, deepseek' --text "$text" --model bert
+refuses 2 'key heads' --text "$text" --architecture llama --key-heads 3
+refuses 2 rotary --text "$text" --architecture deepseek --rope-width 3
+refuses 2 'gpt, llama, deepseek' --text "$text" --architecture bert
 refuses 2 --min-lr --text "$text" --lr 1e-3 --min-lr 1
 refuses 2 --momentum --text "$text" --momentum 0.5
 refuses 2 --nesterov --text "$text" --nesterov
@@ -246,7 +246,7 @@ echo mine | tee "$dir/kept-out/step-00000007/precious" >"$dir/kept-out/.checkpoi
 # What a checkpoint could not hold is refused before training, not at the first save.
 cp "$text" "$dir/t"$'\xff'
 refuses 2 'is not UTF-8' "${tiny[@]:2}" --text "$dir/t"$'\xff' --out "$dir/x"
-refuses 2 "'gpt.n'" --text "$text" --model $'gpt\n'
+refuses 2 "'gpt.n'" --text "$text" --architecture $'gpt\n'
 refuses 1 'no.nsuch' --text $'no\nsuch'
 
 # Rows that go nowhere are told, and the steps are saved.

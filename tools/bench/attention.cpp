@@ -71,9 +71,9 @@ class AttentionBench {
     const bool compares = torch_ && torch_->ready();
     if (rates_.empty()) return;
     if (!on_cpu() || settings_.compare) std::printf("\n%s", rates_table(rates_, compares).c_str());
-    if (!settings_.attention.png.empty())
+    if (!settings_.attention.plot.empty())
       draw_rates(rates_, machine_.model + ", flash_attn in " + settings_.dtype_name() + ", TFLOP/s")
-          .save_png(settings_.attention.png);
+          .save_png(settings_.attention.plot);
   }
 
  private:

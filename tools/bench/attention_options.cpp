@@ -52,7 +52,6 @@ void AttentionCommandLine::declare(Args& args) {
       "and serve: beside PyTorch, compiled, and llama.cpp on the CPU; train: beside PyTorch, eager, compiled "
       "and with CUDA graphs",
       compare);
-  args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
             traffic);
   args.option("once", "NAME",
@@ -68,7 +67,7 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
     return "--compare is an option of the modes attention, decode, generate, serve and train";
   if (args.given("kernels") && mode != "attention" && mode != "decode")
     return "--kernels is an option of the modes attention and decode";
-  for (const char* name : {"suite", "layout", "png", "traffic", "once"})
+  for (const char* name : {"suite", "layout", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
   AttentionKernels asked = AttentionKernels::best;
@@ -86,11 +85,11 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   }
   if (mode != "attention") return "";
   if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
-  for (const char* name : {"compare", "png", "json"})
+  for (const char* name : {"compare", "plot", "json"})
     if (args.given(name) && (traffic || !once.empty()))
       return "--" + std::string(name) + " needs rates, which --traffic and --once do not measure";
   if (traffic && !once.empty()) return "--traffic and --once exclude each other";
-  settings.attention = {.by_token = layout == "BLHd", .png = png, .once = once};
+  settings.attention = {.by_token = layout == "BLHd", .plot = args.value("plot"), .once = once};
   settings.attention.kernels = asked;
   for (const std::string& shape : shapes)
     if (shape.find("page=") != std::string::npos) return "page= is for the mode decode";

@@ -10,7 +10,7 @@ namespace tg::bench {
 bool is_cell(const std::string& shape);
 
 struct AttentionCommandLine {
-  std::string suite, layout = "BHLd", kernels = "best", png, once;
+  std::string suite, layout = "BHLd", kernels = "best", once;
   bool compare = false, traffic = false;
 
   void declare(Args& args);

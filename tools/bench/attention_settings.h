@@ -10,7 +10,7 @@ struct AttentionSettings {
   bool whole_suite = false;          // the cells are those that the device measures by default
   bool by_token = false;             // q, k and v are [B, L, H, d] in memory, as a projection leaves them
   AttentionKernels kernels = AttentionKernels::best;
-  std::string png;   // also draw the rates into this file
+  std::string plot;  // also draw the rates into this file
   std::string once;  // only run this program of each cell, once, for a profiler
 };
 

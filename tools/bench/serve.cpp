@@ -121,7 +121,7 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
     c.engine.emplace(model, options);
     c.engine->prepare();  // so that nothing is compiled during the replay
     constexpr std::int64_t most_columns = 2000;
-    if (!s.picture.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
+    if (!s.plot.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
     c.replay = replay(*c.engine, trace, prompts, c.history ? &*c.history : nullptr);
     ServeRows(settings, c.name, shape, report).add(c.replay);
   }
@@ -138,7 +138,7 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   }
   const double ratio = caches[0].replay.seconds / caches[1].replay.seconds;
   ServeRows(settings, "paged / contiguous", shape, report).add("", {.rate = ratio, .unit = "×"});
-  if (s.picture.empty()) return;
+  if (s.plot.empty()) return;
   std::vector<CachePanel> panels;
   for (const Cache& c : caches)
     panels.push_back(
@@ -151,7 +151,7 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   draw_caches(std::to_string(trace.size()) + " requests in a cache of " +
                   size_text(static_cast<double>(tokens * of_token)),
               panels)
-      .save_png(s.picture);
+      .save_png(s.plot);
 }
 
 }  // namespace tg::bench

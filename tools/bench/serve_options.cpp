@@ -22,18 +22,17 @@ void ServeCommandLine::declare(Args& args) {
   args.option("seats", "N", "serve: texts in a step, at most", settings.seats, {.min = 1, .max = 4096});
   args.flag("in-step", "serve: start no step before the tokens of the one before are known",
             settings.in_step);
-  args.option("picture", "FILE", "serve: also draw who has which part of the cache, step by step, as a PNG",
-              settings.picture, {.shown = "no picture"});
 }
 
 std::string ServeCommandLine::take(const Args& args, const std::string& mode) {
-  for (const char* name : {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page",
-                           "seats", "in-step", "picture"})
+  for (const char* name :
+       {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page", "seats", "in-step"})
     if (args.given(name) && mode != "serve")
       return "--" + std::string(name) + " is an option of the mode serve";
   for (const char* name : {"requests", "rate"})
     if (args.given(name) && args.given("trace"))
       return "--" + std::string(name) + " and --trace exclude each other";
+  settings.plot = args.value("plot");
   return args.given("cache-memory") ? parse_cache_memory(cache_memory, settings.cache) : "";
 }
 

@@ -15,7 +15,7 @@ struct ServeSettings {
   std::int64_t page_size = 16;  // tokens, of the cache in pages
   std::int64_t seats = 128;     // texts in a step, at most
   bool in_step = false;         // no step is started before the tokens of the one before are known
-  std::string picture;          // also draw the pages over time into this file
+  std::string plot;             // also draw the pages over time into this file
 };
 
 }  // namespace tg::bench

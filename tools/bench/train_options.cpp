@@ -10,8 +10,8 @@ namespace {
 
 // Options of a model and of its report.
 std::vector<std::string> own_options(ModelOptions& o) {
-  std::vector<std::string> names = {"model", "init",      "init-std",      "dropout", "vocabulary",
-                                    "batch", "recompute", "memory-budget", "peak",    "plot"};
+  std::vector<std::string> names = {"architecture", "init",      "init-std",      "dropout", "vocabulary",
+                                    "batch",        "recompute", "memory-budget", "peak"};
   for (const ModelOption& option : model_options(o)) names.push_back(option.name());
   return names;
 }
@@ -29,11 +29,13 @@ void TrainCommandLine::declare(Args& args) {
   args.option("peak", "TFLOPS",
               "train: the rate that utilisation is a share of, such as that of a data sheet", peak,
               {.min = 1e-3, .max = 1e9, .shown = "measured"});
-  args.option(
-      "plot", "FILE",
-      "train: also draw the step as a PNG, its kernels over time by family, and the memory in use; ranks: "
-      "draw how the runs of --rows scale, and measure nothing",
-      settings.plot, {.shown = "no picture"});
+  args.option("plot", "FILE.png",
+              "also draw a picture: attention: the rates; serve: who has which part of the cache, step by "
+              "step; train: the "
+              "step, its kernels over time by family, and the memory in use; ranks: how the runs of --rows "
+              "scale, and "
+              "measure nothing",
+              settings.plot, {.shown = "no picture", .suffix = ".png"});
   args.option(
       "rows", "FILE",
       "ranks: a file that --json wrote, of a run of some number of ranks; repeated, of all runs to draw",
@@ -41,6 +43,8 @@ void TrainCommandLine::declare(Args& args) {
 }
 
 std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
+  if (args.given("plot") && mode != "attention" && mode != "serve" && mode != "train" && mode != "ranks")
+    return "--plot is an option of the modes attention, serve, train and ranks";
   std::string first;  // of its options, the first one that is given
   for (const std::string& name : own_options(*this))
     if (args.given(name) && first.empty()) first = name;
@@ -53,11 +57,11 @@ std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
     std::vector<std::string> measuring = own_options(*this);
     measuring.insert(measuring.end(), {"shape", "filter", "json"});
     for (const std::string& name : measuring)
-      if (name != "plot" && args.given(name))
-        return "--" + name + " and --rows, which measures nothing, exclude each other";
+      if (args.given(name)) return "--" + name + " and --rows, which measures nothing, exclude each other";
     return "";
   }
-  if (first.empty() && mode == "train" && args.given("compare")) first = "compare";
+  for (const char* name : {"compare", "plot"})
+    if (first.empty() && mode == "train" && args.given(name)) first = name;
   if (first.empty()) return "";
   for (const char* name : {"shape", "filter"})
     if (args.given(name)) return "--" + std::string(name) + " and --" + first + " exclude each other";

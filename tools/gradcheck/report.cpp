@@ -195,7 +195,7 @@ std::string Report::replay(const Result& r) const {
   if (run_.ranks == 1) s += " --views " + name_of(r.view);
   s += " --dtype " + dtype_text(r);
   if (r.order != 1) s += " --order " + std::to_string(r.order);
-  if (run_.options.fast) s += " --fast";
+  if (run_.options.fast) s += " --quick";
   return s + " --seed " + std::to_string(run_.options.seed) + " -v";
 }
 

@@ -22,7 +22,7 @@ plot::Plot curves_plot(const std::vector<NamedRun>& runs) {
     LossSeries s = loss_series(runs[i].rows);
     s.mean.label = runs[i].name + ", train";
     if (!s.validation.x.empty()) s.validation.label = runs[i].name + ", validation";
-    s.raw.color = s.mean.color = s.validation.color = plot::palette(i);
+    s.raw.color = s.mean.color = plot::palette(2 * i), s.validation.color = plot::palette(2 * i + 1);
     plot.series.insert(plot.series.end(), {s.raw, s.mean, s.validation});
   }
   return plot;
@@ -35,8 +35,9 @@ std::string runs_text(const std::vector<NamedRun>& runs) {
     for (const train::MetricsRow& r : run.rows)
       if (!std::isnan(r.val_loss) && (!best || r.val_loss < best->val_loss)) best = &r;
     char line[160];
-    std::snprintf(line, sizeof line, ": %s steps, smoothed train loss %.4f",
-                  grouped(run.rows.back().step).c_str(), loss_series(run.rows).mean.y.back());
+    std::snprintf(line, sizeof line, ": %s step%s, smoothed train loss %.4f",
+                  grouped(run.rows.back().step).c_str(), run.rows.back().step == 1 ? "" : "s",
+                  loss_series(run.rows).mean.y.back());
     text += run.name + line;
     if (best) {
       std::snprintf(line, sizeof line, ", best validation loss %.4f at step %s", best->val_loss,

@@ -18,7 +18,7 @@ struct NamedRun {
 // there is none or it has no step, FormatError for a line that is not a row.
 NamedRun read_run(const std::string& directory);
 
-// Each run in its own colour: the training loss faint under its smoothed mean, validation with markers.
+// Each run in two colours: the training loss faint under its smoothed mean; validation with markers.
 plot::Plot curves_plot(const std::vector<NamedRun>& runs);
 
 // A line for each run: steps, the smoothed training loss at the end, the best validation loss.

@@ -31,6 +31,6 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                                  nn::Precision precision,
                                                  std::shared_ptr<Communicator> ranks = {});
 // "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up"
-std::string description(const OptimizerOptions& o);
+std::string description(const OptimizerOptions& o, std::int64_t steps);
 
 }  // namespace tg

@@ -54,12 +54,16 @@ void declare_options(Args& args, TrainOptions& o) {
             o.recompute);
   args.option(
       "memory-budget", "SIZE",
-      "peak memory, such as 8GiB, 500MiB or a number of bytes: by head and loss in chunks of rows, and"
-      " by computing again what is cheap, norms and activations but no products, as little as it takes",
+      "limit for peak memory, such as 8GiB, 500MiB or a number of bytes: compute the loss in chunks and"
+      " recompute as few values as possible, matmuls and attention last",
       o.memory_budget, {.shown = "none"});
   args.flag("trap-nan", "when the gradient of a step is not finite, name the node it comes from and stop",
             o.trap_nan);
-  args.flag("resume", "resume the run in --out; options not given keep their values", o.resume);
+  args.flag("resume",
+            "resume the run in --out with its options; --steps, --eval-every, --eval-batches, --save-every, "
+            "--sample and --backend"
+            " may change",
+            o.resume);
   args.flag("overwrite", "replace the run in --out", o.overwrite);
   args.example("train --text input.txt",
                "the 0.8 M model of 4 layers, 2000 steps: about half a minute on 2 cores");
@@ -71,8 +75,8 @@ void declare_options(Args& args, TrainOptions& o) {
   args.example("train --tokens corpus.tokens", "a file written by the tool `tokens`");
   args.example("train --task add",
                "sums of integers, without any data; reports the share of held-out sums answered correctly");
-  args.example("train --text input.txt --model llama --key-heads 2", "grouped-query attention");
-  args.example("train --text input.txt --model deepseek --latent 32 --rope-width 8",
+  args.example("train --text input.txt --architecture llama --key-heads 2", "grouped-query attention");
+  args.example("train --text input.txt --architecture deepseek --latent 32 --rope-width 8",
                "multi-head latent attention");
   args.example("train --from SmolLM-135M --text mine.txt --out out/ft",
                "fine-tune a model from Hugging Face; export --to hf gives it back");
@@ -97,7 +101,8 @@ std::string mistake_in_context_parallel(const TrainOptions& o, int ranks) {
 }
 
 std::string not_for_from(const Args& args, TrainOptions& o) {
-  std::vector<std::string> names = {"model", "init", "init-std", "tokenizer", "vocabulary", "task", "digits"};
+  std::vector<std::string> names = {"architecture", "init", "init-std", "tokenizer",
+                                    "vocabulary",   "task", "digits"};
   for (const ModelOption& option : model_options(o))
     if (option.name() != "context") names.push_back(option.name());
   for (const std::string& name : names)
