@@ -128,8 +128,7 @@ int run(int argc, char** argv, const Join& join) {
   settings.serve = serve.settings;
   if (std::string mistake = train.take(args, mode); !mistake.empty()) return args.fail(mistake);
   settings.train = train.settings;
-  check_outputs("bench", {json, settings.attention.png, settings.serve.picture, settings.train.plot},
-                overwrite);
+  check_outputs("bench", {json, settings.train.plot}, overwrite);
   for (const std::string& s : shapes) {
     if (mode == "attention" || mode == "decode") break;
     if (mode == "ranks" && is_cell(s)) continue;

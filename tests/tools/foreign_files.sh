@@ -109,13 +109,13 @@ files tokens "$tools/tokens" --text "$text" --tokenizer bytes --out
 tiny=(--layers 1 --heads 1 --width 8 --context 8)
 for option in --graphviz --plan --attention-memory; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
 files 'inspect --reads' "$tools/inspect" --heads 1 --width 64 --length 512 --fast-memory 64 --reads
-files 'inspect --attention' "$tools/inspect" --checkpoint "$dir/good" --text Line --attention
+files 'inspect --attention' "$tools/inspect" --model "$dir/good" --text Line --attention
 files 'inspect --curves' "$tools/inspect" --run "$dir/good" --curves
 files 'bench --json' "$tools/bench" overhead --quick --shape 10 --json
 code=2
-for option in --json --vcurve; do files "gradcheck $option" "$tools/gradcheck" --op exp --fast --dtype f64 --views contiguous "$option"; done
+for option in --json --vcurve; do files "gradcheck $option" "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous "$option"; done
 refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plan "$dir/same.png" --reads "$dir/same.png"
-"$tools/gradcheck" --op exp --fast --dtype f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
+"$tools/gradcheck" --op exp --quick --dtype f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
 
 # export: what exists, and its temporary folder.
 for form in hf gguf; do
@@ -123,10 +123,10 @@ for form in hf gguf; do
     rm -rf "$dir/file"
     mkdir "$dir/file"
     plant $kind "$dir/file/new"
-    refuses_all "export $form, $kind" "$dir/file" 'file/new' "$tools/export" --checkpoint "$dir/good" --to $form "$dir/file/new"
+    refuses_all "export $form, $kind" "$dir/file" 'file/new' "$tools/export" --model "$dir/good" --to $form "$dir/file/new"
     rm -rf "$dir/file/new"
     plant $kind "$dir/file/.new.unfinished"
-    refuses_all "export $form, temporary $kind" "$dir/file" 'file/' "$tools/export" --checkpoint "$dir/good" --to $form "$dir/file/new"
+    refuses_all "export $form, temporary $kind" "$dir/file" 'file/' "$tools/export" --model "$dir/good" --to $form "$dir/file/new"
   done
 done
 
@@ -141,10 +141,10 @@ done
 refuses_command 1 "piped/metrics.jsonl" timeout 20 "$train" --resume --steps 6 --out "$dir/piped"
 refuses_command 1 "piped/metrics.jsonl" timeout 20 "$tools/inspect" --run "$dir/piped" --curves "$dir/x.png"
 refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$pipe"
-refuses_command 1 "$pipe" timeout 20 "$tools/generate" --checkpoint "$pipe"
-refuses_command 1 "$pipe" timeout 20 "$tools/generate" --checkpoint "$dir/good" --prompts "$pipe"
+refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$pipe"
+refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$dir/good" --prompts "$pipe"
 refuses_command 1 "$pipe" timeout 20 "$tools/evaluate" --model "$dir/good" --text "$pipe"
-refuses_command 1 "$pipe" timeout 20 "$tools/export" --from "$pipe" --to hf "$dir/x"
+refuses_command 1 "$pipe" timeout 20 "$tools/export" --model "$pipe" --to hf "$dir/x"
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --tokenizer "$pipe" Hello
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --text "$text" --like "$pipe" --out "$dir/x"
 
