@@ -233,7 +233,7 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   // What does not fit is recorded whole: that throws, and shows the caller's shapes.
   if (fits(rows.shape(), w.tensor().shape(), t.shape())) {
     const std::int64_t asked = o.unit_rows > 0
-                                   ? std::min(o.unit_rows, n)
+                                   ? std::clamp<std::int64_t>(n, 1, o.unit_rows)
                                    : linear_cross_entropy_unit(std::max<std::int64_t>(1, w.tensor().size(1))),
                        unit = rounded_up(asked, least_unit);
     if (n >= 2 * unit) attrs.unit = unit;

@@ -169,6 +169,24 @@ TEST(LinearCrossEntropy, StandsLargeLogits) {
   EXPECT_EQ(doubles(v[1]), (Vector{2, 0, -2}));
 }
 
+TEST(LinearCrossEntropy, NoRowsGiveZeroLossAndGradients) {
+  for (const Shape& rows : {Shape{0}, Shape{0, 3}, Shape{2, 0}})
+    for (std::int64_t chunk : {0, 1, 64, 100000})
+      for (std::int64_t unit : {0, 1, 64, 100000}) {
+        Graph g;
+        Shape shape = rows;
+        shape.push_back(4);
+        const Tensor x = g.input("x", shape), w = g.input("w", {4, 7}), t = g.input("t", rows, i64);
+        const Tensor loss = linear_cross_entropy(
+            x, w, t, {.label_smoothing = 0.1, .z_loss = 0.1, .chunk_rows = chunk, .unit_rows = unit});
+        std::vector<Tensor> made = gradients(loss, {x, w});
+        made.push_back(loss);
+        const auto v = eval(made, {{x, Array(shape, f32)}, {w, Array({4, 7}, f32)}, {t, Array(rows, i64)}});
+        EXPECT_EQ(v[2].item<float>(), 0);
+        for (std::int64_t i = 0; i < v[1].numel(); ++i) EXPECT_EQ(v[1].at(i), 0);
+      }
+}
+
 TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
   Graph g;
   const Given x = given(g, {rows, width}), w = given(g, {width, classes});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include <tilegrad/tilegrad.h>
 #include "autograd/replay.h"
@@ -184,6 +185,78 @@ TEST(Registry, ABrokenRegisteredOpIsFound) {
 
 TEST(Registry, ANameIsTakenOnce) {
   EXPECT_THROW(register_op({.name = "add"}), Error);
+}
+
+// Inputs without elements: each size of a sample's inputs becomes 0 everywhere, and each axis of each input
+// becomes 0 by itself. A call with such inputs either throws an Error or runs, and so do its gradients.
+std::vector<std::vector<SampleInput>> without_elements(const Sample& s) {
+  std::set<std::int64_t> sizes;
+  for (const SampleInput& i : s.inputs) sizes.insert(i.shape.begin(), i.shape.end());
+  std::vector<std::vector<SampleInput>> all;
+  for (std::int64_t size : sizes) {
+    all.push_back(s.inputs);
+    for (SampleInput& i : all.back())
+      for (int a = 0; a < i.shape.size(); ++a)
+        if (i.shape[a] == size) i.shape[a] = 0;
+  }
+  for (std::size_t i = 0; i < s.inputs.size(); ++i)
+    for (int a = 0; a < s.inputs[i].shape.size(); ++a) {
+      all.push_back(s.inputs);
+      all.back()[i].shape[a] = 0;
+    }
+  return all;
+}
+
+// False if the call is refused.
+bool runs_on_zeros(const Sample& s, const std::vector<SampleInput>& inputs) {
+  try {
+    Graph g;
+    std::vector<Tensor> in, wrt;
+    std::vector<Feed> feeds;
+    for (const SampleInput& i : inputs) {
+      const DType t = i.dtype                      ? *i.dtype
+                      : i.fill.kind == Fill::index ? i64
+                      : i.fill.kind == Fill::bits  ? boolean
+                                                   : f32;
+      in.push_back(g.input("x", i.shape, t));
+      feeds.emplace_back(in.back(), Array(i.shape, t));
+      if (is_float(t)) wrt.push_back(in.back());
+    }
+    std::vector<Tensor> out = s.call(in);
+    Tensor loss;
+    for (const Tensor& t : out)
+      if (is_float(t.dtype())) loss = loss.defined() ? loss + sum(cast(t, f32)) : sum(cast(t, f32));
+    if (loss.defined() && !wrt.empty()) {
+      try {
+        for (const Tensor& z : gradients(loss, wrt)) out.push_back(z);
+      } catch (const GradientError&) {
+      }
+    }
+    for (int threads : {1, 2}) {
+      Program p = compile(g, out, {.threads = threads});
+      for (const Feed& f : feeds)
+        if (p.reads(f.input())) p.feed(f);
+      p.run();
+    }
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+TEST(Registry, OpsTakeOrRefuseExtentsOfZero) {
+  int ran = 0, refused = 0;
+  for (const Op* op : all_ops())
+    if (op->samples)
+      for (const Sample& s : op->samples())
+        for (const std::vector<SampleInput>& inputs : without_elements(s)) {
+          std::string shapes;
+          for (const SampleInput& i : inputs) shapes += " " + i.shape.text();
+          SCOPED_TRACE(op->name + "/" + s.name + shapes);
+          (runs_on_zeros(s, inputs) ? ran : refused)++;
+        }
+  EXPECT_GT(ran, 300);
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace
