@@ -34,6 +34,9 @@ void Parameter::refuse() {
 }
 
 Array Parameter::read() const {
+  if (last_change() == 0 && bytes() > 0)  // not even by a constructor
+    throw Error("[parameter] " + name() + " " + shape().text() +
+                " has no value yet: expected write(), or a run that assigns it, before read()");
   Array a(shape(), dtype());
   backend(device()).read(a.raw(), memory(), a.bytes());
   return a;

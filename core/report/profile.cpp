@@ -76,6 +76,12 @@ std::string exchanges_text(const Program& program, const Profile& profile) {
          short_time(std::clamp(profile.run - others, 0.0, exchanges)) + " are exposed\n";
 }
 
+void check_is_of(const Program& program, const Profile& profile) {
+  if (profile.steps.size() != program.steps().size())
+    throw Error("[profile] the profile is of another program: got " + std::to_string(profile.steps.size()) +
+                " steps, expected " + std::to_string(program.steps().size()));
+}
+
 }  // namespace
 
 Profile profile(Program& program, const Ceilings& ceilings, int runs, const std::function<Pending()>& start) {
@@ -109,6 +115,7 @@ Profile profile(Program& program, const Ceilings& ceilings, int runs, const std:
 }
 
 std::vector<StepTime> by_op(const Program& program, const Profile& profile) {
+  check_is_of(program, profile);
   std::map<std::string, StepTime> kinds;
   for (std::size_t i = 0; i < profile.steps.size(); ++i) {
     const StepTime& t = profile.steps[i];
@@ -124,6 +131,7 @@ std::vector<StepTime> by_op(const Program& program, const Profile& profile) {
 }
 
 std::string profile_text(const Program& program, const Profile& profile, std::size_t longest) {
+  check_is_of(program, profile);
   double all = 0;
   for (const StepTime& t : profile.steps) all += t.seconds;
   std::string s = "a run takes " + short_time(profile.run) + ", the call that starts it " +

@@ -62,6 +62,25 @@ void Program::State::check_inputs_fed(const char* who) const {
   }
 }
 
+void Program::State::check_results() const {
+  if (runs == 0) throw Error("[fetch] this program has no results yet: expected a run() before");
+  if (void_runs >= runs)
+    throw Error("[fetch] the last run of this program failed: it has no results until it runs again");
+}
+
+// A GPU reports a failed run with the first transfer that waits for it, and once more with each that was
+// started before. The first report makes all runs void that were started until then.
+void Program::State::wait_for(Transfer& t) const {
+  try {
+    t.wait();
+  } catch (...) {
+    const std::lock_guard lock(transfers_mutex);
+    const auto i = std::ranges::find(transfers, &t, [](const auto& p) { return p.first; });
+    if (i == transfers.end() || i->second > void_runs) void_runs = runs.load();
+    throw;
+  }
+}
+
 void Program::State::write_rng() {
   if (rng) executable->feed(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
 }
@@ -80,10 +99,9 @@ void Program::State::run_verified() {
   for (const Parameter& p : assigned) expected.push_back(p.read());
   for (std::size_t i = 0; i < assigned.size(); ++i) assigned[i].write(before[i]);
   run_once();
-  const Program planned(std::shared_ptr<State>(this, [](State*) {})), unplanned(twin);
   for (const auto& [v, arg] : fetched) {
     const Tensor t = graph->tensor(v);
-    if (!planned.fetch(t).same_bits(unplanned.fetch(t)))
+    if (!value_of(t).same_bits(twin->value_of(t)))
       throw Error(
           "[verify] the planned program and the one with a buffer per tensor give different bits for " +
           graph->label_of(graph->node_of(v)) + " " + at_line(graph->node_of(v).where));
@@ -137,11 +155,13 @@ class Run {
     in_progress_.emplace(program, who);
     if (program.arena && !ArenaUse(*program.arena).begin(&program))
       throw Error("[" + std::string(who) + "] another program with the same arena is running");
+    ++program.runs;
   }
   ~Run() {
     // Of a run that failed nobody knows which parameters it changed: each has a number of its own.
     const std::uint64_t number = Parameter::new_change();
     for (Parameter& p : program_.assigned) p.note_change(is_over_ ? number : Parameter::new_change());
+    if (!is_over_) program_.void_runs = program_.runs.load();
     if (program_.arena) ArenaUse(*program_.arena).end();
   }
   Run(const Run&) = delete;
@@ -294,21 +314,30 @@ const Arg& Program::State::fetched_arg(const Tensor& t) const {
 void Program::State::check_arena(const Arg& arg) const {
   const std::byte *at = static_cast<const std::byte*>(arg.data), *first = block.get();
   if (arena && at >= first && at < first + memory.arena && !ArenaUse(*arena).ran_last(this))
-    throw Error("[fetch] another program with the same arena has run since, or this one has not run yet");
+    throw Error("[fetch] another program with the same arena has run since");
 }
 
-Array Program::fetch(const Tensor& t) const {
-  const State& s = state();
-  const Arg& arg = s.fetched_arg(t);
-  s.check_arena(arg);
+Array Program::State::value_of(const Tensor& t) const {
+  const Arg& arg = fetched_arg(t);
+  check_arena(arg);
   if (arg.layout.is_contiguous()) {
     Array out(arg.layout.shape, arg.dtype);
-    s.backend->read(out.raw(), arg.data, reach(arg));
+    backend->read(out.raw(), arg.data, reach(arg));
     return out;
   }
   Array raw(Shape{static_cast<std::int64_t>(reach(arg))}, u8);
-  s.backend->read(raw.raw(), arg.data, raw.bytes());
+  backend->read(raw.raw(), arg.data, raw.bytes());
   return in_row_major_order(arg, raw.raw());
+}
+
+Array Program::fetch(const Tensor& t) const {
+  State& s = state();
+  s.fetched_arg(t);
+  s.check_results();
+  // On a GPU the last run may have failed without anybody knowing. Reading reports failures of other programs
+  // too, which leave these results as they are.
+  if (!(s.device == Device::cpu())) s.wait_for(*s.executable->transfer({}));
+  return s.value_of(t);
 }
 
 Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
@@ -319,12 +348,21 @@ Pending Program::fetch_later(std::span<const Tensor> ts) {
   State& s = state();
   s.check_memory("fetch");
   s.pieces.clear();
+  for (const Tensor& t : ts) s.fetched_arg(t);
+  s.check_results();
   for (const Tensor& t : ts) {
     const Arg& arg = s.fetched_arg(t);
     s.check_arena(arg);
     s.pieces.push_back({arg.data, reach(arg)});
   }
-  return Pending(state_, s.executable->transfer(s.pieces));
+  std::shared_ptr<Transfer> transfer = s.executable->transfer(s.pieces);
+  const std::lock_guard lock(s.transfers_mutex);
+  const auto i = std::ranges::find(s.transfers, transfer.get(), [](const auto& t) { return t.first; });
+  if (i == s.transfers.end())
+    s.transfers.emplace_back(transfer.get(), s.runs);
+  else
+    i->second = s.runs;
+  return Pending(state_, std::move(transfer));
 }
 
 Transfer& Pending::transfer() const {
@@ -339,8 +377,8 @@ bool Pending::ready() const {
 
 void Pending::wait() const {
   Transfer& own = transfer();
-  if (earlier_) earlier_->wait();
-  own.wait();
+  if (earlier_) earlier_program_->wait_for(*earlier_);
+  program_->wait_for(own);
 }
 
 void Pending::depend_on(const Pending& earlier) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 
 #include <tilegrad/core/run/log.h>
 #include <tilegrad/core/run/shared_arena.h>
@@ -37,11 +38,19 @@ struct Program::State {
   std::unique_ptr<ProgramLog> log;  // null unless TG_LOG asks for one
   std::shared_ptr<State> twin;      // verify: the same program with a buffer per tensor
   std::atomic<bool> running = false;
+  std::atomic<std::uint64_t> runs = 0;               // that were started
+  mutable std::atomic<std::uint64_t> void_runs = 0;  // runs 1 to void_runs have no results: one failed
+  std::vector<std::pair<const Transfer*, std::uint64_t>>
+      transfers;                       // of fetch_later, and the runs before them
+  mutable std::mutex transfers_mutex;  // any thread may wait for a transfer
 
   Input* input_of(const Tensor& x);              // null: it is none, or the program does not read it
   void check_memory(const char* who) const;      // throws Error if the program was only planned
   void check_arena(const Arg& arg) const;        // throws Error if another program has written there since
   void check_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed
+  void check_results() const;             // throws Error before the first run, and after one that failed
+  void wait_for(Transfer& t) const;       // notes a failure of the runs before it
+  Array value_of(const Tensor& t) const;  // of a fetched tensor
   void write_rng();
   void run_once();
   void run_verified();

@@ -51,6 +51,63 @@ TEST(Program, FetchesViewsOfWhatAChainReads) {
   EXPECT_EQ(v[1].values<double>(), (Values{4, 7, 10, 13}));
 }
 
+TEST(Program, HasNoResultsBeforeARun) {
+  for (const bool verify : {false, true}) {
+    Graph g;
+    const Tensor x = g.input("x", {2}), y = x + 1, c = g.constant(Array::of<float>({1}, {3}));
+    Program p = compile(g, {y, x, c}, {.verify = verify});
+    p.feed({x, std::vector<float>{1, 2}});
+    for (const Tensor& t : {x, y, c}) {
+      EXPECT_NE(message_of<Error>([&] { p.fetch(t); }).find("no results yet"), std::string::npos);
+      EXPECT_NE(message_of<Error>([&] { p.fetch_later({t}); }).find("no results yet"), std::string::npos);
+    }
+    EXPECT_THROW(p.item<float>(c), Error);
+    p.run();
+    EXPECT_EQ(p.fetch(y).values<float>(), (std::vector<float>{2, 3}));
+    EXPECT_EQ(p.item<float>(c), 3);
+  }
+}
+
+TEST(Program, HasNoResultsAfterARunThatFailed) {
+  Graph g;
+  const Tensor table = g.constant(Array::of<double>({3}, {5, 6, 7})), i = g.input("i", {1}, i64);
+  const Tensor y = index_select(table, 0, i), late = g.input("late", {1}), other = late * 2;
+  Program p = compile(g, {y});
+  const std::vector<std::int64_t> good{2}, bad{9};
+  p.run({{i, good}});
+  EXPECT_EQ(p.item<double>(y), 7);
+  const Pending before = p.fetch_later({y});
+  EXPECT_THROW(p.run({{i, bad}}), Error);
+  EXPECT_NE(message_of<Error>([&] { p.fetch(y); }).find("failed"), std::string::npos);
+  EXPECT_NE(message_of<Error>([&] { p.fetch_later({y}); }).find("failed"), std::string::npos);
+  EXPECT_EQ(before.item<double>(y), 7);  // of an earlier run
+  p.run({{i, good}});
+  EXPECT_EQ(p.item<double>(y), 7);
+
+  Program unfed = compile(g, {other});  // a refused run does not count
+  EXPECT_THROW(unfed.run(), Error);
+  EXPECT_NE(message_of<Error>([&] { unfed.fetch(other); }).find("no results yet"), std::string::npos);
+  unfed.run({{late, std::vector<float>{4}}});
+  EXPECT_THROW(unfed.run({{late, std::vector<double>{4}}}), Error);
+  EXPECT_EQ(unfed.item<float>(other), 8);
+}
+
+TEST(Parameter, HasNoValueBeforeItIsWritten) {
+  const Parameter p("cache", Shape{4}, f32, Device::cpu());
+  EXPECT_NE(message_of<Error>([&] { p.read(); }).find("no value yet"), std::string::npos);
+  EXPECT_THROW(p.part(1, 2).read(), Error);
+  Parameter part = p.part(0, 4);
+  part.write(Array::of<float>({4}, {1, 2, 3, 4}));
+  EXPECT_EQ(p.read().values<float>(), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(Parameter("none", Shape{0}, f32, Device::cpu()).read().numel(), 0);
+  const Parameter assigned("assigned", Shape{1}, f32, Device::cpu());
+  Graph g;
+  Program program = compile(g, {}, {.assign = {{assigned, full(g, {1}, 3, f32)}}});
+  EXPECT_THROW(assigned.read(), Error);
+  program.run();
+  EXPECT_EQ(assigned.read().at(0), 3);
+}
+
 TEST(Program, OnlyFetchedTensorsCanBeRead) {
   Graph g;
   const Tensor x = g.input("x", {2}), y = x + 1, z = y * 2;
