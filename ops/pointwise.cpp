@@ -120,36 +120,62 @@ Tensors div_gradient(const Backprop& g) {
   return {za, g.needed[1] ? -(za * g.out[0]) : Tensor()};
 }
 
-// ∂(a^b)/∂a = b·a^(b-1) and ∂(a^b)/∂b = a^b·log a, which is 0 at a = 0.
+// The smallest magnitude whose reciprocal is a number of the dtype.
+double least_invertible(DType t) {
+  return t == f64 ? 0x1p-1023 : t == f16 ? 0x1.002p-16 : 0x1.02p-128;
+}
+
+// ∂(a^b)/∂a = b·a^(b-1), which is 0 where b is, though 1/a be infinite, and ∂(a^b)/∂b = a^b·log a, which is 0
+// where a or a^b is. What is not chosen gets a harmless base, or 0·∞ would enter the derivatives of these.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
-  if (g.needed[0]) za = g.z[0] * where(equal(b, 0), 0, b * pow(a, b - 1));
+  if (g.needed[0]) {
+    const Tensor is_one = logical_and(equal(b, 0), less(abs(a), least_invertible(a.dtype())));
+    za = g.z[0] * where(is_one, 0, b * pow(where(is_one, 1, a), b - 1));
+  }
   if (g.needed[1]) {
-    const Tensor at_zero = equal(a, 0);
-    zb = g.z[0] * where(at_zero, 0, g.out[0] * log(where(at_zero, 1, a)));
+    const Tensor is_zero = logical_or(equal(a, 0), equal(g.out[0], 0));
+    zb = g.z[0] * where(is_zero, 0, g.out[0] * log(where(is_zero, 1, a)));
   }
   return {za, zb};
 }
 
+// f(x) in the compute type. Beyond ±limit f and all of its derivatives are 0 in f64; without the clamp the
+// polynomials of a large x overflow, and ∞·0 is NaN.
+Tensor fading(const Tensor& x, double limit, Tensor (*f)(const Tensor& x)) {
+  return cast(f(clamp(cast(x, compute_type(x.dtype())), -limit, limit)), x.dtype());
+}
+
+// d erf/dx = 2/√π·exp(-x²)
+Tensor erf_slope(const Tensor& any_x) {
+  return fading(any_x, 30, [](const Tensor& x) { return 1.12837916709551257390 * exp(-(x * x)); });
+}
+
 // f″ of f = x·σ(x): σ′·(2 + x·(1 - 2σ)) with σ′ = σ·(1 - σ)
-Tensor silu_curvature(const Tensor& x) {
-  const Tensor s = sigmoid(x);
-  return s * (1 - s) * (2 + x * (1 - 2 * s));
+Tensor silu_curvature(const Tensor& any_x) {
+  return fading(any_x, 800, [](const Tensor& x) {
+    const Tensor s = sigmoid(x);
+    return s * (1 - s) * (2 + x * (1 - 2 * s));
+  });
 }
 
 // f″ of f = x·Φ(x): φ(x)·(2 - x²)
-Tensor gelu_curvature(const Tensor& x) {
-  const Tensor x2 = x * x;
-  return 0.39894228040143267794 * exp(x2 * -0.5) * (2 - x2);
+Tensor gelu_curvature(const Tensor& any_x) {
+  return fading(any_x, 40, [](const Tensor& x) {
+    const Tensor x2 = x * x;
+    return 0.39894228040143267794 * exp(x2 * -0.5) * (2 - x2);
+  });
 }
 
 // f″ of f = x·σ(w), w = √(8/π)·(x + 0.044715 x³): σ′·(2w′ + x·((1 - 2σ)·w′² + w″))
-Tensor gelu_tanh_curvature(const Tensor& x) {
-  const double c = 1.59576912160573071176;
-  const Tensor x2 = x * x, s = sigmoid(c * x * (1 + 0.044715 * x2));
-  const Tensor dw = c * (1 + 3 * 0.044715 * x2), ddw = c * 6 * 0.044715 * x;
-  return s * (1 - s) * (2 * dw + x * ((1 - 2 * s) * dw * dw + ddw));
+Tensor gelu_tanh_curvature(const Tensor& any_x) {
+  return fading(any_x, 30, [](const Tensor& x) {
+    const double c = 1.59576912160573071176;
+    const Tensor x2 = x * x, s = sigmoid(c * x * (1 + 0.044715 * x2));
+    const Tensor dw = c * (1 + 3 * 0.044715 * x2), ddw = c * 6 * 0.044715 * x;
+    return s * (1 - s) * (2 * dw + x * ((1 - 2 * s) * dw * dw + ddw));
+  });
 }
 
 }  // namespace
@@ -223,8 +249,7 @@ TG_UNARY(log, "log x, of base e", same_float, uniform, z / x)
 TG_UNARY(sin, "sin x", same_float, normal, z* cos(x))
 TG_UNARY(cos, "cos x", same_float, normal, -(z* sin(x)))
 TG_UNARY(tanh, "tanh x", same_float, normal, z*(1 - y * y))
-TG_UNARY(erf, "erf x = 2/√π·∫₀ˣ exp(−t²) dt", same_float, normal,
-         z * 1.12837916709551257390 * exp(-(x * x)))  // 2/√π
+TG_UNARY(erf, "erf x = 2/√π·∫₀ˣ exp(−t²) dt", same_float, normal, z* erf_slope(x))
 TG_UNARY(sigmoid, "σ(x) = 1/(1 + e⁻ˣ)", same_float, normal, z* y*(1 - y))
 TG_UNARY(relu, "max(x, 0); its gradient at 0 is 0", same_float, off_zero, where(greater(x, 0), z, 0))
 TG_UNARY(silu, "x·σ(x)", same_float, normal, z* silu_slope(x))

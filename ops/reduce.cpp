@@ -65,14 +65,46 @@ Tensors extreme_gradient(const Backprop& g) {
   return {cast(hit * cast(stretched(g.z[0], g), wide) / hits, x.dtype())};
 }
 
-// Each element gets the product of the others; with zeros among them, only a single zero gets anything.
+// z ⊛ the product of the other elements over axes[first], axes[first + 1], …; z has size 1 along them. It
+// divides by nothing, so it is exact if elements are zero, infinite or far apart, and so are all of its
+// derivatives. An axis is cut into up to 8 slices. The gradient of a slice is the product of the other slices
+// times the gradient of the product of all slices, which has an eighth of the size and is computed in the
+// same way.
+Tensor times_others(const Tensor& x, const Tensor& z, const Axes& axes, int first) {
+  if (first == axes.size()) return z;
+  const std::int64_t axis = axes[first], n = x.size(axis);
+  if (n == 1) return times_others(x, z, axes, first + 1);
+  constexpr std::int64_t most_slices = 8;
+  const std::int64_t length = (n - 1) / most_slices + 1, pieces = (n - 1) / length + 1;
+  Dims before = Dims::filled(x.rank(), 0), after = before;
+  after[static_cast<int>(axis)] = pieces * length - n;
+  const Tensors slices = chunk(pad(x, before, after, 1), pieces, axis);
+  const auto count = static_cast<std::size_t>(pieces);
+  Tensors others(count);  // of each slice, so far
+  Tensor product = slices[0];
+  for (std::size_t i = 1; i < count; ++i) {
+    others[i] = product;
+    product = product * slices[i];
+  }
+  Tensor behind = slices[count - 1];
+  for (std::size_t i = count - 1; i-- > 0;) {
+    others[i] = i > 0 ? others[i] * behind : behind;
+    if (i > 0) behind = slices[i] * behind;
+  }
+  const Tensor rest = times_others(product, z, axes, first);
+  for (Tensor& t : others) t = t * rest;
+  return slice(concat(others, axis), axis, 0, n);
+}
+
 Tensors prod_gradient(const Backprop& g) {
-  const Tensor &x = g.in[0], zero = equal(x, 0), nonzero = where(zero, 1, x);
+  const Tensor& x = g.in[0];
+  if (x.numel() == 0) return {zeros_like(x)};
   const Axes& axes = g.attrs.as<ReduceAttrs>().axes;
-  const Tensor product = prod(nonzero, axes, true), zeros = sum(cast(zero, x.dtype()), axes, true);
-  const Tensor others =
-      where(zero, where(equal(zeros, 1), product, 0), where(equal(zeros, 0), product / nonzero, 0));
-  return {stretched(g.z[0], g) * others};
+  const DType wide = compute_type(x.dtype());
+  Shape ones = x.shape();
+  for (std::int64_t axis : axes) ones[static_cast<int>(axis)] = 1;
+  const Tensor z = cast(g.z[0].shape() == ones ? g.z[0] : reshape(g.z[0], ones), wide);
+  return {cast(times_others(cast(x, wide), z, axes, 0), x.dtype())};
 }
 
 template <Tensor (*f)(TensorArg, const Axes&, bool), Fill::Kind kind>

@@ -95,13 +95,16 @@ __device__ float inverse(float x) { return __fdividef(1.f, x); }  // within 2 un
 __device__ double inverse(double x) { return 1 / x; }
 template <class T> T op_sigmoid(T a) { return inverse(T(1) + exp(-a)); }
 template <class T> T op_relu(T a) { return a < T(0) ? T(0) : a; }
-template <class T> T op_silu(T a) { return a * inverse(T(1) + exp(-a)); }
+// Beyond ±limit as at ±limit, as on the CPU: at ±∞ the formulas below would multiply 0 by ∞. NaN stays NaN.
+template <class T> T at_least(T limit, T a) { return a < limit ? limit : a; }
+template <class T> T within(T limit, T a) { return a > limit ? limit : at_least(-limit, a); }
+template <class T> T op_silu(T a) { const T x = at_least(T(-800), a); return x * inverse(T(1) + exp(-x)); }
 // v·σ(w) + σ(w)·(1 - σ(w))·…: the slope of v·σ(w) where v is w, or its derivative times x.
 template <class T> T slope_of(T v, T w) {
   const T e = exp(-w), s = inverse(T(1) + e);
   return s * (v * ((e < T(1e38) ? e : T(1e38)) * s) + T(1));
 }
-template <class T> T op_silu_slope(T a) { return slope_of(a, a); }
+template <class T> T op_silu_slope(T a) { const T x = within(T(800), a); return slope_of(x, x); }
 // normal_cdf of backends/cpu/kernels/simd_math.h, with its errors: normcdff takes five times as long.
 __device__ float cdf(float x) {
   const float t = fminf(36.f, x * x);
@@ -112,15 +115,18 @@ __device__ float cdf(float x) {
   return inverse(1.f + exp2f(x * p));
 }
 __device__ double cdf(double x) { return normcdf(x); }
-template <class T> T op_gelu(T a) { const T x = a < T(-20) ? T(-20) : a; return x * cdf(x); }
+template <class T> T op_gelu(T a) { const T x = at_least(T(-20), a); return x * cdf(x); }
 template <class T> T op_gelu_slope(T a) {
-  const T x = a < T(-20) ? T(-20) : a;
+  const T x = within(T(20), a);
   return x * T(0.39894228040143267794) * exp(x * x * T(-0.5)) + cdf(x);
 }
 template <class T> T twice_u(T x) { return T(1.59576912160573071176) * x * (x * x * T(0.044715) + T(1)); }
 template <class T> T twice_du(T x) { return T(1.59576912160573071176) * (x * x * T(3 * 0.044715) + T(1)); }
-template <class T> T op_gelu_tanh(T a) { return a * op_sigmoid(twice_u(a)); }
-template <class T> T op_gelu_tanh_slope(T a) { return slope_of(a * twice_du(a), twice_u(a)); }
+template <class T> T op_gelu_tanh(T a) { const T x = at_least(T(-30), a); return x * op_sigmoid(twice_u(x)); }
+template <class T> T op_gelu_tanh_slope(T a) {
+  const T x = within(T(30), a);
+  return slope_of(x * twice_du(x), twice_u(x));
+}
 // The same where a 16-bit type holds the result (gelu.cuh has them too), in half the instructions: log2 of Φ(−a) is a
 // polynomial, Φ within 2.3e-5 of itself up to a = 5, 1e-4 up to 7, 2e-3 (a rounding of bf16) up to 9.
 __device__ float lower_tail(float a) {
@@ -139,9 +145,9 @@ template <class T> T op_gelu_slope_half(T x) {
   return 0.5f + copysignf(0.5f - fmaf(-a, density, lower_tail(a)), x);
 }
 __device__ float gate(float x) { return inverse(1.f + exp2f(x * fmaf(x * x, -0.10294324f, -2.3022082f))); }
-template <class T> T op_gelu_tanh_half(T x) { return x * gate(x); }
+template <class T> T op_gelu_tanh_half(T a) { const float x = at_least(-30.f, (float)a); return x * gate(x); }
 template <class T> T op_gelu_tanh_slope_half(T a) {
-  const float x = a > 30.f ? 30.f : a < -30.f ? -30.f : a, s = gate(x);
+  const float x = within(30.f, (float)a), s = gate(x);
   return fmaf(fmaf(-s, s, s), x * fmaf(x * x, 0.21406445f, 1.5957691f), s);
 }
 )";

@@ -209,6 +209,87 @@ TEST(Arithmetic, PromotesMixedTypes) {
   EXPECT_THROW(div(i, i), DTypeError);
 }
 
+// Functions that become constant or linear, whose slopes and curvatures are known far out. The polynomials of
+// their formulas overflow there.
+TEST(Extremes, DerivativesFarOutAreTheirLimits) {
+  struct Function {
+    const char* name;
+    Tensor (*f)(TensorArg);
+    double left, right;  // the slopes at −∞ and ∞
+  };
+  const Function functions[] = {
+      {"tanh", tanh, 0, 0}, {"erf", erf, 0, 0},   {"sigmoid", sigmoid, 0, 0},    {"relu", relu, 0, 1},
+      {"silu", silu, 0, 1}, {"gelu", gelu, 0, 1}, {"gelu_tanh", gelu_tanh, 0, 1}};
+  const double infinity = INFINITY;
+  for (const Function& f : functions)
+    for (DType dtype : {f64, f32, bf16, f16}) {
+      const double most = dtype == f64 ? 1e308 : dtype == f16 ? 65504 : 3e38;
+      Graph g;
+      Values x;
+      for (double at : {1e3, 1e4, 6e4, 2e13, 1e19, 1e20, most, infinity})
+        if (at <= most || at == infinity) x.push_back(at), x.push_back(-at);
+      const Tensor in = g.input("x", {static_cast<std::int64_t>(x.size())}, dtype);
+      Array values(in.shape(), dtype);
+      for (std::size_t i = 0; i < x.size(); ++i) values.set(static_cast<std::int64_t>(i), x[i]);
+      std::vector<Tensor> all{f.f(in)};
+      while (all.size() < 5) all.push_back(gradients(sum(all.back()), {in})[0]);
+      const auto got = eval(all, {{in, values}});
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const auto at = static_cast<std::int64_t>(i);
+        const double slope = x[i] < 0 ? f.left : f.right;
+        EXPECT_FALSE(std::isnan(got[0].at(at))) << f.name << " " << name_of(dtype) << " " << x[i];
+        EXPECT_NEAR(got[1].at(at), slope, 1e-29)  // Φ(−20) of gelu in f32
+            << f.name << " " << name_of(dtype) << " " << x[i];
+        for (std::size_t order = 2; order < all.size(); ++order)
+          EXPECT_EQ(got[order].at(at), 0) << f.name << " " << name_of(dtype) << " " << x[i] << " " << order;
+      }
+    }
+}
+
+TEST(Extremes, NaNStaysNaNInEveryDerivative) {
+  for (Tensor (*f)(TensorArg) : {tanh, erf, sigmoid, silu, gelu, gelu_tanh})
+    for (DType dtype : {f64, f32, bf16, f16}) {
+      Graph g;
+      const Tensor x = g.input("x", {1}, dtype);
+      Array value(x.shape(), dtype);
+      value.set(0, NAN);
+      std::vector<Tensor> all{f(x)};
+      while (all.size() < 3) all.push_back(gradients(sum(all.back()), {x})[0]);
+      for (const Array& a : eval(all, {{x, value}})) EXPECT_TRUE(std::isnan(a.at(0)));
+    }
+}
+
+// ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a), whatever b is; of whole exponents all derivatives by a exist at a = 0.
+TEST(Extremes, DerivativesOfPowersDoNotEndAtExponentZeroOrBaseZero) {
+  Graph g;
+  const Tensor a = g.input("a", {3}, f64), b = g.input("b", {3}, f64);
+  const Tensor by_a = gradients(sum(pow(a, b)), {a})[0];
+  const auto cross = eval(gradients(sum(by_a), {b})[0], {{a, Values{2, 4, 0.5}}, {b, Values{0, 0, 1}}});
+  const Values expected{0.5, 0.25, 1 + std::log(0.5)};
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(cross.at(i), expected[static_cast<std::size_t>(i)], 1e-15);
+
+  for (DType dtype : {f64, f32, bf16, f16})
+    for (int exponent = 0; exponent < 5; ++exponent) {
+      Graph h;
+      const Tensor x = h.input("x", {4}, dtype);
+      Array at(x.shape(), dtype);
+      for (int i = 0; i < 4; ++i) at.set(i, std::array{0., -0., 1e-40, 2.}[static_cast<std::size_t>(i)]);
+      std::vector<Tensor> all{pow(x, exponent)};
+      while (all.size() < 6) all.push_back(gradients(sum(all.back()), {x})[0]);
+      const auto got = eval(all, {{x, at}});
+      double factor = 1;
+      for (int order = 0; order < 6; ++order) {
+        const double at_zero = order == exponent ? factor : 0, left = exponent - order;
+        EXPECT_EQ(got[static_cast<std::size_t>(order)].at(0), at_zero) << exponent << " " << order;
+        EXPECT_EQ(got[static_cast<std::size_t>(order)].at(1), at_zero) << exponent << " " << order;
+        EXPECT_EQ(got[static_cast<std::size_t>(order)].at(3), factor * (factor == 0 ? 0 : std::pow(2, left)))
+            << exponent << " " << order;
+        if (order < 2) EXPECT_FALSE(std::isnan(got[static_cast<std::size_t>(order)].at(2))) << exponent;
+        factor *= left;
+      }
+    }
+}
+
 TEST(Extremes, MaximumAndMinimumPassNaNOn) {
   for (double v : on(maximum, {nan, 1, nan}, {1, nan, nan})) EXPECT_TRUE(std::isnan(v));
   for (double v : on(minimum, {nan, 1, nan}, {1, nan, nan}, f32)) EXPECT_TRUE(std::isnan(v));

@@ -222,6 +222,86 @@ TEST(Reduce, GradientOfAProductSurvivesZeros) {
   EXPECT_EQ(v, (Vector{12, 8, 6, 0, 8, 0, 0, 0, 0}));
 }
 
+// The derivative of Π x by the elements `by`, contracted with c once for each further order: a sum over all
+// ordered choices of `order` more elements. Its terms are products of c of the chosen and x of the other
+// elements.
+double product_derivative(const Vector& x, const Vector& c, std::vector<std::size_t> by, int order) {
+  if (order == 0) {
+    double y = 1;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (std::find(by.begin(), by.end(), i) == by.end()) y *= x[i];
+    return y;
+  }
+  double y = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (std::find(by.begin(), by.end(), i) != by.end()) continue;
+    std::vector<std::size_t> more = by;
+    more.push_back(i);
+    y += c[i] * product_derivative(x, c, more, order - 1);
+  }
+  return y;
+}
+
+// x is laid out so that the reduced axes are merged into rows, whichever they are.
+TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
+  for (DType dtype : {f64, f32, bf16, f16})
+    for (std::int64_t n : {1, 2, 3, 7, 8, 9, 17})
+      for (int zeros = 0; zeros <= 4 && zeros <= n; ++zeros)
+        for (int form = 0; form < 3; ++form) {
+          SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(n) + " elements, " +
+                       std::to_string(zeros) + " zeros, form " + std::to_string(form));
+          Vector x, c;  // powers of two and small integers: every product is exact in all types
+          for (std::int64_t i = 0; i < n; ++i) {
+            x.push_back(i * 5 % n < zeros ? 0 : i % 3 == 0 ? -1 : i % 3 == 1 ? 2 : 0.5);
+            c.push_back(i % 2 == 0 ? 1 : -2);
+          }
+          Graph g;
+          const Shape shape = form == 0 ? Shape{n} : form == 1 ? Shape{n, 1} : Shape{1, n, 1};
+          const Tensor in = g.input("x", shape, dtype), w = g.input("c", shape, dtype);
+          const Tensor y = form == 0 ? prod(in) : form == 1 ? prod(in, {0}) : prod(in, {0, 1}, true);
+          Array values(shape, dtype), weights(shape, dtype);
+          for (std::int64_t i = 0; i < n; ++i) values.set(i, x[i]), weights.set(i, c[i]);
+          std::vector<Tensor> z{gradients(sum(y), {in})[0]};
+          while (z.size() < 3) z.push_back(gradients(sum(z.back() * w), {in})[0]);
+          const auto got = eval(z, {{in, values}, {w, weights}});
+          for (int order = 0; order < 3; ++order)
+            for (std::int64_t i = 0; i < n; ++i) {
+              const double e = product_derivative(x, c, {static_cast<std::size_t>(i)}, order);
+              // A sum may round in a 16-bit type, at most once for each of its terms.
+              const double rounds = order == 0 ? 0 : 8 * static_cast<double>(n) * rounding(dtype);
+              double size = 0;
+              for (std::int64_t k = 0; k < n; ++k)
+                size =
+                    std::max(size, std::abs(product_derivative(x, c, {static_cast<std::size_t>(k)}, order)));
+              EXPECT_NEAR(got[order].at(i), e, rounds * std::max(size, 64.0)) << order << " " << i;
+            }
+        }
+}
+
+TEST(Reduce, GradientOfAProductDividesByNothing) {
+  Graph g;
+  const Tensor x = g.input("x", {4, 2}, f32);
+  const float infinity = INFINITY;
+  const auto v = eval(gradients(sum(prod(x, {1})), {x})[0],
+                      {{x, std::vector<float>{1e-30f, 1e-30f, 1e30f, 1e30f, infinity, 2, -0.f, infinity}}})
+                     .values<float>();
+  EXPECT_EQ(v, (std::vector<float>{1e-30f, 1e-30f, 1e30f, 1e30f, 2, infinity, infinity, -0.f}));
+  const Tensor none = g.input("none", {0, 3}, f64);
+  const auto z = gradients(sum(prod(none, {0})), {none})[0];
+  EXPECT_EQ(eval(z, {{none, Vector{}}}).numel(), 0);
+}
+
+// Axes that the gradient cuts into slices at several levels, of a size that eight does not divide.
+TEST(Reduce, GradientOfALongProductIsThatOfQuotients) {
+  for (const Where& p : {Where{{3, 1000}, {1}}, Where{{1000, 3}, {0}}, Where{{5, 3, 77}, {0, 2}}}) {
+    Graph g;
+    const Given x = given(g, p.shape, f64, View::contiguous, 1, 0.9, 1.1);
+    const Tensor y = prod(x.tensor, p.axes, true);
+    const auto v = run_checked({gradients(sum(y), {x.tensor})[0], y / x.tensor}, {x.feed()});
+    EXPECT_TRUE(close(doubles(v[0]), doubles(v[1]), 1e-12)) << p.shape.text();
+  }
+}
+
 TEST(Reduce, GradientsAreTheClosedForms) {
   Graph g;
   const Given x = given(g, {4, 5}), c = given(g, {4}, f64, View::contiguous, 2);

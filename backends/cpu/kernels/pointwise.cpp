@@ -21,6 +21,16 @@ template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
+// Arguments beyond ±limit are taken as ±limit, or at_least -limit: there σ or Φ is 0 or 1 in f64, and at ±∞
+// the formulas below would multiply 0 by ∞. NaN stays NaN.
+template <class V>
+TG_INLINE V at_least(double limit, V x) {
+  return max(number<V>(limit), x);
+}
+template <class V>
+TG_INLINE V within(double limit, V x) {
+  return at_least(-limit, min(number<V>(limit), x));
+}
 // d/dx x·σ(w) = σ·(1 + x·w′·(1 - σ)) from w and v = x·w′; 1 - σ = exp(-w)·σ without cancellation, but for the
 // largest exponentials, where σ is 0.
 template <class V>
@@ -28,7 +38,6 @@ TG_INLINE V slope_of(V v, V w) {
   const V e = exp(-w), s = number<V>(1) / (number<V>(1) + e);
   return s * fma(v, min(number<V>(1e38), e) * s, number<V>(1));
 }
-// Arguments below -20 are taken as -20, where both are less than 1e-86.
 template <class V>
 TG_INLINE V gelu_of(V x) {
   return x * normal_cdf(x);
@@ -45,6 +54,22 @@ TG_INLINE V twice_u(V x) {
 template <class V>
 TG_INLINE V twice_du(V x) {
   return number<V>(1.59576912160573071176) * fma(x * x, number<V>(3 * 0.044715), number<V>(1));
+}
+template <class V>
+TG_INLINE V silu_of(V x) {
+  return x * sigmoid_of(x);
+}
+template <class V>
+TG_INLINE V gelu_tanh_of(V x) {
+  return x * sigmoid_of(twice_u(x));
+}
+template <class V>
+TG_INLINE V gelu_tanh_slope_of(V x) {
+  return slope_of(x * twice_du(x), twice_u(x));
+}
+template <class V>
+TG_INLINE V silu_slope_of(V x) {
+  return slope_of(x, x);
 }
 template <class V>
 TG_INLINE V raise(V a, V b) {
@@ -121,13 +146,13 @@ TG_UNARY(Tanh, tanh(a))
 TG_UNARY(Erf, erf(a))
 TG_UNARY(Sigmoid, sigmoid_of(a))
 TG_UNARY(Relu, select(a < number<V>(0), number<V>(0), a))
-TG_UNARY(Silu, a* sigmoid_of(a))
-TG_UNARY(SiluSlope, slope_of(a, a))
+TG_UNARY(Silu, silu_of(at_least(-800, a)))
+TG_UNARY(SiluSlope, silu_slope_of(within(800, a)))
 // GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
-TG_UNARY(Gelu, gelu_of(max(number<V>(-20), a)))
-TG_UNARY(GeluSlope, gelu_slope_of(max(number<V>(-20), a)))
-TG_UNARY(GeluTanh, a* sigmoid_of(twice_u(a)))
-TG_UNARY(GeluTanhSlope, slope_of(a* twice_du(a), twice_u(a)))
+TG_UNARY(Gelu, gelu_of(at_least(-20, a)))  // below, it is less than 1e-86, and so is its slope
+TG_UNARY(GeluSlope, gelu_slope_of(within(20, a)))
+TG_UNARY(GeluTanh, gelu_tanh_of(at_least(-30, a)))
+TG_UNARY(GeluTanhSlope, gelu_tanh_slope_of(within(30, a)))
 TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
 TG_UNARY(ToInt, truncated(a))
 TG_UNARY(ToBf16, (rounded_to<V, bfloat16>(a)))

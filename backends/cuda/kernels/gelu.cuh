@@ -19,8 +19,8 @@ __device__ __forceinline__ float gelu_of(float a) {
   return x * gelu_inverse(1.f + exp2f(x * p));
 }
 __device__ __forceinline__ float gelu_tanh_of(float a) {
-  const float twice_u = 1.59576912160573071176f * a * (a * a * 0.044715f + 1.f);
-  return a * gelu_inverse(1.f + expf(-twice_u));
+  const float x = a < -30.f ? -30.f : a, twice_u = 1.59576912160573071176f * x * (x * x * 0.044715f + 1.f);
+  return x * gelu_inverse(1.f + expf(-twice_u));
 }
 
 struct HalfGelu {
@@ -39,7 +39,10 @@ struct HalfGelu {
   static __device__ __forceinline__ float gate(float x) {
     return ptx::rcp(1.f + ptx::ex2(x * fmaf(x * x, -0.10294324f, -2.3022082f)));
   }
-  static __device__ __forceinline__ float gelu_tanh(float x) { return x * gate(x); }
+  static __device__ __forceinline__ float gelu_tanh(float a) {
+    const float x = a < -30.f ? -30.f : a;
+    return x * gate(x);
+  }
 };
 
 }  // namespace tg::cuda

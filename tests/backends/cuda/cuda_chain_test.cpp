@@ -262,4 +262,29 @@ TEST(CudaChain, PowersOf16Bits) {
   }
 }
 
+// Huge and infinite numbers, where the formulas' polynomials overflow; Extremes of pointwise_test has the
+// limits.
+TEST(CudaChain, DerivativesFarOutEqualThoseOfTheCpu) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const std::vector<double> at{1e3, -1e3, 2e13, -2e13, 1e20, -1e20, 3e38, -3e38, INFINITY, -INFINITY};
+  for (Tensor (*f)(TensorArg) : {tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh})
+    for (const DType t : {f64, f32, bf16, f16}) {
+      Graph g;
+      const Tensor x = g.input("x", {static_cast<std::int64_t>(at.size())}, t);
+      Array values(x.shape(), t);
+      for (std::size_t i = 0; i < at.size(); ++i) values.set(static_cast<std::int64_t>(i), at[i]);
+      std::vector<Tensor> all{f(x)};
+      while (all.size() < 4) all.push_back(gradients(sum(all.back()), {x})[0]);
+      const auto on_cpu = eval(all, {{x, values}}),
+                 on_gpu = eval(all, {{x, values}}, {.device = Device::cuda()});
+      for (std::size_t order = 0; order < all.size(); ++order)
+        for (std::int64_t i = 0; i < x.numel(); ++i) {
+          const double expected = on_cpu[order].at(i), got = on_gpu[order].at(i);
+          EXPECT_TRUE(got == expected || std::abs(got - expected) < 1e-28)  // gelu(−20)
+              << name_of(t) << " " << at[static_cast<std::size_t>(i)] << " order " << order << ": " << got
+              << ", on the CPU " << expected;
+        }
+    }
+}
+
 }  // namespace
