@@ -4,6 +4,7 @@
 #include <tilegrad/ops/ops.h>
 #include "autograd/gradcheck_numeric.h"
 #include "autograd/gradcheck_rules.h"
+#include "autograd/gradcheck_special.h"
 
 namespace tg::gradcheck {
 
@@ -48,22 +49,6 @@ std::vector<Case> registered_cases() {
 
 namespace {
 
-// The call with every node of the op replaced by its decomposition. Gradients that the op's builder records
-// around its nodes are the op's own, and do not belong to it.
-Callable decomposed_call(const Callable& f, const Op& op) {
-  return {f.parameters, [f, &op](std::span<const Tensor> x) {
-            Graph& graph = x[0].graph();
-            const auto first = static_cast<NodeId>(graph.nodes().size());
-            std::vector<Tensor> out = f.call(x);
-            const auto last = static_cast<NodeId>(graph.nodes().size());
-            Replay again(graph, graph, decomposed(op));
-            again.leave_custom_gradients();
-            again.run(first, last);
-            for (Tensor& t : out) t = again(t);
-            return out;
-          }};
-}
-
 // Shapes of a case's floating outputs, as their cotangents will have them.
 std::vector<Shape> output_shapes(const Case& c) {
   return Harness(c, View::contiguous, f64, {.shapes_only = true}).output_shapes();
@@ -76,12 +61,14 @@ Case derivative(const Case& c) {
   d.order = c.order + 1;
   const std::size_t inputs = c.inputs.size();
   for (const Shape& s : output_shapes(c)) d.inputs.push_back({s});
+  // Gradients that the op's builder records around its nodes are the op's own, and do not belong to its
+  // decomposition.
   const bool by_decomposition = c.op && c.op->first_order_only && c.op->decompose && c.order == 1;
-  d.make = [c, inputs, by_decomposition](DType dtype, Device device) {
-    Callable f = c.make(dtype, device);
-    if (by_decomposition) f = decomposed_call(f, *c.op);
+  const Case called = by_decomposition ? replayed(c, decomposed(*c.op), false) : c;
+  d.make = [called, inputs](DType dtype, Device device) {
+    Callable f = called.make(dtype, device);
     std::vector<bool> differentiate;
-    for (const SampleInput& in : c.inputs) differentiate.push_back(differentiable(in));
+    for (const SampleInput& in : called.inputs) differentiate.push_back(differentiable(in));
     return Callable{f.parameters, [f, inputs, differentiate](std::span<const Tensor> x) {
                       std::vector<Tensor> wrt;
                       for (std::size_t i = 0; i < inputs; ++i)
@@ -108,13 +95,11 @@ class Checker {
   Checker(const Case& c, const Options& options) : case_(c), options_(options) {}
 
   std::vector<Result> run() {
-    if (case_.expected && options_.order > 1) {
-      const auto first_only = [](Result& r) {
-        r.status = Status::refused;
-        r.note = "at a special point only the first derivative is checked";
-      };
-      return {guarded(View::contiguous, f64, first_only)};
-    }
+    if (case_.expected && options_.order > 1)  // its values alone: quotients at random points do not apply
+      return {guarded(View::contiguous, f64, [&](Result& r) {
+        r.order = options_.order;
+        check_special(case_, options_, r);
+      })};
     for (int order = 1; order < options_.order; ++order) {
       const Result made = guarded(View::contiguous, f64, [&](Result&) { case_ = derivative(case_); });
       if (made.status != Status::ok) return {made};
@@ -221,6 +206,8 @@ class Checker {
     }
     check_zero_and_repeat(*wide, options_, r);
     if (view == View::contiguous) check_structure(case_, *wide, options_, r);
+    if (view == View::contiguous && case_.order == 1 && has_special_points(case_, options_))
+      check_special(case_, options_, r);
   }
 
   // Reports a failed projection by the element that causes it.

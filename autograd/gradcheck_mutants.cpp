@@ -1,11 +1,13 @@
 // Faults planted into gradients, to check the checker. The mutant of an op is a copy of it with a wrong vjp,
 // recorded instead of the op; that of anything else, such as a layer, has its gradient changed after it was
 // recorded. Everything else, kernels included, is unchanged.
+#include <limits>
 #include <memory>
 
 #include <tilegrad/ops/ops.h>
 #include "autograd/gradcheck_numeric.h"
 #include "autograd/gradcheck_rules.h"
+#include "autograd/gradcheck_special.h"
 
 namespace tg::gradcheck {
 
@@ -54,6 +56,41 @@ Vjp stale(bool inputs) {
     const Tensors in = inputs ? moved(g.in) : Tensors(g.in.begin(), g.in.end());
     const Tensors out = inputs ? Tensors(g.out.begin(), g.out.end()) : moved(g.out);
     return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
+  };
+}
+
+// As if inputs and outputs were constants: the gradient is right, and the gradient's gradient misses them.
+Tensors held(std::span<const Tensor> values) {
+  Tensors t(values.begin(), values.end());
+  for (Tensor& v : t)
+    if (is_float(v.dtype())) v = stop_gradient(v);
+  return t;
+}
+
+Vjp holds_operands() {
+  return [](const Op& op, const Backprop& g) {
+    const Tensors in = held(g.in), out = held(g.out);
+    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
+  };
+}
+
+// The gradient of input k is 0 where the input is.
+Vjp misses_zeros(std::size_t k) {
+  return [k](const Op& op, const Backprop& g) {
+    Tensors z = op.vjp(g);
+    if (k < z.size() && z[k].defined()) z[k] = where(equal(g.in[k], 0), 0, z[k]);
+    return z;
+  };
+}
+
+// Its gradient is NaN where input k is huge.
+Vjp overflows(std::size_t k) {
+  return [k](const Op& op, const Backprop& g) {
+    Tensors z = op.vjp(g);
+    const double limit = 1e12;
+    if (k < z.size() && z[k].defined())
+      z[k] = where(greater(abs(g.in[k]), limit), std::numeric_limits<double>::quiet_NaN(), z[k]);
+    return z;
   };
 }
 
@@ -340,6 +377,46 @@ class Mutation {
   }
 
  private:
+  // Faults that show at special points, or in second derivatives there.
+  void at_special_points() {
+    const Op& op = *case_.op;
+    std::vector<std::pair<std::string, Vjp>> faults{{"operands held fixed", holds_operands()}};
+    for (std::size_t k = 0; k < case_.inputs.size(); ++k) {
+      if (!differentiable(case_.inputs[k])) continue;
+      faults.emplace_back("zero where input " + std::to_string(k) + " is", misses_zeros(k));
+      faults.emplace_back("NaN where input " + std::to_string(k) + " is huge", overflows(k));
+    }
+    const std::vector<std::optional<double>> right = special_derivatives(case_, options_);
+    for (const auto& [name, vjp] : faults) {
+      Planted planted(op, vjp);
+      const Case wrong = replayed(case_, planted.substitute());
+      Mutant m{Mutant::survived, case_.owner, case_.name, name, {}, {}};
+      m.result.owner = case_.owner;
+      m.result.name = case_.name;
+      try {
+        check_special(wrong, options_, m.result);
+        if (m.result.status != Status::ok) {
+          m.fate = Mutant::caught;
+        } else if (same_derivatives(right, special_derivatives(wrong, options_))) {
+          m.fate = Mutant::equivalent;
+          m.why = "the derivatives at special points stay the same";
+        }
+      } catch (const Error& e) {
+        m.fate = Mutant::unplantable;
+        m.why = e.what();
+      }
+      mutants_.push_back(std::move(m));
+    }
+  }
+
+  static bool same_derivatives(const std::vector<std::optional<double>>& a,
+                               const std::vector<std::optional<double>>& b) {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      if (a[i] && !(b[i] && std::abs(*a[i] - *b[i]) <= 1e-4 * std::max(1.0, std::abs(*a[i])))) return false;
+    return true;
+  }
+
   // All faults, in f64 and the contiguous view. False if nothing can be told.
   bool everything() {
     const auto anatomy = std::make_shared<Anatomy>();
@@ -353,6 +430,7 @@ class Mutation {
     if (!setting.applies() || !is_right(setting)) return false;
     for (const Fault& fault : of_op ? OpFaults(*case_.op).of(*anatomy) : of_gradient(setting))
       mutants_.push_back(setting.judge(fault));
+    if (of_op && dtype == f64 && has_special_points(case_, options_)) at_special_points();
     return true;
   }
 

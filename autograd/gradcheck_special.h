@@ -1,0 +1,30 @@
+// Derivatives at special points: zeros, ties, kinks, infinities and huge numbers, which random points miss.
+// The gradient is checked there, and the gradient's gradient, of every op that promises one. Internal to
+// gradcheck.
+#pragma once
+
+#include "autograd/gradcheck_tally.h"
+
+namespace tg::gradcheck {
+
+// Whether the case is checked at special points: those of ops are. With --fast, of an op with many samples
+// every fourth is: others for each seed.
+bool has_special_points(const Case& c, const Options& options);
+
+// Compares analytic derivatives with one-sided and central quotients of several steps, element by element, in
+// f64 and the contiguous view. If the function is smooth, the derivative must be its slope. At a kink of a
+// pointwise op, it must be between the two slopes. At a jump it must be finite. At ±∞ it must be the slope at
+// ±10⁶. Skips points at which the function is not finite, and elements that quotients do not decide. Second
+// derivatives are not checked if the op promises only the first. A sample with given values is checked only
+// at these, and only its second derivative, because check_expected checks the first.
+void check_special(const Case& c, const Options& options, Result& result);
+
+// The analytic derivatives of the same elements, in the same order; none where nothing is decided by
+// quotients.
+std::vector<std::optional<double>> special_derivatives(const Case& c, const Options& options);
+
+// The case with its nodes recorded once more, others in the place of some. Gradients that a builder
+// records around its nodes are kept, or dropped if they belong to the replaced op.
+Case replayed(const Case& c, const Replay::Substitute& substitute, bool keeps_custom_gradients = true);
+
+}  // namespace tg::gradcheck
