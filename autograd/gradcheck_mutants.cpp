@@ -409,11 +409,12 @@ class Mutation {
     }
   }
 
+  // Where both are decided by quotients: a fault that makes a derivative jump leaves it undecided there.
   static bool same_derivatives(const std::vector<std::optional<double>>& a,
                                const std::vector<std::optional<double>>& b) {
     if (a.size() != b.size()) return false;
     for (std::size_t i = 0; i < a.size(); ++i)
-      if (a[i] && !(b[i] && std::abs(*a[i] - *b[i]) <= 1e-4 * std::max(1.0, std::abs(*a[i])))) return false;
+      if (a[i] && b[i] && !(std::abs(*a[i] - *b[i]) <= 1e-4 * std::max(1.0, std::abs(*a[i])))) return false;
     return true;
   }
 

@@ -39,7 +39,7 @@ class Parameter {
   Device device() const { return state().device; }
   std::size_t bytes() const { return static_cast<std::size_t>(numel(shape())) * size_of(dtype()); }
 
-  // A copy on the host. On a GPU it waits for the runs started before and throws their errors.
+  // A copy on the host; Error if never written. On a GPU it waits for earlier runs and throws their errors.
   Array read() const;
   // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
   void write(const Array& value);

@@ -132,8 +132,8 @@ class Program {
   void feed(const Feed& feed);
   bool reads(const Tensor& input) const;  // whether the program has this input, so that feed() takes it
 
-  // The value of a fetched tensor after the last run. Throws Error for a tensor that was not among
-  // compile()'s `fetch`: its memory may have been reused.
+  // The value of a fetched tensor after the last run. Throws Error before a run, after one that failed, and
+  // for a tensor that was not among compile()'s `fetch`: its memory may have been reused.
   Array fetch(const Tensor& t) const;
   template <class T>
   T item(const Tensor& t) const {
