@@ -22,6 +22,7 @@
 #endif
 
 #include "core/base/file_write.h"
+#include "core/base/spin.h"
 #include "parallel/message.h"
 
 namespace tg::parallel {
@@ -52,12 +53,6 @@ void wait_while(Word& word, std::uint32_t seen) {
 void wake_all([[maybe_unused]] Word& word) {
 #if defined(__linux__)
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-#endif
-}
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
 #endif
 }
 
@@ -228,11 +223,8 @@ void SharedMemory::wait_for_all(unsigned generation) {
   // Where each rank has a core, the others come soon or after a long time. Elsewhere, waiting takes the core
   // of the one that is waited for.
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  const int spins = all <= cores ? 2000 : 0;
-  for (int i = 0; i < spins; ++i) {
-    if (header.generation.load(std::memory_order_acquire) != generation) return;
-    relax();
-  }
+  const auto ready = [&] { return header.generation.load(std::memory_order_acquire) != generation; };
+  if (spin_until(ready, std::chrono::microseconds(all <= cores ? 50 : 0))) return;
   while (header.generation.load(std::memory_order_acquire) == generation) {
     check_lost();
     wait_while(header.generation, generation);

@@ -1,6 +1,6 @@
-// The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program in
-// one dispatch of the thread pool. There is no barrier between two steps that one thread runs because they
-// are too small to be shared.
+// The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program as
+// one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Steps
+// in between run on the thread that ended the stage before, without a barrier.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -65,7 +65,7 @@ struct Copies final : Transfer {
   void wait() override {}
 };
 
-class CpuExecutable final : public Executable {
+class CpuExecutable final : public Executable, private Job {
  public:
   CpuExecutable(std::span<const Step> steps, int threads, const PrepareOptions& options)
       : threads_(threads), rows_alone_(options.rows_alone), ranks_(options.ranks), steps_(steps) {
@@ -92,9 +92,7 @@ class CpuExecutable final : public Executable {
     if (bytes > 0) std::memcpy(input, host, bytes);
   }
 
-  void run() override {
-    dispatch([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter(t); });
-  }
+  void run() override { dispatch(); }
 
   std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override {
     const std::shared_ptr<Copies> made = unused(transfers_);
@@ -118,11 +116,12 @@ class CpuExecutable final : public Executable {
   }
 
   std::vector<double> profile() override {
-    ends_.resize(tasks_.size() + 1);
-    dispatch([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter_timed(t); });
+    ends_.assign(tasks_.size() + 1, {});
+    dispatch();
     std::vector<double> seconds;
     for (std::size_t i = 0; i < tasks_.size(); ++i)
       seconds.push_back(std::chrono::duration<double>(ends_[i + 1] - ends_[i]).count());
+    ends_.clear();
     return seconds;
   }
 
@@ -166,7 +165,7 @@ class CpuExecutable final : public Executable {
       t.kernel = nullptr;
     }
     if (!t.kernel) throw refusal(s, why);
-    t.parallel = threads_ > 1 && t.kernel != &host_kernel && estimated_seconds(s) > worth_sharing_seconds;
+    t.parallel = threads_ > 1 && !t.kernel->on_caller && estimated_seconds(s) > worth_sharing_seconds;
     if (t.kernel->scratch) {
       const Scratch need = t.kernel->scratch(t.call, t.parallel ? threads_ : 1);
       per_thread_ = std::max(per_thread_, aligned_bytes(need.per_thread));
@@ -175,11 +174,10 @@ class CpuExecutable final : public Executable {
     tasks_.push_back(std::move(t));
   }
 
-  void dispatch(void (*enter)(void*, int)) {
-    Team team(threads_);
-    team_ = &team;
+  void dispatch() {
     fault_.clear();
-    run_on_pool(threads_, enter, this);
+    next_ = 0;
+    run_on_pool(threads_, *this);
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     if (fault_.step() != IndexFault::none) refuse(steps_[static_cast<std::size_t>(fault_.step())]);
   }
@@ -191,32 +189,21 @@ class CpuExecutable final : public Executable {
                 " " + at_line(s.where));
   }
 
-  // The two workers of a thread: for steps that the team shares, and for steps that it runs alone.
-  struct Self {
-    Self(CpuExecutable& e, int thread) : together(*e.team_, thread) {
-      together.scratch = solo.scratch = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(thread);
-      together.shared = solo.shared = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(e.threads_);
-      together.fault = solo.fault = &e.fault_;
+  // Runs step i, or this thread's share of it.
+  void run_step(Worker& w, int thread, std::size_t i) {
+    const Task& t = tasks_[i];
+    w.scratch = workspace_ + per_thread_ * static_cast<std::size_t>(thread);
+    w.shared = workspace_ + per_thread_ * static_cast<std::size_t>(threads_);
+    w.fault = &fault_;
+    w.step = static_cast<int>(i);
+    try {
+      t.kernel->run(w, t.call);
+    } catch (const RankLost&) {  // as it is: it is no fault of the step
+      keep_exception(static_cast<int>(i), std::current_exception());
+    } catch (...) {  // attributes of another op
+      keep_exception(static_cast<int>(i), exception_of(HostStep(steps_[i])));
     }
-    void run(CpuExecutable& e, std::size_t i) {
-      const Task& t = e.tasks_[i];
-      // Nothing runs after a fault. All threads agree on it, since a barrier lies between the two steps.
-      if (e.fault_.step() < static_cast<int>(i)) return;
-      together.step = solo.step = static_cast<int>(i);
-      try {
-        if (t.parallel)
-          t.kernel->run(together, t.call);
-        else if (together.thread == 0)
-          t.kernel->run(solo, t.call);
-      } catch (const RankLost&) {  // as it is: it is no fault of the step
-        e.keep_exception(static_cast<int>(i), std::current_exception());
-      } catch (...) {  // attributes of another op
-        e.keep_exception(static_cast<int>(i), exception_of(HostStep(e.steps_[i])));
-      }
-    }
-    Team alone{1};
-    Worker together, solo{alone, 0};
-  };
+  }
 
   void keep_exception(int step, std::exception_ptr exception) {
     const std::lock_guard lock(thrown_mutex_);
@@ -224,31 +211,19 @@ class CpuExecutable final : public Executable {
     fault_.report(step, {});  // later steps do not run
   }
 
-  // What each thread does in a run: the team shares parallel steps, thread 0 runs the others.
-  void enter(int thread) {
-    Self self(*this, thread);
-    bool apart = false;  // steps since the last barrier that only thread 0 ran
-    bool first = true;
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      const Task& t = tasks_[i];
-      if (threads_ > 1 && !first && (t.parallel || !apart)) self.together.barrier();
-      apart = !t.parallel;
-      first = false;
-      self.run(*this, i);
-    }
-  }
+  // Job: stage i is step i.
+  void share(Worker& w, int i) override { run_step(w, w.thread(), static_cast<std::size_t>(i)); }
 
-  // The same with a barrier after each step, where thread 0 reads the clock.
-  void enter_timed(int thread) {
-    Self self(*this, thread);
-    const auto stamp = [&](std::size_t i) {
-      self.together.barrier();
-      if (thread == 0) ends_[i] = std::chrono::steady_clock::now();
-    };
-    stamp(0);
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      self.run(*this, i);
-      stamp(i + 1);
+  int next(int thread) override {
+    Worker alone;
+    for (;; ++next_) {
+      if (!ends_.empty()) ends_[next_] = std::chrono::steady_clock::now();
+      // Nothing runs after a fault.
+      if (next_ == tasks_.size() || fault_.step() != IndexFault::none) return end;
+      const Task& t = tasks_[next_];
+      if (t.parallel) return static_cast<int>(next_++);
+      if (t.kernel->on_caller && thread != 0) return for_caller;
+      run_step(alone, thread, next_);
     }
   }
 
@@ -258,14 +233,14 @@ class CpuExecutable final : public Executable {
   std::vector<Task> tasks_;
   std::size_t per_thread_ = 0, shared_ = 0, workspace_bytes_ = 0;
   std::byte* workspace_ = nullptr;
-  Team* team_ = nullptr;
+  std::size_t next_ = 0;  // the first step that has not begun
   std::vector<std::chrono::steady_clock::time_point>
-      ends_;  // of the steps of a timed run; the first is its start
+      ends_;  // of the steps of a timed run; the first is its start. Empty in other runs
   std::span<const Step> steps_;
   IndexFault fault_;
   std::vector<std::shared_ptr<Copies>> transfers_;
   std::mutex thrown_mutex_;
-  std::exception_ptr thrown_;  // by a user's function; the other threads must reach their barriers first
+  std::exception_ptr thrown_;  // by a kernel or a user's function
 };
 
 class CpuBackend final : public Backend {

@@ -29,7 +29,7 @@ void run(Worker& w, const Call& c) {
 
 }  // namespace
 
-const Kernel host_kernel{&run};
+const Kernel host_kernel{.run = &run, .on_caller = true};
 
 std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thrown) {
   return std::make_shared<HostPlan>(

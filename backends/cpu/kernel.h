@@ -24,7 +24,8 @@ struct Scratch {
 };
 
 struct Kernel {
-  // Every thread of the worker's team calls it. It need not wait for the other threads; the executor does.
+  // Any number of threads of the worker's team call it, at once and perhaps late (Worker). It need not wait
+  // for the other threads; the executor does.
   void (*run)(Worker&, const Call&);
   // Scratch memory that the worker must provide; none if left out.
   Scratch (*scratch)(const Call&, int threads) = nullptr;
@@ -32,6 +33,9 @@ struct Kernel {
   void (*choice)(const Call&, int threads, char* text, std::size_t size) = nullptr;
   // Why it cannot compute a call as its attributes ask; null if it can.
   const char* (*obstacle)(const Call&) = nullptr;
+  // It must run on the thread that called Program::run: it calls a user's function, or waits for other
+  // processes.
+  bool on_caller = false;
 };
 
 struct KernelEntry {

@@ -10,33 +10,19 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <tilegrad/core/base/error.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #if defined(__linux__)
 #include <sched.h>
 #endif
 
 namespace tg::cpu {
 
-void relax(int spins) {
-  // On a virtual machine a core may be away for a while: spin, then yield, so that the other cores do not
-  // burn its time.
-  if (spins > 10000) {
-    std::this_thread::yield();
-    return;
-  }
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
-
-Pool::Pool(int threads) : threads_(threads) {
+Pool::Pool(int threads) : team_(threads) {
   try {
-    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { team_.work(t); });
   } catch (const std::exception& e) {
     const std::size_t failed = workers_.size() + 2;  // the caller is the first thread
     end();
@@ -51,35 +37,8 @@ Pool::~Pool() {
 }
 
 void Pool::end() {
-  stop_.store(true, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  team_.stop();
   for (std::thread& w : workers_) w.join();
-}
-
-void Pool::run(void (*f)(void*, int), void* data) {
-  if (threads_ == 1) return f(data, 0);
-  function_ = f;
-  data_ = data;
-  running_.store(threads_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
-  f(data, 0);
-  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) relax(spins);
-}
-
-void Pool::work(int thread) {
-  std::uint32_t seen = 0;
-  for (;;) {
-    // The next run usually comes within microseconds: spin for it first, then sleep.
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < 5000; ++spins)
-      relax(spins);
-    generation_.wait(seen, std::memory_order_acquire);
-    ++seen;
-    if (stop_.load(std::memory_order_relaxed)) return;
-    function_(data_, thread);
-    running_.fetch_sub(1, std::memory_order_release);
-  }
 }
 
 namespace {
@@ -137,17 +96,35 @@ Pools*& all_pools() {
 
 }  // namespace
 
-void run_on_pool(int threads, void (*f)(void* data, int thread), void* data) {
+void run_on_pool(int threads, Job& job) {
   const struct Outer {
     SharedPool* pool = running;
     ~Outer() { running = pool; }
   } outer;
   running = nullptr;
-  if (threads == 1) return f(data, 0);
+  if (threads == 1) {  // without a pool: such runs need not take turns
+    Worker w;
+    for (int stage; (stage = job.next(0)) != Job::end;) job.share(w, stage);
+    return;
+  }
   Pools& pools = *all_pools();
   running = &pools.take(threads);
-  running->pool.run(f, data);
+  running->pool.run(job);
   pools.set(&SharedPool::is_busy, *running, false);
+}
+
+void run_on_pool(int threads, void (*f)(void* data, int part), void* data) {
+  struct Parts final : Job {
+    int next(int) override { return std::exchange(stage, end); }
+    void share(Worker& w, int) override {
+      w.each(w.threads, [&](std::int64_t part) { f(data, static_cast<int>(part)); });
+    }
+    void (*f)(void*, int);
+    void* data;
+    int stage = 0;
+  } parts;
+  parts.f = f, parts.data = data;
+  run_on_pool(threads, parts);
 }
 
 InUserFunction::InUserFunction() {

@@ -1,9 +1,10 @@
-// A persistent pool of threads that all enter the same function at once.
+// A persistent pool of threads that run jobs together.
 #pragma once
 
-#include <atomic>
 #include <thread>
 #include <vector>
+
+#include "backends/cpu/team.h"
 
 namespace tg::cpu {
 
@@ -14,20 +15,13 @@ class Pool {
   ~Pool();
   Pool(const Pool&) = delete;
 
-  int threads() const { return threads_; }
-  // Calls f(data, t) once on each thread t = 0 … threads-1 (0 is the caller) and returns when all are done.
-  // One caller at a time; f must not throw.
-  void run(void (*f)(void* data, int thread), void* data);
+  int threads() const { return team_.threads; }
+  // Team::run: the caller is thread 0. One caller at a time.
+  void run(Job& job) { team_.run(job); }
 
  private:
-  void work(int thread);
   void end();
-  const int threads_;
-  void (*function_)(void*, int) = nullptr;
-  void* data_ = nullptr;
-  alignas(64) std::atomic<std::uint32_t> generation_{0};
-  alignas(64) std::atomic<int> running_{0};
-  std::atomic<bool> stop_{false};
+  Team team_;
   std::vector<std::thread> workers_;
 };
 
@@ -35,9 +29,11 @@ class Pool {
 inline constexpr int max_threads = 4096;
 
 // Pool::run on a pool of the process that has that size; it is created at first use and never ends, since a
-// thread may still run when static objects are destroyed. Runs that need the same pool take turns. A process
-// made by fork() makes pools of its own.
-void run_on_pool(int threads, void (*f)(void* data, int thread), void* data);
+// thread may still run when static objects are destroyed. Runs that need the same pool take turns. Any thread
+// may call it. A process made by fork() makes pools of its own.
+void run_on_pool(int threads, Job& job);
+// Calls f(data, part) for each part 0 … threads-1 on such a pool; f must not throw.
+void run_on_pool(int threads, void (*f)(void* data, int part), void* data);
 
 // While alive, this thread is in a user's function, called from a run, that may itself wait for a run. Such
 // runs do not wait for the pool: they get another.
@@ -50,7 +46,5 @@ class InUserFunction {
 
 // TG_THREADS, or the number of processors that this process may use.
 int default_threads();
-// Pauses briefly inside a spin loop; yields the processor once the loop has spun many times.
-void relax(int spins);
 
 }  // namespace tg::cpu

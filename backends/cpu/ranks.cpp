@@ -41,11 +41,9 @@ const std::byte* row_major_bytes(const Arg& a, std::vector<std::byte>& copy) {
   return copy.data();
 }
 
-// For each tensor of the list: f(operand, bytes of the input in row-major order, result). Only one thread has
-// work to do.
+// For each tensor of the list: f(operand, bytes of the input in row-major order, result).
 template <class F>
-void each_tensor(const Worker& w, const Call& c, F f) {
-  if (w.thread > 0) return;
+void each_tensor(const Call& c, F f) {
   std::vector<std::byte> copy;
   for (std::size_t i = 0; i < c.in.size(); ++i)
     f(c.in[i], std::span(row_major_bytes(c.in[i], copy), bytes_in(c.in[i])), c.out[i]);
@@ -112,23 +110,23 @@ void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own
 
 }  // namespace
 
-void sum_ranks(Worker& w, const Call& c) {
-  each_tensor(w, c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
+void sum_ranks(Worker&, const Call& c) {
+  each_tensor(c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
     add_shown(ranks_of(c), x, own, out, true);
   });
 }
 
-void scatter_sum(Worker& w, const Call& c) {
+void scatter_sum(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
-  each_tensor(w, c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
     const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
     for (int r = 0; r < ranks.size(); ++r)
       add_shown(ranks, x, own.subspan(static_cast<std::size_t>(r) * piece, piece), out, r == ranks.rank());
   });
 }
 
-void gather_ranks(Worker& w, const Call& c) {
-  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+void gather_ranks(Worker&, const Call& c) {
+  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     share_all(ranks_of(c), own,
               [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
                 for (std::size_t s = 0; s < shown.size(); ++s)
@@ -137,9 +135,9 @@ void gather_ranks(Worker& w, const Call& c) {
   });
 }
 
-void exchange_ranks(Worker& w, const Call& c) {
+void exchange_ranks(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
-  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
     for (int r = 0; r < ranks.size(); ++r)
       share_all(ranks, own.subspan(static_cast<std::size_t>(r) * piece, piece),
@@ -150,19 +148,19 @@ void exchange_ranks(Worker& w, const Call& c) {
   });
 }
 
-void shift_ranks(Worker& w, const Call& c) {
+void shift_ranks(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
   const int n = ranks.size(), from = ((ranks.rank() - c.attrs->as<RankAttrs>().shift) % n + n) % n;
-  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     share_all(ranks, own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
       std::memcpy(out.data + at, shown[static_cast<std::size_t>(from)], bytes);
     });
   });
 }
 
-void own_piece(Worker& w, const Call& c) {
+void own_piece(Worker&, const Call& c) {
   const auto rank = static_cast<std::size_t>(ranks_of(c).rank());
-  each_tensor(w, c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     const std::size_t piece = bytes_in(out);
     if (piece > 0) std::memcpy(out.data, own.data() + rank * piece, piece);
   });

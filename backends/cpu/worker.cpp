@@ -3,7 +3,7 @@
 #include <string>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cpu/pool.h"
+#include "backends/cpu/team.h"
 
 namespace tg::cpu {
 
@@ -19,6 +19,14 @@ void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t po
   if (fault) fault->report(step, {index, size, position});
 }
 
+Worker::Worker(Team* team, int thread) : threads(team->threads), team_(team), thread_(thread) {}
+
+void Worker::begin(std::uint32_t first) {
+  first_ = phase_ = first;
+  calls_ = 0;
+  has_left_ = false;
+}
+
 int Worker::next_queue() {
   if (calls_ == Team::queues)
     throw Error("[cpu] a kernel called each() more than " + std::to_string(Team::queues) +
@@ -27,12 +35,12 @@ int Worker::next_queue() {
 }
 
 // Takes the next part of the current stretch. When it is used up, goes on to the next stretch with parts
-// left: first the thread's own, then round the others, each once. Team states the invariants of the counters.
-// The load in the loop only saves an addition to a counter of a stretch that is used up; whether a part is
-// left is decided by fetch_add.
+// left: first the thread's own, then round the others, each once. The load in the loop only saves an addition
+// to a counter of a stretch that is used up; whether a part is left is decided by fetch_add.
 std::int64_t Worker::next_shared_part(Share& share) {
+  if (has_left_ || phase_ != joined_) return no_part;
   if (!share.taken) share.queue = next_queue();
-  const int stretches = share.in_order ? 1 : team_.stretches, own = thread * stretches / threads;
+  const int stretches = share.in_order ? 1 : team_->stretches_, own = thread_ * stretches / threads;
   for (;;) {
     if (share.taken) {
       const std::int64_t part = share.taken->fetch_add(1, std::memory_order_relaxed);
@@ -43,24 +51,36 @@ std::int64_t Worker::next_shared_part(Share& share) {
       const int s = (own + share.stretches++) % stretches;
       share.first = share.parts * s / stretches;
       share.count = share.parts * (s + 1) / stretches - share.first;
-      share.taken = &team_.stretch[s].taken[generation_ & 1][share.queue];
+      share.taken = &team_->stretch_[s].taken[share.queue];
     } while (share.taken->load(std::memory_order_relaxed) >= share.count);
   }
 }
 
-void Worker::barrier() {
+bool Worker::barrier() {
   calls_ = 0;
-  const std::uint32_t mine = generation_++;
-  if (threads == 1) return;
-  if (team_.arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
-    team_.arrived.store(0, std::memory_order_relaxed);
-    for (Team::Stretch& s : team_.stretch)
-      for (auto& taken : s.taken[mine & 1])
-        taken.store(0, std::memory_order_relaxed);  // free until generation mine + 2
-    team_.generation.store(mine + 1, std::memory_order_release);
-    return;
+  if (!team_) return true;
+  if (has_left_) return false;
+  if (phase_ != joined_) {  // the others have passed it
+    ++phase_;
+    return true;
   }
-  for (int spins = 0; team_.generation.load(std::memory_order_acquire) == mine; ++spins) relax(spins);
+  if (team_->arrive()) {
+    joined_ = team_->open_phase();
+  } else {
+    turn_ = team_->join(*this);
+    has_left_ = turn_ != Turn::stage || team_->first_ != first_;
+  }
+  ++phase_;
+  return !has_left_;
+}
+
+void Worker::await(const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
+  if (team_) team_->await(*this, counter, value);
+}
+
+void Worker::advance(std::atomic<std::uint32_t>& counter, std::uint32_t value) {
+  counter.store(value);
+  if (team_) team_->wake();
 }
 
 }  // namespace tg::cpu

@@ -1,5 +1,6 @@
-// A thread's view of the step that it runs: its number, its scratch memory, a barrier, and a shared queue of
-// parts. All threads of a parallel step enter the same function ("single program, multiple data").
+// A thread's view of the step that it runs: its scratch memory, a barrier, and a shared queue of parts. All
+// threads that take part in a step enter the same function ("single program, multiple data"); team.h says
+// which do.
 #pragma once
 
 #include <atomic>
@@ -31,43 +32,19 @@ class IndexFault {
   Found found_{};
 };
 
-// State shared by the threads of one run. Every thread of the team makes the same sequence of calls to
-// each(), each_in_order() and barrier(). That is why a thread can number its calls on its own and still agree
-// with the others on which counters a call uses.
-struct Team {
-  explicit Team(int threads) : threads(threads) {}
-  const int threads;
-  static constexpr int queues = 4;  // calls of `each` and `each_in_order` between two barriers, at most
-  alignas(64) std::atomic<int> arrived{0};
-  alignas(64) std::atomic<std::uint32_t> generation{0};
+class Team;
+enum class Turn;
 
-  // The parts of an `each` are divided into stretches: one for each thread, or beyond eight threads one for a
-  // few neighbouring threads.
-  //
-  // taken[generation & 1][call] counts the parts of a stretch that were handed out. Three invariants hold.
-  //
-  // A counter only grows while its call runs. fetch_add gives each value to one thread, so each part is
-  // handed out once. If the value is at least the number of parts, the stretch is used up, and stays so.
-  //
-  // In generation g threads touch only taken[g & 1]. The last thread to arrive at the barrier that ends g
-  // resets these counters before it releases the others. They are used again in g + 2, when all threads have
-  // passed that barrier, so every thread sees zeros.
-  //
-  // The counters order no other memory (relaxed): results of a part are read after a barrier.
-  static constexpr int max_stretches = 8;
-  const int stretches = threads < max_stretches ? threads : max_stretches;
-  struct alignas(64) Stretch {
-    std::atomic<std::int64_t> taken[2][queues] = {};
-  };
-  Stretch stretch[max_stretches];
-};
-
+// Kernels run on any number of threads of the team, and a thread may join a step late. So outside each() and
+// each_in_order() a kernel's course depends only on the call, `threads` and what the step's parts in earlier
+// phases wrote into `shared`. It must not depend on which thread runs it.
 class Worker {
  public:
-  Worker(Team& team, int thread) : thread(thread), threads(team.threads), team_(team) {}
+  Worker() : threads(1), team_(nullptr), thread_(0) {}  // for a step that one thread runs
+  Worker(Team* team, int thread);
+  Worker(const Worker&) = delete;
 
-  const int thread;  // 0 … threads-1
-  const int threads;
+  const int threads;             // that may take part, at most
   std::byte* scratch = nullptr;  // this thread's own bytes, 64-byte aligned, contents undefined
   std::byte* shared = nullptr;   // the step's bytes, one block for all threads, 64-byte aligned, undefined
 
@@ -82,23 +59,32 @@ class Worker {
     return false;
   }
 
-  // Returns when every thread of the team has called it; orders all memory accesses before it.
-  void barrier();
+  // Ends a phase: returns true when all its parts are done. Orders all memory accesses before it. False: this
+  // thread was late, and the others have ended the step without it. The kernel must then return at once; what
+  // it works on may be gone.
+  [[nodiscard]] bool barrier();
 
   // Calls f(part) once for each part 0 … parts-1. A thread begins with a stretch of its own. The stretch
   // depends on the number of parts only, so that what the thread wrote in one step is in its cache in the
   // next. When its stretch is used up, it helps with the others. Parts of a stretch are handed out in
   // increasing order. each() does not wait for the other threads: call barrier() before reading what they
-  // wrote. Every thread of the team must call it.
+  // wrote. At most 4 calls of each() and each_in_order() fit between two barriers.
   template <class F>
   void each(std::int64_t parts, F&& f) {
     share_out({parts}, f);
   }
-  // The same with all parts handed out in increasing order: for parts that wait for earlier ones.
+  // The same with all parts handed out in increasing order: for parts that wait for earlier ones by await().
   template <class F>
   void each_in_order(std::int64_t parts, F&& f) {
     share_out({parts, true}, f);
   }
+  // Waits until an earlier part has set the counter to `value` by advance(). Orders all memory accesses of
+  // that part before it.
+  void await(const std::atomic<std::uint32_t>& counter, std::uint32_t value);
+  void advance(std::atomic<std::uint32_t>& counter, std::uint32_t value);
+
+  // 0 … threads-1. Not for kernels: the results of a step must not depend on it.
+  int thread() const { return thread_; }
 
  private:
   struct Share {  // how far this thread is in an each()
@@ -120,9 +106,18 @@ class Worker {
   std::int64_t next_shared_part(Share& share);
   int next_queue();
   void refuse_index(std::int64_t index, std::int64_t size, std::int64_t position);
-  Team& team_;
-  std::uint32_t generation_ = 0;  // barriers passed
-  int calls_ = 0;                 // of each() and each_in_order() since the last barrier
+  friend class Team;
+  void begin(std::uint32_t first);
+
+  Team* const team_;         // null: this thread runs the step alone
+  const int thread_;         // 0 … threads-1
+  std::uint32_t phase_ = 0;  // where this thread is in the step
+  std::uint32_t joined_ =
+      0;  // the phase that it has joined; not before phase_. Parts of earlier ones are done
+  std::uint32_t first_ = 0;  // phase of the step
+  int calls_ = 0;            // of each() and each_in_order() in this phase
+  bool has_left_ = false;
+  Turn turn_{};  // if it has left: what it does next
 };
 
 }  // namespace tg::cpu

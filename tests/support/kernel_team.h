@@ -1,14 +1,15 @@
-// Runs a kernel function as a team of threads outside the pool, with scratch memory of exactly the size that
+// Runs a kernel function on a pool of threads, with scratch memory of exactly the size that
 // it requested, filled with NaN patterns.
 #pragma once
 
 #include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "backends/cpu/kernels/gemm.h"
-#include "backends/cpu/worker.h"
+#include "backends/cpu/pool.h"
 
 namespace tg::cpu {
 
@@ -26,19 +27,22 @@ struct AlignedBytes {
 
 template <class F>
 void run_team(int threads, ScratchSize size, F&& kernel) {
-  Team team(threads);
-  AlignedBytes shared(size.shared);
-  std::vector<std::thread> others;
-  const auto enter = [&](int t) {
-    AlignedBytes own(size.thread);
-    Worker worker(team, t);
-    worker.scratch = own.data;
-    worker.shared = shared.data;
-    kernel(worker);
-  };
-  for (int t = 1; t < threads; ++t) others.emplace_back(enter, t);
-  enter(0);
-  for (auto& t : others) t.join();
+  struct Step final : Job {
+    Step(int threads, ScratchSize size, F& kernel) : kernel(kernel), shared(size.shared) {
+      for (int t = 0; t < threads; ++t) own.push_back(std::make_unique<AlignedBytes>(size.thread));
+    }
+    int next(int) override { return std::exchange(stage, end); }
+    void share(Worker& w, int) override {
+      w.scratch = own[static_cast<std::size_t>(w.thread())]->data;
+      w.shared = shared.data;
+      kernel(w);
+    }
+    F& kernel;
+    AlignedBytes shared;
+    std::vector<std::unique_ptr<AlignedBytes>> own;
+    int stage = 0;
+  } step(threads, size, kernel);
+  run_on_pool(threads, step);
 }
 
 // Whether this machine runs the kernels of an instruction set.

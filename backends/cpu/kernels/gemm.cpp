@@ -232,14 +232,14 @@ void run(const Gemm& g, Worker& w) {
     for (i64 pass = 0; pass < passes; ++pass) {
       const i64 start = pass * p.pass, panels = at_most(p.pass / N, ceil_div(g.n - start, N)),
                 columns = panels * N;
-      if (item + pass > 0) w.barrier();  // the packed B of the pass before is free
+      if (item + pass > 0 && !w.barrier()) return;  // the packed B of the pass before is free
       w.each(panels * p.k_chunks, [&](i64 part) {
         const i64 q = part / panels, j = part % panels * N;
         const i64 k0 = p.k_start(q), k1 = p.k_start(q + 1);
         pack_b<T>(g, p, item, k0, k1, start + j, at_most(g.n, start + j + N),
                   shared + k0 * columns + j * (k1 - k0));
       });
-      w.barrier();
+      if (!w.barrier()) return;
       w.each(p.row_blocks * p.column_blocks, [&](i64 part) {
         const i64 i = p.row_of(part), j = p.column_of(part);
         const i64 j0 = columns_of(start, panels, j), j1 = columns_of(start, panels, j + 1);

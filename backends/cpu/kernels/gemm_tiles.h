@@ -242,7 +242,7 @@ void run_tiles(const Gemm& g, Worker& w) {
   for (i64 item = 0; item < p.batches; ++item)
     for (i64 start = 0; start < p.panels; start += p.pass) {
       const i64 count = at_most(p.pass, p.panels - start);
-      if (item + start > 0) w.barrier();  // the panels of the pass before are free
+      if (item + start > 0 && !w.barrier()) return;  // the panels of the pass before are free
       // A part reads whole lines that follow one another: of a few panels at one step, or of one panel.
       const i64 together = g.b.row == 1 ? 1 : 8, parts = ceil_div(count, together);
       const i64 deep = g.b.row == 1 ? p.steps : 1;
@@ -251,7 +251,7 @@ void run_tiles(const Gemm& g, Worker& w) {
         const i64 s0 = part / parts * deep, s1 = at_most(p.steps, s0 + deep);
         pack_panels(item, start + j0, start + j1, s0, s1, shared + j0 * p.steps * block_floats);
       });
-      w.barrier();
+      if (!w.barrier()) return;
       Unit::configure();
       w.each(blocks, [&](i64 part) {
         const i64 i = part % p.row_blocks, j = part / p.row_blocks;

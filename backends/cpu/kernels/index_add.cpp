@@ -130,9 +130,9 @@ void add_all(Worker& w, const Call& call, DType compute) {
 void run(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &indices = call.in[1], &out = call.out[0];
   const i64 size = x.layout.shape[static_cast<int>(call.attrs->as<AxisAttrs>().axis)];
-  if (w.thread == 0) Sorted(w.shared, indices.layout.numel()).sort(w, indices, size);
+  w.each(1, [&](i64) { Sorted(w.shared, indices.layout.numel()).sort(w, indices, size); });
   if (out.data != x.data) move_all(w, Move(out, x));
-  w.barrier();
+  if (!w.barrier()) return;
   if (out.layout.numel() == 0 || call.in[2].layout.numel() == 0) return;
   const DType compute = compute_type(x.dtype);
   if (compute == DType::f64) return add_all<double>(w, call, compute);

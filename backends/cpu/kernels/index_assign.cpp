@@ -47,7 +47,7 @@ void run(Worker& w, const Call& call) {
   for (std::size_t i = 0; i < call.out.size(); ++i) {
     const Arg &x = call.in[2 * i], &out = call.out[i];
     if (out.data != x.data) move_all(w, Move(out, x));
-    w.barrier();
+    if (!w.barrier()) return;
     assign(w, x, call.in.back(), call.in[2 * i + 1], out, axis);
   }
 }

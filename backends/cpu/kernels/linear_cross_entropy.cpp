@@ -58,7 +58,7 @@ void rows(Worker& w, const Call& call) {
 
 void run(Worker& w, const Call& call) {
   matmul_kernel.run(w, product_of(call));
-  w.barrier();
+  if (!w.barrier()) return;
   compute_type(call.in[0].dtype) == DType::f64 ? rows<double>(w, call) : rows<float>(w, call);
 }
 

@@ -62,7 +62,8 @@ void choice(const Call& c, int threads, char* text, std::size_t size) {
   gemm_choice(gemm_of(c), threads, text, size);
 }
 
-// f(the product of a unit), from the first terms to the last. Each adds to what the one before left.
+// f(the product of a unit), from the first terms to the last, until f returns false. Each adds to what the
+// one before left.
 template <class F>
 void each_unit(const Call& c, F&& f) {
   const auto& attrs = c.attrs->as<MatmulInUnitsAttrs>();
@@ -78,7 +79,7 @@ void each_unit(const Call& c, F&& f) {
     g.k = i + 1 < units ? attrs.unit : all.k - k;
     g.a.data = at(all.a, all.a.col, k), g.b.data = at(all.b, all.b.row, k);
     if (i > 0) g.d = g.c;
-    f(g);
+    if (!f(g)) return;
   }
 }
 
@@ -88,6 +89,7 @@ Scratch scratch_of_units(const Call& c, int threads) {
     const ScratchSize s = gemm_scratch(g, threads);
     if (s.thread > most.per_thread) most.per_thread = s.thread;
     if (s.shared > most.shared) most.shared = s.shared;
+    return true;
   });
   return most;
 }
@@ -95,17 +97,17 @@ Scratch scratch_of_units(const Call& c, int threads) {
 void run_units(Worker& w, const Call& c) {
   bool is_first = true;
   each_unit(c, [&](const Gemm& g) {
-    if (!is_first) w.barrier();
+    if (!is_first && !w.barrier()) return false;
     is_first = false;
     gemm(g, w);
+    return true;
   });
 }
 
 void choice_of_units(const Call& c, int threads, char* text, std::size_t size) {
-  bool is_first = true;
   each_unit(c, [&](const Gemm& g) {
-    if (is_first) gemm_choice(g, threads, text, size);
-    is_first = false;
+    gemm_choice(g, threads, text, size);
+    return false;
   });
 }
 

@@ -117,7 +117,7 @@ void backward(Worker& w, const Call& call) {
   });
   z_x.end();
   if (sums == 0) return;
-  w.barrier();
+  if (!w.barrier()) return;
   const i64 blocks = (n + columns_at_once - 1) / columns_at_once;
   w.each(sums * blocks, [&](i64 job) {
     const i64 which = job / blocks, first = job % blocks * columns_at_once;

@@ -309,13 +309,14 @@ struct Reduction {
       Made<C> made{0, 0, out.in + end, nullptr};
       partial[part] = reduce_row(out.in, begin, end, buffer, made);
     });
-    w.barrier();
-    if (w.thread != 0) return;
-    Counter out(plan.kept, 0);
-    for (i64 o = 0; o < plan.outs; ++o, out.next()) {
-      const C v = finished(results.reduce_block(partial + o * plan.splits, plan.splits));
-      store_block(y + out.out * y_size, &v, 1, 1);
-    }
+    if (!w.barrier()) return;
+    w.each(1, [&](i64) {
+      Counter out(plan.kept, 0);
+      for (i64 o = 0; o < plan.outs; ++o, out.next()) {
+        const C v = finished(results.reduce_block(partial + o * plan.splits, plan.splits));
+        store_block(y + out.out * y_size, &v, 1, 1);
+      }
+    });
   }
 
   i64 count_or_one() const { return plan.count > 0 ? plan.count : 1; }
@@ -372,7 +373,7 @@ struct Reduction {
       if (plan.splits == 1) finish(unit, to);
     });
     if (plan.splits == 1) return;
-    w.barrier();
+    if (!w.barrier()) return;
     w.each(plan.units, [&](i64 unit) {
       C* first = partial + unit * plan.splits * column_block;
       for (i64 s = 1; s < plan.splits; ++s) results.one_row(first, first + s * column_block, size(unit));
@@ -407,8 +408,9 @@ void reduce(Worker& w, const Call& call, bool mean) {
   if (!call.plan) return run_with(call.in[0].dtype, nullptr);
   const auto& p = *static_cast<const PointwisePlan*>(call.plan);
   const Chain chain{p, call, w.scratch + own_scratch};
+  const bool streams = chain.streams();  // the chain may be gone after run_with: Worker::barrier
   run_with(call.attrs->as<ReducedChain>().dtype, &chain);
-  if (chain.streams()) stream_end();
+  if (streams) stream_end();
 }
 
 Scratch scratch(const Call& call, int) {

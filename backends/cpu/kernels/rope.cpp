@@ -117,7 +117,7 @@ void run_as(Worker& w, const Call& call) {
       }
     }
   });
-  w.barrier();
+  if (!w.barrier()) return;
   each_rows(w, x.count, x.n, [&](i64 begin, i64 end) {
     Counter row(table.rows, begin);
     for (i64 r = begin; r < end; ++r, row.next()) {

@@ -77,7 +77,7 @@ void add_all(Worker& w, const Call& call, DType compute) {
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) {
     // The axis is empty: every index is out of range.
-    if (w.thread == 0 && call.in[1].layout.numel() > 0) w.check_index(read_index(call.in[1], 0), 0, 0);
+    if (call.in[1].layout.numel() > 0) w.check_index(read_index(call.in[1], 0), 0, 0);
     return;
   }
   if (is_float(call.out[0].dtype)) return add_all<double>(w, call, DType::f64);

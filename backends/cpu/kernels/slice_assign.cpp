@@ -21,7 +21,7 @@ void run_assign(Worker& w, const Call& call) {
   if (given && !w.check_index(start, x.layout.shape[axis] - src.layout.shape[axis] + 1, 0)) return;
   if (out.data != x.data) {
     move_all(w, Move(out, x));
-    w.barrier();
+    if (!w.barrier()) return;
   }
   const Layout& part = src.layout;
   Strides to = out.layout.strides;

@@ -50,13 +50,14 @@ void run_as(Worker& w, const Call& call, bool root) {
     }
     sums[chunk] = sum;
   });
-  w.barrier();
-  if (w.thread > 0) return;
-  i64 chunks = 0;
-  for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
-  SquareSums total;
-  for (i64 c = 0; c < chunks; ++c) total.add(sums[c]);
-  *reinterpret_cast<C*>(call.out[0].data) = static_cast<C>(root ? total.norm() : total.total());
+  if (!w.barrier()) return;
+  w.each(1, [&](i64) {
+    i64 chunks = 0;
+    for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
+    SquareSums total;
+    for (i64 c = 0; c < chunks; ++c) total.add(sums[c]);
+    *reinterpret_cast<C*>(call.out[0].data) = static_cast<C>(root ? total.norm() : total.total());
+  });
 }
 
 template <class C>

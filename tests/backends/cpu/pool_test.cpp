@@ -1,104 +1,385 @@
-// The thread pool, barriers and queues of parts: every part once, in every size, run after run.
+// The thread pool: every part runs once, whichever threads participate, run after run. Nobody waits for a
+// thread that holds no part, and a thread that waits sleeps.
 #include "backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "backends/cpu/worker.h"
 
 namespace {
 
 using namespace tg::cpu;
+using std::chrono::milliseconds;
 
-struct Job {
-  Team* team;
-  std::vector<int> counts;
-  std::vector<long> sums;
-  bool in_order = true;
+// A job of some stages that are all the same function.
+struct Stages final : Job {
+  Stages(int count, std::function<void(Worker&, int stage)> f) : count(count), f(std::move(f)) {}
+  int next(int thread) override {
+    if (between) between(thread, at);
+    return at < count ? at++ : end;
+  }
+  void share(Worker& w, int stage) override { f(w, stage); }
+  int count, at = 0;
+  std::function<void(Worker&, int)> f;
+  std::function<void(int thread, int stage)> between;
 };
 
-void phases(void* data, int thread) {
-  Job& job = *static_cast<Job*>(data);
-  Worker w(*job.team, thread);
-  const int parts = static_cast<int>(job.counts.size());
-  for (int round = 0; round < 50; ++round) {
-    w.each(parts, [&](std::int64_t p) { ++job.counts[static_cast<std::size_t>(p)]; });  // phase 1: count
-    w.each(parts / 2, [&](std::int64_t p) { job.sums[static_cast<std::size_t>(p)] += p; });
-    w.barrier();
-    w.each(1, [&](std::int64_t) {  // phase 2: everybody's counts are there
-      for (int c : job.counts) job.in_order = job.in_order && c == round + 1;
-    });
-    w.barrier();
-  }
+// The processor time of all threads of this process.
+double cpu_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 TEST(Pool, EveryPartRunsOncePerPhase) {
-  for (int threads : {1, 2, 3, 5}) {
+  for (int threads : {1, 2, 3, 5, 12}) {
     Pool pool(threads);
     for (int parts : {0, 1, 2, 7, 100}) {
-      Team team(threads);
-      Job job{&team, std::vector<int>(static_cast<std::size_t>(parts)),
-              std::vector<long>(static_cast<std::size_t>(parts))};
-      pool.run(phases, &job);
-      EXPECT_TRUE(job.in_order) << threads << " threads, " << parts << " parts";
-      for (int c : job.counts) EXPECT_EQ(c, 50);
-      for (int p = 0; p < parts / 2; ++p) EXPECT_EQ(job.sums[static_cast<std::size_t>(p)], 50L * p);
+      std::vector<int> counts(static_cast<std::size_t>(parts)), sums(static_cast<std::size_t>(parts));
+      int phases = 0;
+      bool complete = true;
+      Stages job(50, [&](Worker& w, int stage) {
+        w.each(parts, [&](std::int64_t p) { ++counts[static_cast<std::size_t>(p)]; });
+        w.each(parts / 2, [&](std::int64_t p) { sums[static_cast<std::size_t>(p)] += static_cast<int>(p); });
+        for (int phase = 1; phase < 4; ++phase) {
+          if (!w.barrier()) return;
+          w.each(1, [&](std::int64_t) {
+            ++phases;
+            for (int c : counts) complete = complete && c == stage + 1;
+          });
+        }
+      });
+      pool.run(job);
+      EXPECT_TRUE(complete) << threads << " threads, " << parts << " parts";
+      EXPECT_EQ(phases, 150);
+      for (int c : counts) EXPECT_EQ(c, 50);
+      for (int p = 0; p < parts / 2; ++p) EXPECT_EQ(sums[static_cast<std::size_t>(p)], 50 * p);
     }
   }
+}
+
+// Each part of a phase reads the results of all parts of the previous one. Parts and steps between stages
+// sleep at random, so threads join stages late, or only their later phases.
+TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
+  constexpr std::int64_t parts = 13;
+  constexpr int stages = 60;
+  const auto run = [&](int threads, bool sleeps) {
+    Pool pool(threads);
+    std::vector<std::uint64_t> a(parts, 1), b(parts);
+    const auto nap = [&](std::uint64_t seed) {
+      if (sleeps && seed % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(seed % 300));
+    };
+    Stages job(stages, [&](Worker& w, int stage) {
+      for (int phase = 0; phase < 3; ++phase) {
+        auto &from = phase % 2 == 0 ? a : b, &to = phase % 2 == 0 ? b : a;
+        if (phase > 0 && !w.barrier()) return;
+        w.each(parts, [&](std::int64_t p) {
+          std::uint64_t sum = static_cast<std::uint64_t>(stage * 7 + p);
+          for (std::uint64_t v : from) sum = sum * 6364136223846793005u + v;
+          nap(sum >> 40);
+          to[static_cast<std::size_t>(p)] = sum;
+        });
+      }
+      if (!w.barrier()) return;
+      w.each(parts, [&](std::int64_t p) { a[static_cast<std::size_t>(p)] = b[static_cast<std::size_t>(p)]; });
+    });
+    job.between = [&](int, int stage) {
+      a[0] += static_cast<std::uint64_t>(stage);
+      nap(a[0] >> 40);
+    };
+    pool.run(job);
+    return a;
+  };
+  const std::vector<std::uint64_t> expected = run(1, false);
+  for (int threads : {2, 3, 8})
+    for (bool sleeps : {false, true}) EXPECT_EQ(run(threads, sleeps), expected) << threads << " threads";
+}
+
+// Holds one thread of a pool by a signal, wherever it is, as the system does that gives its processor to
+// another process. One at a time.
+class Held {
+ public:
+  explicit Held(pthread_t thread) {
+    EXPECT_EQ(pipe(pipe_), 0);
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      char byte = 0;
+      is_held_ = true;
+      while (read(pipe_[0], &byte, 1) != 1) {
+      }
+      is_held_ = false;
+    };
+    sigaction(SIGUSR1, &action, nullptr);
+    pthread_kill(thread, SIGUSR1);
+    while (!is_held_) std::this_thread::yield();
+  }
+  ~Held() {
+    EXPECT_EQ(write(pipe_[1], "x", 1), 1);
+    while (is_held_) std::this_thread::yield();
+    close(pipe_[0]), close(pipe_[1]);
+  }
+  Held(const Held&) = delete;
+
+ private:
+  inline static int pipe_[2];
+  inline static std::atomic<bool> is_held_{false};
+};
+
+// The threads of the pool except the caller, found by a part for each thread that waits for all others.
+std::vector<pthread_t> threads_of(Pool& pool) {
+  std::atomic<int> here{0};
+  std::vector<pthread_t> found(static_cast<std::size_t>(pool.threads()));
+  Stages job(1, [&](Worker& w, int) {
+    w.each(w.threads, [&](std::int64_t) {
+      found[static_cast<std::size_t>(w.thread())] = pthread_self();
+      for (++here; here < w.threads;) std::this_thread::yield();
+    });
+  });
+  pool.run(job);
+  found.erase(found.begin());
+  return found;
+}
+
+void run_phases(Pool& pool, int stages) {
+  std::atomic<int> parts{0};
+  Stages job(stages, [&](Worker& w, int) {
+    w.each(5, [&](std::int64_t) { ++parts; });
+    if (w.barrier()) w.each(5, [&](std::int64_t) { ++parts; });
+  });
+  pool.run(job);
+  EXPECT_EQ(parts, 10 * stages);
+}
+
+TEST(Pool, ARunNeedsNoThreadThatIsHeldBetweenRuns) {
+  Pool pool(3);
+  for (const pthread_t thread : threads_of(pool)) {
+    const Held held(thread);
+    run_phases(pool, 100);
+  }
+  run_phases(pool, 100);
+}
+
+// Waits until the system reports that a thread of this process sleeps.
+void wait_for_sleep(pid_t thread) {
+  for (std::string state; state != "S"; std::this_thread::yield()) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string id, name;
+    stat >> id >> name >> state;
+  }
+}
+
+// The thread is held while it waits at a barrier inside a stage. The caller ends the stage, the run and its
+// memory.
+TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
+  for (const int held_in : {0, 1, 2}) {
+    Pool pool(2);
+    const pthread_t other = threads_of(pool)[0];
+    std::unique_ptr<Held> held;
+    std::atomic<pid_t> waiting{0};
+    std::atomic<int> here{0};
+    auto parts = std::make_unique<std::atomic<int>>(0);
+    auto job = std::make_unique<Stages>(3, [&](Worker& w, int stage) {
+      for (int phase = 0; phase < 3; ++phase) {
+        if (phase > 0 && !w.barrier()) return;
+        w.each(2, [&](std::int64_t) {
+          ++*parts;
+          if (stage > 0 || phase != held_in) return;
+          for (++here; here < 2;) std::this_thread::yield();  // each thread has a part
+          if (pthread_equal(pthread_self(), other)) {
+            waiting = static_cast<pid_t>(syscall(SYS_gettid));
+          } else {
+            while (waiting == 0) std::this_thread::yield();
+            wait_for_sleep(waiting);
+            held = std::make_unique<Held>(other);
+          }
+        });
+      }
+    });
+    pool.run(*job);
+    EXPECT_EQ(*parts, 18);
+    EXPECT_TRUE(held);
+    job.reset(), parts.reset();
+    held.reset();
+    run_phases(pool, 20);
+  }
+}
+
+// Processor time of the whole process while a thread of the pool, or the test, does nothing for a while. One
+// waiting thread that spun would take all of it.
+void expect_sleep(const std::function<void(std::function<void()> idle)>& run) {
+  constexpr double idle_seconds = 0.2;
+  double used = -1;
+  run([&] {
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(std::chrono::duration<double>(idle_seconds));
+    used = cpu_seconds() - before;
+  });
+  EXPECT_GE(used, 0);
+  EXPECT_LT(used, idle_seconds / 4);
+}
+
+TEST(Pool, ThreadsSleepBetweenRuns) {
+  Pool pool(3);
+  run_phases(pool, 1);
+  expect_sleep([](const auto& idle) { idle(); });
+}
+
+TEST(Pool, ThreadsSleepWhileAPartLasts) {
+  Pool pool(3);
+  expect_sleep([&](const auto& idle) {
+    Stages job(2, [&](Worker& w, int stage) {
+      w.each(6, [&](std::int64_t part) {
+        if (stage == 0 && part == 3) idle();
+      });
+      if (w.barrier()) w.each(1, [](std::int64_t) {});
+    });
+    pool.run(job);
+  });
+}
+
+TEST(Pool, ThreadsSleepWhileAStepOfOneThreadLasts) {
+  Pool pool(3);
+  expect_sleep([&](const auto& idle) {
+    Stages job(3, [](Worker& w, int) { w.each(6, [](std::int64_t) {}); });
+    job.between = [&](int, int stage) {
+      if (stage == 1) idle();
+    };
+    pool.run(job);
+  });
+}
+
+TEST(Pool, ThreadsSleepWhileTheyWaitForAnEarlierPart) {
+  Pool pool(3);
+  std::atomic<std::uint32_t> order{0};
+  expect_sleep([&](const auto& idle) {
+    Stages job(1, [&](Worker& w, int) {
+      w.each_in_order(9, [&](std::int64_t part) {
+        if (part == 3) idle();
+        w.await(order, static_cast<std::uint32_t>(part));
+        w.advance(order, static_cast<std::uint32_t>(part) + 1);
+      });
+    });
+    pool.run(job);
+  });
+  EXPECT_EQ(order, 9u);
+}
+
+// Steps for the caller's thread run there, whichever thread ended the stage before.
+TEST(Pool, StepsForTheCallerRunOnItsThread) {
+  struct Alternating final : Job {
+    int next(int thread) override {
+      if (stage % 2 == 1) {
+        if (thread != 0) return for_caller;
+        by_caller += pthread_equal(pthread_self(), caller) != 0;
+        ++stage;
+      }
+      return stage < 400 ? stage++ : end;
+    }
+    void share(Worker& w, int) override {
+      w.each(2, [&](std::int64_t part) {  // the caller's stretch is short, so that it arrives first
+        if (part == 1) std::this_thread::sleep_for(std::chrono::microseconds(20));
+      });
+    }
+    const pthread_t caller = pthread_self();
+    int stage = 0, by_caller = 0;
+  };
+  Pool pool(3);
+  Alternating job;
+  pool.run(job);
+  EXPECT_EQ(job.by_caller, 200);
 }
 
 // Parts that wait for the one before them: no part may come to a thread while earlier ones are left to hand
 // out.
 TEST(Pool, PartsInOrderWaitForFewOthers) {
-  constexpr int threads = 3, parts = 100;
+  constexpr int threads = 3;
+  constexpr std::uint32_t parts = 100;
   Pool pool(threads);
-  Team team(threads);
-  struct Chain {
-    Team* team;
-    std::atomic<int> done{0}, furthest{0};
-  } chain{&team};
-  pool.run(
-      [](void* data, int thread) {
-        Chain& c = *static_cast<Chain*>(data);
-        Worker w(*c.team, thread);
-        w.each_in_order(parts, [&](std::int64_t p) {
-          const int ahead = static_cast<int>(p) - c.done.load();
-          for (int seen = c.furthest; seen < ahead && !c.furthest.compare_exchange_weak(seen, ahead);) {
-          }
-          for (int spins = 0; c.done.load() != p; ++spins) relax(spins);
-          ++c.done;
-        });
-      },
-      &chain);
-  EXPECT_EQ(chain.done, parts);
-  EXPECT_LT(chain.furthest, threads);
+  std::atomic<std::uint32_t> done{0}, furthest{0};
+  Stages job(1, [&](Worker& w, int) {
+    w.each_in_order(parts, [&](std::int64_t p) {
+      const auto part = static_cast<std::uint32_t>(p);
+      const std::uint32_t ahead = part - done;
+      for (std::uint32_t seen = furthest; seen < ahead && !furthest.compare_exchange_weak(seen, ahead);) {
+      }
+      w.await(done, part);
+      w.advance(done, part + 1);
+    });
+  });
+  pool.run(job);
+  EXPECT_EQ(done, parts);
+  EXPECT_LT(furthest, static_cast<std::uint32_t>(threads));
+}
+
+TEST(Pool, AThreadStartsWithTheSamePartsInEachStage) {
+  constexpr int threads = 3;
+  Pool pool(threads);
+  std::atomic<int> here{0};
+  Stages job(20, [&](Worker& w, int stage) {
+    w.each(threads, [&](std::int64_t part) {
+      EXPECT_EQ(part, w.thread());
+      for (++here; here < threads * (stage + 1);) std::this_thread::yield();
+    });
+  });
+  pool.run(job);
 }
 
 TEST(Pool, RunsAgainAfterSleeping) {
   Pool pool(3);
-  std::atomic<int> calls{0};
   for (int i = 0; i < 20; ++i) {
-    if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    pool.run([](void* c, int) { ++*static_cast<std::atomic<int>*>(c); }, &calls);
+    if (i % 5 == 0) std::this_thread::sleep_for(milliseconds(5));
+    run_phases(pool, 1);
   }
-  EXPECT_EQ(calls, 60);
 }
 
-TEST(Pool, CallersFromTwoThreadsTakeTurns) {
-  int counts[2] = {0, 0};
-  const auto caller = [&](int* count) {
-    for (int i = 0; i < 200; ++i)
-      run_on_pool(
-          2,
-          [](void* c, int t) {
-            if (t == 0) ++*static_cast<int*>(c);
-          },
-          count);
+void count_part(void* count, int) {
+  ++*static_cast<std::atomic<int>*>(count);
+}
+
+TEST(Pool, ConcurrentCallersAllRun) {
+  std::atomic<int> counts[2] = {0, 0};
+  const auto caller = [&](std::atomic<int>* count) {
+    for (int i = 0; i < 200; ++i) run_on_pool(2, count_part, count);
   };
   std::thread other(caller, &counts[1]);
   caller(&counts[0]);
   other.join();
-  EXPECT_EQ(counts[0], 200);
-  EXPECT_EQ(counts[1], 200);
+  EXPECT_EQ(counts[0], 400);
+  EXPECT_EQ(counts[1], 400);
+}
+
+TEST(Pool, ForkedProcessStartsItsOwnPools) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not support threads in a forked process";
+#endif
+  std::atomic<int> count{0};
+  run_on_pool(3, count_part, &count);
+  const pid_t child = fork();
+  if (child == 0) {
+    count = 0;
+    for (int i = 0; i < 10; ++i) run_on_pool(3, count_part, &count);
+    _exit(count == 30 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  run_on_pool(3, count_part, &count);
+  EXPECT_EQ(count, 6);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <cstdio>
 
 #include "backends/cpu/kernels/attention/score_tile.h"
-#include "backends/cpu/pool.h"
 
 namespace tg::cpu::TG_ISA {
 namespace {
@@ -216,10 +215,6 @@ void score_gradient(const AttentionCall& x, Scratch<C>& s, i64 key0, i64 keys, c
   }
 }
 
-void wait_for(const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
-  for (int spins = 0; counter.load(std::memory_order_acquire) != value; ++spins) relax(spins);
-}
-
 template <class C>
 void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b, i64 h, i64 row0, i64 rows,
                 i64 size, const C* from, i64 padded) {
@@ -243,7 +238,8 @@ C* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
 // z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single
 // block.
 template <class C>
-void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 key_head, i64 block) {
+void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, Worker& w, i64 b, i64 key_head,
+              i64 block) {
   const i64 key0 = block * keys_at_once<C>(x), keys = smaller(keys_at_once<C>(x), x.T - key0),
             group = x.H / x.Hk;
   const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
@@ -291,11 +287,11 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b
       }
       std::atomic<std::uint32_t>& done = all.done[(b * x.H + h) * all.tiles + tile];
       const std::uint32_t turn = static_cast<std::uint32_t>(block - from / key_block);
-      wait_for(done, turn);
+      w.await(done, turn);
       C* zq = in_place<C>(x.z_q, b, h, t.i0);
       multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
                   turn == 0 ? nullptr : zq, x.z_q.row);
-      done.store(turn + 1, std::memory_order_release);
+      w.advance(done, turn + 1);
     }
   if (first) clear();
   write_rows(x, x.z_k, b, key_head, key0, keys, x.d, s.zk, s.padded_d);
@@ -411,10 +407,10 @@ void run(const AttentionCall& x, Worker& w) {
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
     row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
-  w.barrier();
+  if (!w.barrier()) return;
   const i64 heads = key_heads(x), blocks = blocks_of(x.T, keys_at_once<C>(x));
   const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
-    key_item(x, all, s, part % heads / x.Hk, part % x.Hk, part / heads);
+    key_item(x, all, s, w, part % heads / x.Hk, part % x.Hk, part / heads);
   };
   if (blocks == 1) {
     w.each(heads, keys);

@@ -458,7 +458,7 @@ void run_ranges(const AttentionCall& x, Scratch<C>& s, const Sums<C>& parts, Wor
       finish_row<S>(x, b, group.head(r), group.query(r), s.all);
     }
   });
-  w.barrier();
+  if (!w.barrier()) return;
   w.each(query_heads(x) * x.L, [&](i64 row) {
     const i64 b = row / (x.H * i64{x.L}), h = row / x.L % x.H, i = row % x.L;
     if (s.start[b + 1] - s.start[b] == x.Hk * groups) return;

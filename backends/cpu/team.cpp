@@ -1,0 +1,171 @@
+#include "backends/cpu/team.h"
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+
+#include "backends/cpu/worker.h"
+#include "core/base/spin.h"
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace tg::cpu {
+
+namespace {
+
+// The fields of Team::state_.
+constexpr std::uint64_t one_joined = 1, one_arrived = 1 << 16;
+constexpr std::uint64_t for_caller = 1 * one_arrived, ended = 2 * one_arrived, stopped = 3 * one_arrived;
+std::uint64_t joined(std::uint64_t state) {
+  return state & 0xffff;
+}
+std::uint64_t arrived(std::uint64_t state) {
+  return state >> 16 & 0xffff;
+}
+std::uint32_t phase(std::uint64_t state) {
+  return static_cast<std::uint32_t>(state >> 32);
+}
+bool is_open(std::uint64_t state) {
+  return joined(state) > 0 && arrived(state) == 0;
+}
+bool is_marked(std::uint64_t state, std::uint64_t mark) {
+  return (state & 0xffffffff) == mark;
+}
+
+void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+#if defined(__linux__)
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+#else
+  word.wait(seen);
+#endif
+}
+void wake_all(std::atomic<std::uint32_t>& word) {
+#if defined(__linux__)
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+#else
+  word.notify_all();
+#endif
+}
+
+}  // namespace
+
+Team::Team(int threads)
+    : threads(threads), state_(ended), spin_(std::make_unique<Spin[]>(static_cast<std::size_t>(threads))) {}
+
+// What `ready` reads is written before the writer's wake(), all in one total order (seq_cst): either the
+// writer sees that a thread is about to sleep, or that thread sees what was written.
+template <class Ready>
+void Team::wait_until(const Worker& w, Ready&& ready) {
+  int& limit = spin_[static_cast<std::size_t>(w.thread())].microseconds;
+  if (spin_until(ready, std::chrono::microseconds(limit))) {
+    limit = std::min(2 * limit, longest_spin);
+    return;
+  }
+  limit = std::max(limit / 4, shortest_spin);
+  for (;;) {
+    const std::uint32_t word = sleep_.fetch_or(1) | 1;
+    if (ready()) return;
+    sleep_while(sleep_, word);
+    if (ready()) return;
+  }
+}
+
+void Team::wake() {
+  std::uint32_t word = sleep_.load();
+  if (word % 2 == 1 && sleep_.compare_exchange_strong(word, word + 1)) wake_all(sleep_);
+}
+
+void Team::await(const Worker& w, const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
+  wait_until(w, [&] { return counter.load() == value; });
+}
+
+Turn Team::join(Worker& w) {
+  Turn turn = Turn::ended;
+  wait_until(w, [&] {
+    std::uint64_t state = state_.load();
+    while (is_open(state))
+      if (state_.compare_exchange_weak(state, state + one_joined)) {
+        w.joined_ = phase(state);
+        turn = Turn::stage;
+        return true;
+      }
+    if (w.thread_ == 0 && is_marked(state, for_caller)) {
+      turn = Turn::baton;
+      return true;
+    }
+    return is_marked(state, stopped) || (w.thread_ == 0 && is_marked(state, ended));
+  });
+  return turn;
+}
+
+bool Team::arrive() {
+  const std::uint64_t state = state_.fetch_add(one_arrived);
+  return arrived(state) + 1 == joined(state);
+}
+
+void Team::reset_counters() {
+  for (int s = 0; s < stretches_; ++s)
+    for (std::atomic<std::int64_t>& taken : stretch_[s].taken) taken.store(0, std::memory_order_relaxed);
+}
+
+// Gives the baton away: opens the next phase, or marks why there is none. Returns the phase's number.
+std::uint32_t Team::publish(std::uint64_t low) {
+  const std::uint32_t next = phase(state_.load(std::memory_order_relaxed)) + 1;
+  state_.store(std::uint64_t{next} << 32 | low);
+  return next;
+}
+
+std::uint32_t Team::open_phase() {
+  reset_counters();
+  const std::uint32_t opened = publish(one_joined);
+  wake();
+  return opened;
+}
+
+Turn Team::advance(Worker& w) {
+  const int next = job_->next(w.thread_);
+  if (next >= 0) {
+    stage_ = next;
+    first_ = phase(state_.load(std::memory_order_relaxed)) + 1;
+    w.joined_ = open_phase();
+    return Turn::stage;
+  }
+  publish(next == Job::end ? ended : for_caller);
+  if (w.thread_ == 0) return Turn::ended;
+  wake();
+  return join(w);
+}
+
+void Team::take_turns(Worker& w, Turn turn) {
+  while (turn != Turn::ended) {
+    if (turn == Turn::baton) {
+      turn = advance(w);
+      continue;
+    }
+    w.begin(first_);
+    job_->share(w, stage_);
+    turn = w.has_left_ ? w.turn_ : arrive() ? Turn::baton : join(w);
+  }
+}
+
+void Team::run(Job& job) {
+  job_ = &job;
+  Worker w(this, 0);
+  take_turns(w, Turn::baton);
+}
+
+void Team::work(int thread) {
+  Worker w(this, thread);
+  take_turns(w, join(w));
+}
+
+void Team::stop() {
+  publish(stopped);
+  wake();
+}
+
+}  // namespace tg::cpu

@@ -1,0 +1,106 @@
+// The threads of a pool while they work together: which of them take part in a stage, who has its parts, and
+// how they wait.
+//
+// A run is a sequence of stages. A stage has one or more phases, with a barrier after each. The number of
+// threads in a phase is not fixed: a thread joins an open phase, takes parts until none is left, and arrives
+// at its end. The first arrival closes the phase, because all parts are taken then. The last thread to arrive
+// ends it. So nobody waits for a thread that holds no part: one that sleeps, or that the system does not
+// schedule, joins a later phase.
+//
+// The thread that ends a phase holds the baton: no other thread is in a phase, and none can join one. It
+// resets the counters of parts. At the end of a stage it also runs the steps that need no other thread, and
+// opens the next stage.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "backends/cpu/worker.h"
+
+namespace tg::cpu {
+
+enum class Turn { stage, baton, ended };  // what a thread does next; ended: it returns
+
+// The work of a run.
+class Job {
+ public:
+  static constexpr int end = -1, for_caller = -2;
+  // Runs the steps that one thread runs, and returns the next stage that threads share, or `end`. If the next
+  // step must run on thread 0 and `thread` is not 0, returns `for_caller`; next() is then called again on
+  // thread 0. Called at the beginning of a run, on thread 0, and after each stage. No other thread runs the
+  // job meanwhile.
+  virtual int next(int thread) = 0;
+  // A thread's share of a stage. Called by any number of threads at once, perhaps never by some. May be
+  // called again by the same thread in the same stage. Returns immediately after a barrier() that returned
+  // false: the job may have ended by then.
+  virtual void share(Worker& worker, int stage) = 0;
+
+ protected:
+  ~Job() = default;
+};
+
+class Team {
+ public:
+  explicit Team(int threads);
+  Team(const Team&) = delete;
+  const int threads;
+
+  // Runs a job; the caller is thread 0. One caller at a time. Returns when no thread uses the job any more.
+  void run(Job& job);
+  // Takes part in runs as that thread, until stop().
+  void work(int thread);
+  void stop();  // while there is no run
+
+ private:
+  friend class Worker;
+
+  // Waits until the worker has joined an open phase, or thread 0 has the baton, or there is nothing left to
+  // do.
+  Turn join(Worker& w);
+  bool arrive();  // at the end of a phase; true for the last thread, which then has the baton
+  Turn advance(Worker& w);
+  void take_turns(Worker& w, Turn turn);
+  std::uint32_t open_phase();  // with the baton; the opener has joined it
+  void reset_counters();
+  std::uint32_t publish(std::uint64_t low);
+  void await(const Worker& w, const std::atomic<std::uint32_t>& counter, std::uint32_t value);
+  void wake();
+  template <class Ready>
+  void wait_until(const Worker& w, Ready&& ready);
+
+  // The phase's number (32 bits), the threads that have arrived at its end (16) and those that have joined it
+  // (16). Without any that joined, the second field is the reason why it is not open.
+  alignas(64) std::atomic<std::uint64_t> state_;
+  // Odd if a thread sleeps, or is about to. Whoever makes it even wakes all.
+  alignas(64) std::atomic<std::uint32_t> sleep_{0};
+
+  // How long a thread spins before it sleeps. After a wait that ended in sleep, the limit is a quarter,
+  // otherwise twice as long. If each thread has a free processor, most waits are short. If not, spinning uses
+  // processor time that the awaited thread needs.
+  static constexpr int longest_spin = 50, shortest_spin = 3;  // microseconds
+  struct alignas(64) Spin {
+    int microseconds = longest_spin;
+  };
+  const std::unique_ptr<Spin[]> spin_;  // [threads], each used by its thread
+
+  // Written with the baton, read by threads that have joined.
+  Job* job_ = nullptr;
+  int stage_ = 0;
+  std::uint32_t first_ = 0;  // the stage's first phase
+
+  // The parts of an `each` are divided into stretches: one for each thread, or beyond eight threads one for a
+  // few neighbouring threads. A counter has the number of parts of a stretch that were handed out. fetch_add
+  // gives each value to one thread, so each part is handed out once. If the value is at least the number of
+  // parts, the stretch is used up, and stays so until the end of the phase. Only threads that have joined a
+  // phase use its counters. The counters order no other memory (relaxed): results of a part are read after a
+  // barrier.
+  static constexpr int max_stretches = 8, queues = 4;  // queues: calls of `each` in a phase, at most
+  const int stretches_ = threads < max_stretches ? threads : max_stretches;
+  struct alignas(64) Stretch {
+    std::atomic<std::int64_t> taken[queues] = {};
+  };
+  Stretch stretch_[max_stretches];
+};
+
+}  // namespace tg::cpu
