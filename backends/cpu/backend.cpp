@@ -92,7 +92,10 @@ class CpuExecutable final : public Executable, private Job {
     if (bytes > 0) std::memcpy(input, host, bytes);
   }
 
-  void run() override { dispatch(); }
+  void run() override {
+    ends_.clear();
+    dispatch();
+  }
 
   std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override {
     const std::shared_ptr<Copies> made = unused(transfers_);
