@@ -58,6 +58,11 @@ def ranges(values):
     return runs
 
 
+def case_of(c):
+    """1 for upper and title case, 2 for lower case, of letters."""
+    return {"Lu": 1, "Lt": 1, "Ll": 2}.get(unicode.category(chr(c)), 0)
+
+
 def combining(c, nfd=normalizers.NFD()):
     """The combining class, 0 if the reference does not know it: it then leaves c behind U+0345, of class 240."""
     value = unicode.combining(chr(c))
@@ -96,11 +101,13 @@ def table(kind, name, rows, comment):
 def content():
     numeric = numerals()
     classes = ranges((c, class_of(c, numeric)) for c in CHARACTERS)
+    cases = ranges((c, case_of(c)) for c in CHARACTERS)
     marks = ranges((c, combining(c)) for c in CHARACTERS)
     pairs, others = decompositions()
     return "\n".join(
         ["// Written by tools/unicode_tables.py from Unicode 16.0: do not edit.", "// clang-format off", ""] +
         table("ClassRange", "class_ranges", classes, "first, last, flags of CharClass") +
+        table("ClassRange", "case_ranges", cases, "first, last, flags of letter_case") +
         table("ClassRange", "combining_ranges", marks, "first, last, canonical combining class") +
         table("Decomposition", "compositions", [(c, *p) for c, p in pairs.items()],
               "a character, and the two that it is composed of") +

@@ -237,6 +237,7 @@ HfParts make_parts(ModelJson&& read, const std::vector<AddedToken>& added, HfSta
       parts.stages.pre_tokenizer.push_back(
           {.kind = SplitStep::Kind::words, .rule = WordRule::spaces, .kept = *kept});
   parts.can_be_cut = can_be_cut_where_words_begin(parts.stages, added);
+  parts.added = added;
   return parts;
 }
 
@@ -262,8 +263,10 @@ HfParts read_hf_parts(std::string text, const std::string& where) {
       if (const std::string version = json.string(); version != "1.0")
         json.fail("version is " + io::json_excerpt(version) + ", expected \"1.0\"");
     } else if (*key == "truncation" || *key == "padding") {
-      if (const JsonTree value = read_json_tree(json); !value.is_null())
-        json.fail(*key + " is " + value.text() + ", expected null");
+      // Of the last use before the file was saved: each use chooses anew.
+      if (const JsonTree value = read_json_tree(json);
+          !value.is_null() && value.kind != JsonReader::Kind::object)
+        json.fail(*key + " is " + value.text() + ", expected null or an object");
     } else if (*key == "added_tokens") {
       json.begin_array();
       while (json.next_item()) added.push_back(read_added_token(json));

@@ -24,6 +24,7 @@ struct HfParts {
   HfStages stages;
   BpeModel model;
   std::vector<HfToken> tokens;  // of the model and added ones, by id, one or more
+  std::vector<AddedToken> added;
   AddedTokenFinder raw_tokens, normalized_tokens;
   bool can_be_cut = false;  // a text, where io/text/words.h says
 

@@ -114,17 +114,29 @@ SplitStep::Prefix prefix_of(const Stage& stage) {
 void read_split(const Stage& stage, HfStages& stages) {
   stage.has_only({"pattern", "behavior", "invert"});
   const std::string behavior = stage.string("behavior");
-  if (stage.boolean("invert")) throw FormatError(stage.where() + ".invert is true, expected false");
+  const bool inverts = stage.boolean("invert");
   // Gemma's: it splits at spaces, which its normalizer has replaced.
   const bool no_spaces = std::any_of(
       stages.normalizer.begin(), stages.normalizer.end(),
       [](const NormalizeStep& s) { return s.kind == NormalizeStep::Kind::replace && s.from == " "; });
   const Tree& pattern = stage.value("pattern");
-  if (const Tree* text = pattern.find("String"); no_spaces && text != nullptr && text->scalar == " ") return;
-  if (behavior != "Isolated")
-    throw FormatError(stage.where() + ".behavior is " + io::json_excerpt(behavior) + ", expected Isolated");
+  if (const Tree* text = pattern.find("String");
+      no_spaces && !inverts && text != nullptr && text->scalar == " ")
+    return;
+  // Isolated matches and what is between them are the same pieces. What is between them is removed by
+  // "Removed" with invert, which of a pattern that matches all text is nothing.
+  const bool removes = behavior == "Removed" && inverts;
+  if (behavior != "Isolated" && !removes)
+    throw FormatError(stage.where() + ".behavior is " + io::json_excerpt(behavior) + " with invert " +
+                      (inverts ? "true" : "false") + ", expected Isolated, or Removed with invert true");
   const std::string text = stage.pattern(true);
-  if (const auto rule = rule_of_pattern(text)) {
+  const auto rule = rule_of_pattern(text);
+  if (removes && !(rule && matches_all_text(*rule)))
+    refuse_stage(
+        stage.where() + ".pattern", pattern,
+        "one that matches all text, as those of GPT-2, GPT-4, GPT-4o, Llama 3, Qwen and Tekken, where the "
+        "rest is removed");
+  if (rule) {
     stages.pre_tokenizer.push_back({SplitStep::Kind::words, *rule});
     return;
   }
@@ -134,7 +146,8 @@ void read_split(const Stage& stage, HfStages& stages) {
   const bool has_lines =
       std::none_of(stages.pre_tokenizer.begin(), stages.pre_tokenizer.end(), is_line_break);
   if (!runs || (has_lines && text.ends_with('$')))
-    refuse_stage(stage.where() + ".pattern", pattern, "one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek");
+    refuse_stage(stage.where() + ".pattern", pattern,
+                 "one of those of GPT-2, GPT-4, GPT-4o, Llama 3, Qwen 2, Qwen 3.5, Tekken and DeepSeek");
   stages.pre_tokenizer.push_back({SplitStep::Kind::runs, {}, std::move(runs)});
 }
 
@@ -177,6 +190,13 @@ std::int32_t template_id(const Tree& value, const std::string& where) {
   return id;
 }
 
+// Around those of post-processors before this one.
+void put_around(HfStages& stages, const std::vector<std::int32_t>& before,
+                const std::vector<std::int32_t>& after) {
+  stages.before.insert(stages.before.begin(), before.begin(), before.end());
+  stages.after.insert(stages.after.end(), after.begin(), after.end());
+}
+
 void read_template(const Stage& stage, HfStages& stages) {
   stage.has_only({"single", "pair", "special_tokens"});
   const Tree& pieces = stage.value("single");
@@ -200,9 +220,14 @@ void read_template(const Stage& stage, HfStages& stages) {
     for (const Tree& id : ids->items) (texts > 0 ? after : before).push_back(template_id(id, where));
   }
   if (texts != 1) refuse_stage(stage.where() + ".single", pieces, "sequence A once");
-  // Around those of templates before this one.
-  stages.before.insert(stages.before.begin(), before.begin(), before.end());
-  stages.after.insert(stages.after.end(), after.begin(), after.end());
+  put_around(stages, before, after);
+}
+
+// ["</s>", 2]: a token's text and its id.
+std::int32_t pair_id(const Stage& stage, const char* key) {
+  const Tree& pair = stage.value(key);
+  if (pair.items.size() != 2) refuse_stage(stage.where() + "." + key, pair, "a token's text and its id");
+  return template_id(pair.items[1], stage.where() + "." + key);
 }
 
 void read_post_processor(const Stage& stage, HfStages& stages) {
@@ -212,8 +237,12 @@ void read_post_processor(const Stage& stage, HfStages& stages) {
     read_template(stage, stages);
   } else if (stage.type() == "ByteLevel") {  // which is about offsets
     stage.has_only({"add_prefix_space", "trim_offsets", "use_regex"});
+  } else if (stage.type() == "RobertaProcessing" || stage.type() == "BertProcessing") {
+    // Its other options are about offsets.
+    stage.has_only({"sep", "cls", "trim_offsets", "add_prefix_space"});
+    put_around(stages, {pair_id(stage, "cls")}, {pair_id(stage, "sep")});
   } else {
-    stage.refuse_type("TemplateProcessing, ByteLevel or Sequence");
+    stage.refuse_type("TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel or Sequence");
   }
 }
 

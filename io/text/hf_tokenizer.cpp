@@ -160,6 +160,12 @@ const std::vector<std::int32_t>& HfTokenizer::after() const {
 std::optional<std::string> HfTokenizer::unknown_token() const {
   return parts_->model.options().unknown;
 }
+bool HfTokenizer::has_byte_fallback() const {
+  return parts_->model.options().byte_fallback;
+}
+const std::vector<AddedToken>& HfTokenizer::added_tokens() const {
+  return parts_->added;
+}
 const HfStages& HfTokenizer::stages() const {
   return parts_->stages;
 }

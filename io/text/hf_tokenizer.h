@@ -12,7 +12,8 @@
 
 namespace tg::text {
 
-struct HfStages;  // io/text/hf_stages.h
+struct HfStages;    // io/text/hf_stages.h
+struct AddedToken;  // io/text/added_tokens.h
 
 class HfTokenizer final : public Tokenizer {
  public:
@@ -38,12 +39,14 @@ class HfTokenizer final : public Tokenizer {
   bool is_added(std::int32_t id) const;  // cut out of a text before the model sees it
   bool is_byte_level() const;
   bool ignores_merges() const;
+  bool has_byte_fallback() const;  // a character without a token is those of its bytes
   const std::vector<std::pair<std::string, std::string>>& merges() const;  // by rank
   // The tokens that begin and end a text (bos, eos), as the file has them.
   const std::vector<std::int32_t>& before() const;
   const std::vector<std::int32_t>& after() const;
   std::optional<std::string> unknown_token() const;  // how characters without a token are written
   const HfStages& stages() const;                    // around the merges
+  const std::vector<AddedToken>& added_tokens() const;
 
   std::string_view kind() const override { return "hf"; }
   std::string_view unit() const override { return "token"; }

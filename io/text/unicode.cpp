@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +20,15 @@ struct Decomposition {
 #include "io/text/unicode_tables.inc"
 
 constexpr std::size_t code_points = 0x110000;
+
+std::vector<std::uint8_t> flags_of(std::span<const ClassRange> ranges) {
+  std::vector<std::uint8_t> flags(code_points);
+  for (const ClassRange& r : ranges) {
+    const char32_t end = r.last + 1;
+    std::fill(flags.begin() + r.first, flags.begin() + end, r.value);
+  }
+  return flags;
+}
 
 // Hangul syllables are composed by arithmetic [Unicode 16.0, section 3.12].
 constexpr char32_t hangul_l = 0x1100, hangul_v = 0x1161, hangul_t = 0x11a7, hangul = 0xac00;
@@ -108,14 +118,12 @@ void compose_all(std::vector<char32_t>& text, const Compositions& all) {
 }  // namespace
 
 const std::uint8_t* char_classes() {
-  static const std::vector<std::uint8_t> table = [] {
-    std::vector<std::uint8_t> flags(code_points);
-    for (const ClassRange& r : class_ranges) {
-      const char32_t end = r.last + 1;
-      std::fill(flags.begin() + r.first, flags.begin() + end, r.value);
-    }
-    return flags;
-  }();
+  static const std::vector<std::uint8_t> table = flags_of(class_ranges);
+  return table.data();
+}
+
+const std::uint8_t* letter_cases() {
+  static const std::vector<std::uint8_t> table = flags_of(case_ranges);
   return table.data();
 }
 

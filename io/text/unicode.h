@@ -1,5 +1,5 @@
-// What Unicode says about characters, as far as tokenizers ask: their classes, of version 16.0, and the
-// canonical composition (NFC). The tables are written by tools/unicode_tables.py.
+// What Unicode says about characters, as far as tokenizers ask: their classes, of version 16.0, the
+// cases of letters, and the canonical composition (NFC). The tables are written by tools/unicode_tables.py.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,12 @@ inline constexpr std::uint8_t numeric = 128;  // N of Unicode 17.0
 
 // The flags of every code point, [0x110000]. Made by the first call.
 const std::uint8_t* char_classes();
+
+// Flags of letters that have a case: the categories Lu and Lt, and Ll. Other letters have none.
+namespace letter_case {
+inline constexpr std::uint8_t upper = 1, lower = 2;
+}
+const std::uint8_t* letter_cases();  // as char_classes()
 
 // A character of a text that may hold any bytes: each byte of an ill-formed sequence is one without flags.
 struct Char {

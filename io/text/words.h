@@ -33,7 +33,15 @@ enum class WordRule : std::uint8_t {
   // its
   // last line break, otherwise as gpt2.
   llama3,
-  qwen2,  // as llama3, but each digit is a word
+  qwen2,   // as llama3, but each digit is a word
+  qwen35,  // as qwen2, with marks among the letters
+  // Upper-case letters, then lower-case ones. Marks and letters without a case are either. One character may
+  // precede
+  // them, as in llama3, and a contraction may follow them. The rest is as in llama3, but slashes are allowed
+  // among the
+  // line breaks.
+  gpt4o,
+  tekken,  // [Mistral] as gpt4o without contractions, and each digit is a word
   // The three steps of DeepSeek-V3, each within the words of the one before: up to three digits, or what is
   // between; ideographs and kana, or what is between; then much as llama3, with marks among the letters.
   deepseek_digits,

@@ -26,18 +26,37 @@ class WordScanner {
     return white_space(i);
   }
 
-  std::size_t llama3(std::size_t i, std::size_t digits) const {
+  // letters: the class of what words consist of, `letter` or with marks.
+  std::size_t llama3(std::size_t i, std::size_t digits, int letters = letter) const {
     if (text_[i] == '\'')
       if (const std::size_t length = contraction(i, true); length > 0) return i + length;
     const Char c = at(i);
-    if (c.is(letter)) return run(i, letter);
+    if (c.is(letters)) return run(i, letters);
     if (c.is(number)) return run(i, number, digits);
     if (!is_line_break(i))
-      if (const std::size_t next = i + c.length; next < text_.size() && at(next).is(letter))
-        return run(next, letter);
-    if (const std::size_t begin = after_one_space(i); !at(begin).is(space | letter | number))
-      return line_breaks(run_without(begin, space | letter | number));
+      if (const std::size_t next = i + c.length; next < text_.size() && at(next).is(letters))
+        return run(next, letters);
+    if (const std::size_t begin = after_one_space(i); !at(begin).is(space | letters | number))
+      return line_breaks(run_without(begin, space | letters | number));
     return lines(i);
+  }
+
+  std::size_t gpt4o(std::size_t i, std::size_t digits, bool contractions) const {
+    const Char c = at(i);
+    const std::size_t next = i + c.length;
+    const bool may_precede = !is_line_break(i) && !c.is(letter | number) && next < text_.size();
+    std::size_t end = may_precede ? capitalized(next) : none;
+    if (end == none) end = capitalized(i);
+    if (end == none && may_precede) end = capitals(next);
+    if (end == none) end = capitals(i);
+    if (end != none)
+      return contractions && end < text_.size() && text_[end] == '\'' ? end + contraction(end, true) : end;
+    if (c.is(number)) return run(i, number, digits);
+    const std::size_t begin = after_one_space(i);
+    if (at(begin).is(space | letter | number)) return lines(i);
+    end = run_without(begin, space | letter | number);
+    while (end < text_.size() && (is_line_break(end) || text_[end] == '/')) ++end;
+    return end;
   }
 
   // What no alternative matches is a word up to where one does.
@@ -75,7 +94,7 @@ class WordScanner {
   bool is_cut(std::size_t i) const {
     const auto is_ascii_letter = [&](std::size_t k) { return is_letter_of_ascii(text_[k]); };
     if (text_[i] == ' ') return i + 1 < text_.size() && is_ascii_letter(i - 1) && is_ascii_letter(i + 1);
-    if (text_[i - 1] != '\n' || i < 2 || at(i).is(space)) return false;
+    if (text_[i - 1] != '\n' || i < 2 || at(i).is(space) || text_[i] == '/') return false;
     std::size_t before = i - 2;
     for (int k = 0; k < 3 && before > 0 && (text_[before] & 0xc0) == 0x80; ++k) --before;
     return !at(before).is(space);
@@ -104,6 +123,39 @@ class WordScanner {
       i += c.length;
     }
     return i;
+  }
+
+  // Of letters and marks: whether one can be among those of upper case, or of lower case.
+  bool has_case(const Char& c, int other) const {
+    return c.is(letter | mark) && (letter_cases()[c.code] & other) == 0;
+  }
+  bool can_be_upper(const Char& c) const { return has_case(c, letter_case::lower); }
+  bool can_be_lower(const Char& c) const { return has_case(c, letter_case::upper); }
+  std::size_t run_of_case(std::size_t i, bool (WordScanner::*is_of)(const Char&) const) const {
+    while (i < text_.size()) {
+      const Char c = at(i);
+      if (!(this->*is_of)(c)) break;
+      i += c.length;
+    }
+    return i;
+  }
+  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ : of the first part's run, which takes all
+  // that it can, the last character that is of either case is left to the second part where no other follows.
+  std::size_t capitalized(std::size_t i) const {
+    std::size_t either_end = none, k = i;
+    while (k < text_.size()) {
+      const Char c = at(k);
+      if (!can_be_upper(c)) break;
+      k += c.length;
+      if (can_be_lower(c)) either_end = k;
+    }
+    const std::size_t end = run_of_case(k, &WordScanner::can_be_lower);
+    return end > k ? end : either_end;
+  }
+  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*
+  std::size_t capitals(std::size_t i) const {
+    const std::size_t end = run_of_case(i, &WordScanner::can_be_upper);
+    return end == i ? none : run_of_case(end, &WordScanner::can_be_lower);
   }
 
   // " ?" before something that is not white space.
@@ -190,6 +242,12 @@ std::size_t word_end(WordRule rule, std::string_view text, std::size_t i) {
       return scan.llama3(i, 3);
     case WordRule::qwen2:
       return scan.llama3(i, 1);
+    case WordRule::qwen35:
+      return scan.llama3(i, 1, letter | mark);
+    case WordRule::gpt4o:
+      return scan.gpt4o(i, 3, true);
+    case WordRule::tekken:
+      return scan.gpt4o(i, 1, false);
     case WordRule::deepseek_digits:
       return scan.isolated(i, number, 3);
     case WordRule::deepseek_ideographs:

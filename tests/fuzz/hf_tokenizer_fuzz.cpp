@@ -35,7 +35,7 @@ void check_encoding(const text::HfTokenizer& tokenizer, std::string_view text) {
 void fuzz_one(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
   std::optional<text::HfTokenizer> tokenizer;
-  tg::text::char_classes();  // a table of its own, once for a process
+  tg::text::char_classes(), tg::text::letter_cases();  // tables of their own, once for a process
   largest_piece = 0;
   try {
     tokenizer.emplace(std::string(bytes.substr(0, zero)), "fuzz");

@@ -22,6 +22,11 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
           r"\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
+QWEN35 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+GPT4O = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+TEKKEN = GPT4O.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")
 DEEPSEEK3 = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
              "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
              "[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
@@ -43,8 +48,9 @@ DEEPSEEK = ["[\r\n]", rf"\s?[{CASED}]+", r"\s?[!-/:-~！-／：-～‘-‟　-�
 DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+"]
 
 
-def splits(*patterns, more=()):
-    steps = [*(pre_tokenizers.Split(Regex(p), "isolated") for p in patterns), *more]
+def splits(*patterns, more=(), removes=False):
+    kind = dict(behavior="removed", invert=True) if removes else dict(behavior="isolated")
+    steps = [*(pre_tokenizers.Split(Regex(p), **kind) for p in patterns), *more]
     return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
@@ -76,6 +82,22 @@ def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
     return made
 
 
+def as_sentencepiece(tokenizer):
+    """With a merge for each way to make a token, those of a token together, as files that were made from SentencePiece's have."""
+    file = json.loads(tokenizer.to_str())
+    # Without the special tokens that are in the texts.
+    kept = [t for t in sorted(file["model"]["vocab"], key=file["model"]["vocab"].get) if "<|" not in t and not t.endswith("|>")]
+    vocabulary, order = {t: i for i, t in enumerate(kept)}, {}
+    file["model"]["vocab"] = vocabulary
+    for left, right in file["model"]["merges"]:
+        if left + right in vocabulary:
+            order.setdefault(left + right, len(order))
+    order.update((t, len(order)) for t in vocabulary if len(t) > 1 and t not in order and not t.startswith("<"))
+    file["model"]["merges"] = [[t[:i], t[i:]] for t in sorted(order, key=order.get) for i in range(1, len(t))
+                               if t[:i] in vocabulary and t[i:] in vocabulary]
+    return Tokenizer.from_str(json.dumps(file))
+
+
 def tokenizers():
     gpt2 = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
     gpt2.add_special_tokens(["<|endoftext|>"])
@@ -97,6 +119,19 @@ def tokenizers():
     qwen2.add_tokens(["<tool_call>"])
     yield "qwen2", qwen2, "a?b"
 
+    # As a file that was saved after use: with padding and truncation, which each use chooses anew.
+    qwen35 = byte_level(splits(QWEN35))
+    qwen35.normalizer = normalizers.NFC()
+    qwen35.add_special_tokens(["<|endoftext|>"])
+    yield "qwen35", qwen35, "a?b"
+    gpt4o = byte_level(splits(GPT4O, removes=True))
+    gpt4o.add_special_tokens(["<|endoftext|>"])
+    yield "gpt4o", gpt4o, "a?b ?A?B?c"
+    tekken = byte_level(splits(TEKKEN))
+    tekken.add_special_tokens(["<s>", "</s>"])
+    tekken.post_processor = processors.RobertaProcessing(("</s>", tekken.token_to_id("</s>")), ("<s>", tekken.token_to_id("<s>")))
+    yield "tekken", tekken, "a?b ?A?B?c"
+
     deepseek3 = byte_level(splits(*DEEPSEEK3))
     deepseek3.add_special_tokens(["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"])
     yield "deepseek3", deepseek3, "a?b"
@@ -110,6 +145,7 @@ def tokenizers():
 
     llama2 = on_characters(normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None)
     yield "llama2", llama2, "a?b"
+    yield "sentencepiece", as_sentencepiece(llama2), ""
     for scheme, split in (("first", False), ("always", True)):
         yield f"metaspace_{scheme}", on_characters(None, pre_tokenizers.Metaspace("▁", scheme, split)), ""
 
@@ -155,7 +191,7 @@ def word_ends(pre_tokenizer):
 
 
 def write_checksums(path):
-    rules = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2, "deepseek_digits": DEEPSEEK3[0], "deepseek_ideographs": DEEPSEEK3[1],
+    rules = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2, "qwen35": QWEN35, "gpt4o": GPT4O, "tekken": TEKKEN, "deepseek_digits": DEEPSEEK3[0], "deepseek_ideographs": DEEPSEEK3[1],
              "deepseek_words": DEEPSEEK3[2]}
     made = {name: checksum(word_ends(pre_tokenizers.Split(Regex(pattern), "isolated"))) for name, pattern in rules.items()}
     made["each_digit"] = checksum(word_ends(pre_tokenizers.Digits(individual_digits=True)))
@@ -187,6 +223,9 @@ if __name__ == "__main__":
         folder = ROOT / "tests/io/tokenizers" / name
         folder.mkdir(parents=True, exist_ok=True)
         file = json.loads(tokenizer.to_str())
+        if name == "qwen35":
+            file.update(truncation=dict(direction="Right", max_length=5, strategy="LongestFirst", stride=0),
+                        padding=dict(strategy=dict(Fixed=64), direction="Right", pad_to_multiple_of=None, pad_id=0, pad_type_id=0, pad_token="!"))
         (folder / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
         lines = []
         for text in texts(name, tokenizer):

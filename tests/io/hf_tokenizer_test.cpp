@@ -127,8 +127,9 @@ TEST_P(HfGolden, IdsAreThoseOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                          ::testing::Values("gpt2", "llama3", "qwen2", "deepseek3", "deepseek",
-                                           "deepseek_coder", "smollm", "prefix_space", "llama2",
-                                           "metaspace_first", "metaspace_always", "added"),
+                                           "deepseek_coder", "smollm", "prefix_space", "llama2", "qwen35",
+                                           "gpt4o", "tekken", "sentencepiece", "metaspace_first",
+                                           "metaspace_always", "added"),
                          [](const auto& param) { return param.param; });
 
 // The numbers of code points that the reference has (tools/unicode_tables.py).
@@ -154,6 +155,9 @@ TEST(Unicode, WordsAndNfcAreThoseOfTheReference) {
       {"gpt2", WordRule::gpt2},
       {"llama3", WordRule::llama3},
       {"qwen2", WordRule::qwen2},
+      {"qwen35", WordRule::qwen35},
+      {"gpt4o", WordRule::gpt4o},
+      {"tekken", WordRule::tekken},
       {"deepseek_digits", WordRule::deepseek_digits},
       {"deepseek_ideographs", WordRule::deepseek_ideographs},
       {"deepseek_words", WordRule::deepseek_words},
@@ -406,10 +410,16 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
       refusal(
           R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
           R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated","invert":false})"),
-      R"(m: pre_tokenizer.pattern is {"Regex": "\\w+"}, expected one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek)");
+      R"(m: pre_tokenizer.pattern is {"Regex": "\\w+"}, expected one of those of GPT-2, GPT-4, GPT-4o, Llama 3, Qwen 2, Qwen 3.5, Tekken and DeepSeek)");
   EXPECT_EQ(
-      refusal(R"("post_processor":null)", R"("post_processor":{"type":"BertProcessing"})"),
-      R"(m: post_processor.type is "BertProcessing", expected TemplateProcessing, ByteLevel or Sequence)");
+      refusal(R"("post_processor":null)", R"("post_processor":{"type":"T5Processing"})"),
+      R"(m: post_processor.type is "T5Processing", expected TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel or Sequence)");
+  EXPECT_EQ(
+      refusal(R"("post_processor":null)", R"("post_processor":{"type":"RobertaProcessing","sep":["b",1]})"),
+      "m: post_processor has no cls");
+  EXPECT_EQ(refusal(R"("post_processor":null)",
+                    R"("post_processor":{"type":"RobertaProcessing","sep":["b",1],"cls":["a"]})"),
+            R"(m: post_processor.cls is ["a"], expected a token's text and its id)");
   EXPECT_EQ(refusal(R"("post_processor":null)", R"("post_processor":{"type":"ByteLevel","single":[]})"),
             R"(m: post_processor (ByteLevel) has single = [], which is not supported)");
   EXPECT_EQ(refusal(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")"),
@@ -421,9 +431,41 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
             std::string::npos);
   EXPECT_NE(refusal(R"("dropout":null)", R"("speed":9)").find("model has speed = 9, which is not supported"),
             std::string::npos);
-  EXPECT_NE(refusal(R"("truncation":null)", R"("truncation":{"max_length":5})")
-                .find(R"(truncation is {"max_length": 5}, expected null)"),
+  EXPECT_NE(refusal(R"("truncation":null)", R"("truncation":5)")
+                .find("truncation is 5, expected null or an object"),
             std::string::npos);
+}
+
+// Of a file that was saved after use: each use chooses both anew.
+TEST(HfTokenizer, PaddingAndTruncationAreIgnored) {
+  std::string file = small_file(R"("truncation":null)", R"("truncation":{"max_length":1,"stride":0})");
+  file.replace(file.find(R"("padding":null)"), 14, R"("padding":{"strategy":{"Fixed":9},"pad_id":0})");
+  EXPECT_EQ(text::HfTokenizer(file, "m").encode_whole("ababab<e>"), (Ids{3, 2, 4}));
+}
+
+std::string with_split(const std::string& pattern, const std::string& behavior, const std::string& invert) {
+  return small_file(
+      R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
+      R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":)" +
+          io::json_string(pattern) + R"(},"behavior":")" + behavior + R"(","invert":)" + invert +
+          R"(},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]})");
+}
+
+// What is between matches is removed, which is nothing where the pattern matches all text.
+TEST(HfTokenizer, WhatIsBetweenMatchesIsRemovedOnlyIfThereIsNothing) {
+  const std::string pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  const auto message = [](const std::string& file) {
+    return error_of([&] { text::HfTokenizer(file, "m"); });
+  };
+  for (const auto& [behavior, invert] :
+       {std::pair{"Removed", "true"}, {"Isolated", "true"}, {"Isolated", "false"}})
+    EXPECT_EQ(text::HfTokenizer(with_split(pattern, behavior, invert), "m").encode("ababab"), (Ids{3, 2}));
+  EXPECT_EQ(
+      message(with_split(pattern, "Removed", "false")),
+      R"(m: pre_tokenizer.pretokenizers[0].behavior is "Removed" with invert false, expected Isolated, or Removed with invert true)");
+  EXPECT_TRUE(
+      message(with_split(R"(\p{N}{1,3})", "Removed", "true"))
+          .starts_with(R"(m: pre_tokenizer.pretokenizers[0].pattern is {"Regex": "\\p{N}{1,3}"}, expected)"));
 }
 
 TEST(HfTokenizer, AFileThatContradictsItselfIsRefused) {
