@@ -15,7 +15,7 @@ void load_adapter(Pretrained& model, const std::string& path) {
   const ModuleOf module_of = io::module_of(model.info.family, model.info.config);
   add_lora(model.model, folder.options_for(model.model.linears(), module_of), module_of);
   try {
-    folder.load(model.model.lora()->parameters());
+    folder.load(*model.model.lora());
   } catch (...) {
     remove_lora(model.model);
     throw;

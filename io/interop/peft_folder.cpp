@@ -5,6 +5,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include "io/checkpoints/convert.h"
 #include "io/checkpoints/finite.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/hf_names.h"
@@ -19,6 +20,8 @@ constexpr const char* adapter_writer = "save_adapter";
 constexpr const char* config_file = "adapter_config.json";
 constexpr const char* tensor_file = "adapter_model.safetensors";
 constexpr const char* root = "base_model.model.";  // of names in PEFT's files
+// The model's own weight, which PEFT saves with an adapter of its head.
+constexpr std::string_view base_end = ".base_layer.weight";
 
 bool has_file(const std::string& folder, const char* name) {
   std::error_code error;
@@ -58,10 +61,12 @@ PeftFolder::PeftFolder(const std::string& path)
   for (const auto& [name, tensor] : file_.tensors) {
     const std::string_view begin = root;
     bool is_known = false;
-    for (const std::string_view end : {".lora_A.weight", ".lora_B.weight"}) {
+    for (const std::string_view end :
+         {std::string_view(".lora_A.weight"), std::string_view(".lora_B.weight"), base_end}) {
       if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size())
         continue;
-      modules_.insert(name.substr(begin.size(), name.size() - begin.size() - end.size()));
+      const std::string module = name.substr(begin.size(), name.size() - begin.size() - end.size());
+      (end == base_end ? base_weights_ : modules_).insert(module);
       is_known = true;
     }
     if (!is_known)
@@ -125,9 +130,29 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
   return options;
 }
 
-void PeftFolder::load(const std::vector<Parameter>& parameters) const {
-  for (const Parameter& p : parameters)
+void PeftFolder::load(const nn::Lora& lora) const {
+  for (const Parameter& p : lora.parameters())
     copy_tensor(file_.file, tensor(p.name()), false, p, where(tensor_file));
+  for (const std::string& module : base_weights_) check_base_weight(lora, module);
+}
+
+void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& module) const {
+  const std::string name = module + std::string(base_end);
+  const auto found = std::find_if(lora.modules.begin(), lora.modules.end(),
+                                  [&](const nn::LoraModule& m) { return m.name == module; });
+  if (found == lora.modules.end() || !found->parts[0].linear.is_head)
+    throw FormatError(where(tensor_file) + ": has a tensor " + root + name +
+                      ", expected weights of the model only of its head, with an adapter");
+  const Parameter weight = found->parts[0].linear.weight.parameter();
+  const TensorView& t = tensor(name);
+  const Array own = weight.read();
+  const bool fits =
+      t.shape == std::vector<std::int64_t>(own.shape().begin(), own.shape().end()) && is_float(t.dtype);
+  const Array theirs =
+      fits ? converted(t, own.shape(), own.dtype(), where(tensor_file), root + name) : Array();
+  if (!fits || !std::equal(own.raw(), own.raw() + own.bytes(), theirs.raw()))
+    throw FormatError(where(tensor_file) + ": " + root + name + " has other values than " + weight.name() +
+                      " of the model: expected the adapter's own base");
 }
 
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {

@@ -28,16 +28,19 @@ class PeftFolder {
   // both.
   nn::LoraOptions options_for(const std::vector<nn::LinearPlace>& linears,
                               const nn::ModuleOf& module_of) const;
-  // Writes the values into the parameters of an adapter of such modules.
-  void load(const std::vector<Parameter>& parameters) const;
+  // Writes the values into the parameters of an adapter of such modules. Throws FormatError if the file has
+  // the head's own weight, as PEFT saves it with an adapter of the head, and the model has another one.
+  void load(const nn::Lora& lora) const;
 
  private:
   const TensorView& tensor(const std::string& parameter) const;
   std::string where(const char* file) const;
+  void check_base_weight(const nn::Lora& lora, const std::string& module) const;
 
   std::string path_, config_text_;
   PeftConfig config_;
-  std::set<std::string> modules_;  // with tensors
+  std::set<std::string> modules_;       // with an adapter
+  std::set<std::string> base_weights_;  // with the model's own weight
   MappedSafeTensors file_;
 };
 

@@ -17,8 +17,9 @@ using namespace tg::testing;
 
 const std::string golden_adapters = GOLDEN_FOLDERS "../adapters/";
 
+// Golden models and adapters have the same names, but for what the adapter is of.
 std::string base_of(const std::string& adapter) {
-  return golden_folders + adapter;
+  return golden_folders + adapter.substr(0, adapter.find("_head"));
 }
 
 std::string content(const std::string& path) {
@@ -29,6 +30,9 @@ std::string content(const std::string& path) {
 void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
+
+// The model's own weight, which PEFT saves with an adapter of the head. We do not: it is the base's.
+const std::string head_weight = "base_model.model.lm_head.base_layer.weight";
 
 class Adapter : public ::testing::TestWithParam<std::string> {
  protected:
@@ -64,8 +68,13 @@ TEST_P(Adapter, ComesOutAsItCameIn) {
   const std::string out = directory / "adapter";
   const io::SafeTensors theirs = io::load_safetensors(folder + "/adapter_model.safetensors");
   nn::save_adapter(out, model, {.dtype = theirs.tensors.begin()->second.dtype});
-  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
-    EXPECT_EQ(content(out + name), content(folder + name)) << name;
+  EXPECT_EQ(content(out + "/adapter_config.json"), content(folder + "/adapter_config.json"));
+  if (!theirs.tensors.contains(head_weight))
+    EXPECT_EQ(content(out + "/adapter_model.safetensors"), content(folder + "/adapter_model.safetensors"));
+  const io::SafeTensors ours = io::load_safetensors(out + "/adapter_model.safetensors");
+  EXPECT_EQ(ours.tensors.size() + theirs.tensors.count(head_weight), theirs.tensors.size());
+  for (const auto& [name, tensor] : ours.tensors)
+    EXPECT_TRUE(array_of(tensor).same_bits(array_of(theirs.tensors.at(name)))) << name;
 }
 
 // A config of ours says the same as PEFT's.
@@ -115,6 +124,25 @@ std::vector<std::string> golden_adapter_names() {
 
 INSTANTIATE_TEST_SUITE_P(All, Adapter, ::testing::ValuesIn(golden_adapter_names()),
                          [](const auto& adapter) { return adapter.param; });
+
+TEST(HeadAdapter, WithAnotherBaseWeightIsRefused) {
+  const TemporaryDirectory directory;
+  const std::string folder = directory / "adapter", path = folder + "/adapter_model.safetensors";
+  std::filesystem::copy(golden_adapters + "llama_head", folder);
+  std::string bytes = content(path);
+  const io::SafeTensors file = io::load_safetensors(path);
+  const auto& head = file.tensors.at(head_weight).bytes;
+  const std::string_view values(reinterpret_cast<const char*>(head.data()), head.size());
+  const std::size_t at = bytes.find(values);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  write(path, bytes);
+  nn::Pretrained model = nn::from_pretrained(base_of("llama_head"));
+  EXPECT_EQ(error_of([&] { nn::load_adapter(model, folder); }),
+            "[load_adapter] " + path + ": " + head_weight +
+                " has other values than lm_head.weight of the model: expected the adapter's own base");
+  EXPECT_EQ(model.model.lora(), nullptr);
+}
 
 // A copy of the golden adapter of llama that a test damages.
 class DamagedAdapter : public ::testing::Test {
