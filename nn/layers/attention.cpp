@@ -29,6 +29,10 @@ Tensor positions_by_head(const Call& call, TensorArg x) {
   return ContextParallel::positions(x.tensor().graph(), x.tensor().size(1));
 }
 
+bool is_short_call(const Call& call, TensorArg x, std::int64_t length) {
+  return !call.cache && product(x.tensor().size(1), ContextParallel::ranks(x.tensor().graph())) <= length;
+}
+
 Tensor attended(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   return merged(ring_attention(q, k, v, ContextParallel::ranks(q.graph()), options).o);
 }
@@ -143,6 +147,7 @@ void GroupedAttention::keep_settings(const Path& at) const {
   at.setting(weight, "start", o_.rope.start);
   if (!o_.rope.frequencies.empty()) {
     at.setting(weight, "frequencies", o_.rope.frequencies);
+    if (o_.short_length > 0) at.setting(weight, "short_frequencies", o_.short_frequencies);
   } else {
     at.setting(weight, "theta", o_.rope.theta);
     at.setting(weight, "dims", turning(o_));
@@ -150,7 +155,7 @@ void GroupedAttention::keep_settings(const Path& at) const {
 }
 
 Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_t norm,
-                                 const Tensor& positions) const {
+                                 const Tensor& positions, const RopeOptions& rotation) const {
   Tensor y;
   if (norms_.empty()) {
     y = by_head(x, heads);
@@ -159,7 +164,7 @@ Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_
   } else {
     y = transpose(norms_[norm](x.view({x.size(0), x.size(1), heads, o_.head_width})), 1, 2);
   }
-  return o_.rotate ? rope(y, positions, o_.rope) : y;
+  return o_.rotate ? rope(y, positions, rotation) : y;
 }
 
 // a² in the scores of what turns, and 1 in the rest.
@@ -172,8 +177,11 @@ Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
   const Call same{.mode = call.mode};
   const Tensor positions = o_.rotate ? detail::positions_by_head(call, x) : Tensor();
-  const Tensor q = rotated(q_proj_(x, same), heads_, 0, positions);
-  Tensor k = rotated(k_proj_(x, same), o_.key_heads, 1, positions);
+  RopeOptions rotation = o_.rope;
+  if (o_.short_length > 0 && detail::is_short_call(call, x, o_.short_length))
+    rotation.frequencies = o_.short_frequencies;
+  const Tensor q = rotated(q_proj_(x, same), heads_, 0, positions, rotation);
+  Tensor k = rotated(k_proj_(x, same), o_.key_heads, 1, positions, rotation);
   if (o_.magnitude != 1) k = magnified(k);
   const Tensor v = by_head(v_proj_(x, same), o_.key_heads);
   Scores scores{.dropout = o_.dropout, .options = {.softcap = o_.softcap}};

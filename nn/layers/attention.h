@@ -57,6 +57,9 @@ class GroupedAttention : public Module {
     bool rotate = true;       // rope on queries and keys
     RopeOptions rope = {};    // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
     double magnitude = 1;     // a, by which rotations are multiplied (YaRN, LongRoPE)
+    // LongRoPE: replace rope.frequencies in calls without a cache on at most short_length tokens.
+    std::vector<double> short_frequencies = {};
+    std::int64_t short_length = 0;
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of the first three, and of o_proj
   };
   // Throws ShapeError unless heads is a multiple of key_heads and, without head_width, width one of heads.
@@ -70,7 +73,8 @@ class GroupedAttention : public Module {
   GroupedAttention(const Path& at, std::int64_t width, const Options& checked, std::int64_t heads);
   void keep_settings(const Path& at) const;
   // Heads of queries or keys, normalized and rotated: [B, heads, L, d].
-  Tensor rotated(const Tensor& x, std::int64_t heads, std::size_t norm, const Tensor& positions) const;
+  Tensor rotated(const Tensor& x, std::int64_t heads, std::size_t norm, const Tensor& positions,
+                 const RopeOptions& rotation) const;
   Tensor magnified(const Tensor& k) const;
 
   std::int64_t heads_;
@@ -88,6 +92,8 @@ Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, 
 // For rope on [B, H, L, d] of a layer's input x [B, L, …]: those after the tokens in the call's cache, [B, 1,
 // L], or those of the rank's tokens, [L] (ContextParallel); undefined if they are 0, 1, ….
 Tensor positions_by_head(const Call& call, TensorArg x);
+// Whether the call has no cache, and its sequences at most `length` tokens on all ranks.
+bool is_short_call(const Call& call, TensorArg x, std::int64_t length);
 // flash_attn, or what it is where sequences are divided among ranks; heads merged.
 Tensor attended(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options);
 

@@ -48,12 +48,13 @@ std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& 
 }
 
 // Made after the weights, whose file says first if a width is a lie.
-std::vector<double> pair_frequencies(const LatentAttention::Options& o) {
+std::vector<double> pair_frequencies(const LatentAttention::Options& o, bool is_short = false) {
+  if (is_short && o.short_length > 0) return o.short_frequencies;
   return o.frequencies.empty() ? rope_frequencies(o.rope_width, o.theta) : o.frequencies;
 }
 
-RopeOptions query_rope(const LatentAttention::Options& o) {
-  const std::vector<double> pairs = pair_frequencies(o);
+RopeOptions query_rope(const LatentAttention::Options& o, bool is_short) {
+  const std::vector<double> pairs = pair_frequencies(o, is_short);
   if (!o.interleaved) return {.frequencies = pairs};
   std::vector<double> frequencies(static_cast<std::size_t>(o.head_width / 2), 0.0);
   frequencies.insert(frequencies.end(), pairs.begin(), pairs.end());
@@ -73,8 +74,9 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
       kv_b_(at / "kv_b_proj", o_.latent, heads * (o_.head_width + o_.value_width),
             {.bias = false, .init = o_.init}),
       o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}),
-      query_rope_(query_rope(o_)),
-      key_rope_{.interleaved = o_.interleaved, .frequencies = pair_frequencies(o_)} {
+      query_rope_{query_rope(o_, false), query_rope(o_, true)},
+      key_rope_{{.interleaved = o_.interleaved, .frequencies = pair_frequencies(o_)},
+                {.interleaved = o_.interleaved, .frequencies = pair_frequencies(o_, true)}} {
   const Weight& weight = kv_b_.weight();
   at.setting(weight, "heads", heads);
   if (options.frequencies.empty())
@@ -86,22 +88,24 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
   if (options.scale != 0) at.setting(weight, "scale", o_.scale);
 }
 
-Tensor LatentAttention::queries(TensorArg x, const Tensor& positions, Mode mode) const {
+Tensor LatentAttention::queries(TensorArg x, const Tensor& positions, const RopeOptions& rotation,
+                                Mode mode) const {
   const Call same{.mode = mode};
   const Tensor first = q_[0](x, same);
   const Tensor q = by_head(q_norm_.empty() ? first : q_[1](q_norm_[0](first), same), heads_);
-  if (o_.interleaved) return rope(q, positions, query_rope_);
+  if (o_.interleaved) return rope(q, positions, rotation);
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
-  return concat({parts[0], rope(parts[1], positions, query_rope_)}, -1);
+  return concat({parts[0], rope(parts[1], positions, rotation)}, -1);
 }
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
   const Tensor positions = detail::positions_by_head(call, x);
-  const Tensor q = queries(x, positions, call.mode);
+  const std::size_t kind = o_.short_length > 0 && detail::is_short_call(call, x, o_.short_length) ? 1 : 0;
+  const Tensor q = queries(x, positions, query_rope_[kind], call.mode);
   const auto a = split(kv_a_(x, {.mode = call.mode}), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
-  Tensor k_rope = rope(unsqueeze(a[1], 1), positions, key_rope_);
+  Tensor k_rope = rope(unsqueeze(a[1], 1), positions, key_rope_[kind]);
   if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // of both sides of the scores
   return o_proj_(
       call.cache ? absorbed(q, latent, k_rope, *call.cache) : expanded(q, latent, k_rope, call.mode),

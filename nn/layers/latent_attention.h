@@ -27,7 +27,10 @@ class LatentAttention : public Module {
     std::int64_t head_width = 0;    // d, even; 0: width / heads
     std::int64_t value_width = 0;   // dv; 0: d
     double theta = 10000;
-    std::vector<double> frequencies = {};                  // ω_i, p/2 of them, instead of those of theta
+    std::vector<double> frequencies = {};  // ω_i, p/2 of them, instead of those of theta
+    // LongRoPE: replace `frequencies` in calls without a cache on at most short_length tokens.
+    std::vector<double> short_frequencies = {};
+    std::int64_t short_length = 0;
     bool interleaved = true;                               // rotary pairs (2i, 2i + 1), else (i, i + p/2)
     double magnitude = 1;                                  // a, by which rotations are multiplied (YaRN)
     double scale = 0;                                      // of scores; 0: 1/√(d + p)
@@ -44,7 +47,7 @@ class LatentAttention : public Module {
  private:
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }
-  Tensor queries(TensorArg x, const Tensor& positions,
+  Tensor queries(TensorArg x, const Tensor& positions, const RopeOptions& rotation,
                  Mode mode) const;  // [B, H, L, d + p], the last p rotated
   // From the latent Z [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
   Tensor expanded(const Tensor& q, const Tensor& latent, const Tensor& k_rope, Mode mode) const;
@@ -57,7 +60,9 @@ class LatentAttention : public Module {
   Linear kv_a_;
   RmsNorm kv_norm_;
   Linear kv_b_, o_proj_;
-  RopeOptions query_rope_, key_rope_;  // interleaved queries: of whole rows, whose first d elements stay
+  // Of calls with `frequencies` and with short_frequencies. Interleaved queries: of whole rows, whose first d
+  // elements stay.
+  RopeOptions query_rope_[2], key_rope_[2];
 };
 
 }  // namespace tg::nn

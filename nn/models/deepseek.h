@@ -69,6 +69,7 @@ struct DeepSeek {
            (query_latent > 0 ? " and " + std::to_string(query_latent) : "");
   }
   ModelParts make(const Path& at, const ModelConfig& c) const {
+    const std::int64_t short_length = scaling.short_length(c.context);
     const LatentAttention::Options options{
         .latent = latent,
         .query_latent = query_latent,
@@ -78,6 +79,9 @@ struct DeepSeek {
         .theta = theta,
         .frequencies =
             scaling.is_none() ? std::vector<double>() : scaling.frequencies(rope_width, theta, c.context),
+        .short_frequencies =
+            short_length > 0 ? scaling.frequencies(rope_width, theta, short_length) : std::vector<double>(),
+        .short_length = short_length,
         .interleaved = interleaved,
         .magnitude = scaling.magnitude,
         .scale = attention_scale,

@@ -94,6 +94,8 @@ ModelParts Llama::make(const Path& at, const ModelConfig& c) const {
     const bool is_scaled = !is_local && !scaling.is_none();
     o.rope = {.theta = is_local ? window_theta : theta, .dims = rotary_width};
     if (is_scaled) o.rope.frequencies = scaling.frequencies(turning, theta, c.context);
+    o.short_length = is_scaled ? scaling.short_length(c.context) : 0;
+    if (o.short_length > 0) o.short_frequencies = scaling.frequencies(turning, theta, o.short_length);
     o.magnitude = is_scaled ? scaling.magnitude : 1;
     return GroupedAttention(place, c.width, c.heads, o);
   });

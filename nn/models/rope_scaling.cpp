@@ -69,6 +69,11 @@ void RopeScaling::check(std::int64_t d) const {
                        " factors, expected one for each of " + std::to_string(d / 2) + " pairs");
 }
 
+std::int64_t RopeScaling::short_length(std::int64_t context) const {
+  if (type != "longrope" || static_cast<double>(context) <= first_context) return 0;
+  return static_cast<std::int64_t>(first_context);
+}
+
 std::vector<double> RopeScaling::frequencies(std::int64_t d, double theta, std::int64_t context) const {
   std::vector<double> omega = rope_frequencies(d, theta);
   if (type == "linear")

@@ -13,8 +13,9 @@ struct RopeScaling {
   //   λ > C/low_frequency, and in between a mixture of the two;
   // "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
   //   beta_fast and beta_slow times in C;
-  // "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] in a model for texts of more than C tokens,
-  //   ω_i / short_factors[i] in others.
+  // "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] for sequences of more than C tokens, ω_i /
+  //   short_factors[i] for others. A cache keeps rotated keys, so with one the model's context counts as the
+  //   length.
   std::string type = "none";
   double factor = 1;                             // not of longrope, where only `magnitude` depends on it
   double first_context = 0;                      // C, in tokens: of llama3, yarn and longrope
@@ -30,6 +31,9 @@ struct RopeScaling {
   void check(std::int64_t d) const;
   // Of a model whose texts have up to `context` tokens: d/2 of them.
   std::vector<double> frequencies(std::int64_t d, double theta, std::int64_t context) const;
+  // The most tokens in a call without a cache that has other frequencies than the model's context: C of
+  // longrope in a model for longer texts; else 0.
+  std::int64_t short_length(std::int64_t context) const;
 
   void fields(auto&& field) {
     field("rope_type", type, Setting{.absent = "none"});

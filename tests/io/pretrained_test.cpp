@@ -57,8 +57,8 @@ TEST_P(Pretrained, ContinuesATextAsTransformersDoes) {
 INSTANTIATE_TEST_SUITE_P(All, Pretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-// LongRoPE's factors are those of texts as long as the model's context may be.
-TEST(PretrainedLongRope, TheContextChoosesTheFactors) {
+// LongRoPE's factors without a cache: by the length of the sequence, as in transformers.
+TEST(PretrainedLongRope, LengthChoosesTheFactorsWithoutACache) {
   const TemporaryDirectory directory;
   const std::string source = golden_folders + "phi3_short";
   std::filesystem::copy_file(source + "/model.safetensors", directory / "model.safetensors");
@@ -75,10 +75,29 @@ TEST(PretrainedLongRope, TheContextChoosesTheFactors) {
     EXPECT_EQ(model.model.context(), context == 0 ? 96 : context);
     return compute(model, tokens).logits;
   };
-  EXPECT_LE(difference(of(80), logits), 1e-5 * largest(logits));
-  EXPECT_TRUE(of(20).same_bits(of(80)));
-  EXPECT_GT(difference(of(81), logits), 0.01 * largest(logits));
-  EXPECT_TRUE(of(0).same_bits(of(81)));
+  for (const std::int64_t context : {80, 20, 81, 0})
+    EXPECT_LE(difference(of(context), logits), 1e-5 * largest(logits)) << context;
+  // The short factors are those of up to 80 tokens: with 5 in their place the same sequences have the long
+  // ones.
+  const std::string first = "\"original_max_position_embeddings\": 80";
+  for (std::size_t i = 0; (i = config.find(first, i)) != std::string::npos; ++i)
+    config.replace(i, first.size(), "\"original_max_position_embeddings\": 5");
+  directory.file("config.json", config);
+  EXPECT_GT(difference(of(0), logits), 0.01 * largest(logits));
+}
+
+// A cache keeps rotated keys, so with one the model's context chooses.
+TEST(PretrainedLongRope, ContextChoosesTheFactorsWithACache) {
+  const std::string folder = golden_folders + "phi3_long";  // short factors up to 5 tokens
+  const auto text_of = [&](std::int64_t context, bool cache) {
+    const nn::Pretrained model = nn::from_pretrained(folder, Device::cpu(), {.context = context});
+    nn::Generator generator(model, {.cache = cache});
+    std::vector<std::int32_t> tokens = {3, 1};
+    generator.extend(tokens, 3, {.temperature = 0}, 1);
+    return tokens;
+  };
+  EXPECT_EQ(text_of(5, true), text_of(5, false));
+  EXPECT_EQ(text_of(5, true), text_of(0, false));  // by the length
 }
 
 }  // namespace
