@@ -23,13 +23,14 @@ void sort_names(std::string_view file, std::vector<std::uint64_t>& places, const
       throw FormatError(where + ": has two of " + gguf_named(kind, gguf_string_at(file, places[i])));
 }
 
-std::optional<std::uint64_t> place_of(std::string_view file, const std::vector<std::uint64_t>& places,
-                                      std::string_view name) {
+// The index among the places of the one with that name.
+std::optional<std::size_t> index_of_name(std::string_view file, const std::vector<std::uint64_t>& places,
+                                         std::string_view name) {
   const auto at =
       std::lower_bound(places.begin(), places.end(), name,
                        [&](std::uint64_t p, std::string_view n) { return gguf_string_at(file, p) < n; });
   if (at == places.end() || gguf_string_at(file, *at) != name) return std::nullopt;
-  return *at;
+  return static_cast<std::size_t>(at - places.begin());
 }
 
 }  // namespace
@@ -55,6 +56,7 @@ Gguf::Gguf(std::string_view file, std::string where) : file_(file), where_(std::
     skip_gguf_value(reader, kind, what);
   }
   sort_names(file_, keys_, "key", where_);
+  is_read_.resize(keys_.size());
   std::uint64_t alignment = gguf_alignment;
   if (const auto given = find(gguf_alignment_key)) {
     const std::int64_t n = given->kind == GgufKind::u32 ? integer(gguf_alignment_key) : 0;
@@ -92,6 +94,13 @@ std::vector<std::string_view> Gguf::keys() const {
   return names;
 }
 
+std::string_view Gguf::unread_key(const std::function<bool(std::string_view)>& is_known) const {
+  for (std::size_t i = 0; i < keys_.size(); ++i)
+    if (const std::string_view name = gguf_string_at(file_, keys_[i]); !is_read_[i] && !is_known(name))
+      return name;
+  return {};
+}
+
 GgufTensor Gguf::tensor_from(std::uint64_t place) const {
   BoundedReader reader(file_, place, where_);
   GgufRecord r = read_gguf_record(reader);
@@ -103,17 +112,17 @@ GgufTensor Gguf::tensor(std::size_t i) const {
 }
 
 std::optional<GgufTensor> Gguf::tensor(std::string_view name) const {
-  const auto at = place_of(file_, tensors_, name);
+  const auto at = index_of_name(file_, tensors_, name);
   if (!at) return std::nullopt;
-  return tensor_from(*at);
+  return tensor_from(tensors_[*at]);
 }
 
 std::optional<Gguf::Value> Gguf::find(std::string_view key) const {
-  const auto at = place_of(file_, keys_, key);
+  const auto at = index_of_name(file_, keys_, key);
   if (!at) return std::nullopt;
-  BoundedReader reader(file_, *at, where_);
+  BoundedReader reader(file_, keys_[*at], where_);
   const std::string what = gguf_named("key", reader.string("a key"));
-  Value v{.kind = reader.kind(what), .item = GgufKind::u8, .count = 1, .bytes = {}};
+  Value v{.kind = reader.kind(what), .item = GgufKind::u8, .count = 1, .bytes = {}, .index = *at};
   v.item = v.kind;
   if (v.kind == GgufKind::array) v.item = reader.kind(what), v.count = reader.number<std::uint64_t>(what);
   v.bytes = file_.substr(reader.at());

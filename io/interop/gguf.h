@@ -21,9 +21,10 @@ struct GgufTensor {
   std::string_view bytes;
 };
 
-// A file that was checked. It keeps 8 bytes for each key and tensor, and refers to the bytes, which must
-// outlive it. No call asks for a piece of memory that is larger than the file and 64 KiB; so items of arrays,
-// which may be much smaller in the file than in a vector, are given one by one.
+// A file that was checked. It keeps 8 bytes for each key and tensor, and a bit for each key. It refers to the
+// bytes, which must outlive it. Reading values of keys is for one thread at a time, since it marks them. No
+// call asks for a piece of memory that is larger than the file and 64 KiB; so items of arrays, which may be
+// much smaller in the file than in a vector, are given one by one.
 class Gguf {
  public:
   // Versions 2 and 3. Throws FormatError, beginning with `where`, naming key or tensor and the broken rule,
@@ -38,6 +39,9 @@ class Gguf {
   std::optional<GgufTensor> tensor(std::string_view name) const;
 
   bool has(std::string_view key) const { return find(key).has_value(); }
+  // The first key, in order of their names, whose value was not asked for and that `is_known` does not know;
+  // "" if there is none.
+  std::string_view unread_key(const std::function<bool(std::string_view)>& is_known) const;
   // Throws FormatError for a key that is not there, or of another kind. Whole numbers are of any width.
   std::int64_t integer(std::string_view key) const;
   double number(std::string_view key) const;  // f32, f64 or a whole one
@@ -66,6 +70,7 @@ class Gguf {
     GgufKind kind, item;  // item: of an array
     std::uint64_t count;  // 1 if it is none
     std::string_view bytes;
+    std::size_t index = 0;  // among keys_
   };
   std::optional<Value> find(std::string_view key) const;
   Value value(std::string_view key, const char* expected) const;
@@ -75,6 +80,7 @@ class Gguf {
   std::string where_;
   std::uint64_t data_ = 0;                     // where the tensors' data begin
   std::vector<std::uint64_t> keys_, tensors_;  // where they begin, in order of their names
+  mutable std::vector<bool> is_read_;          // of each key, whether its value was asked for
 };
 
 struct MappedGguf {

@@ -1,6 +1,7 @@
 // The keys of a GGUF file that say which model its tensors are of.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,12 @@ struct GgufFactors {
 std::vector<GgufFactors> gguf_factors(const HfConfig& config);
 
 // The model of a file, as a Hugging Face class would have it. Throws FormatError, naming file, key and value,
-// for an architecture that is not known, and for what parse_hf_config() refuses.
-HfConfig read_gguf_config(const Gguf& file);
+// for an architecture that is not known, and for what parse_hf_config() refuses. `tensors` receives those
+// that were read and are no parameters.
+HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors = nullptr);
+
+// When everything has been read of the model and its tokenizer: throws FormatError, naming key and value, for
+// a key that nothing has read and that is not known to be a remark.
+void check_gguf_keys(const Gguf& file);
 
 }  // namespace tg::io

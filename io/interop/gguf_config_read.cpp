@@ -4,10 +4,14 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
+#include "io/interop/gguf_architectures.h"
 #include "io/interop/gguf_config.h"
+#include "io/interop/gguf_rope.h"
 #include "io/interop/gguf_windows.h"
 #include "io/interop/hf_rope.h"
 #include "io/interop/json_object.h"
@@ -24,6 +28,7 @@ struct ConfigReader {
   const Gguf& file;
   std::string architecture = file.string("general.architecture");
   std::map<std::string, std::string> members = {};
+  std::set<std::string> tensors = {};  // that were read, and are no parameters
 
   std::string key(const char* name) const { return architecture + "." + name; }
   bool has(const char* name) const { return file.has(key(name)); }
@@ -67,7 +72,9 @@ struct ConfigReader {
     return embedding->shape[0];
   }
 
-  std::string factors(const char* tensor) const {
+  // Of a tensor, times the factor by which all frequencies are divided.
+  std::string factors(const char* tensor, double factor) {
+    tensors.insert(tensor);
     const auto t = file.tensor(tensor);
     if (!t || t->type != GgufType::f32)
       throw FormatError(file.where() + ": has no tensor " + tensor + " of F32");
@@ -81,50 +88,93 @@ struct ConfigReader {
       std::memcpy(&x, t->bytes.data() + i, sizeof x);
       if (!(x > 0 && std::isfinite(x)))
         throw FormatError(file.where() + ": " + tensor + " has a number that is not positive");
-      text += (text.empty() ? "" : ", ") + json_real(static_cast<double>(x));
+      text += (text.empty() ? "" : ", ") + json_real(factor * static_cast<double>(x));
     }
     return "[" + text + "]";
   }
 
-  // Members of rope_parameters.
-  std::string scaling() const {
+  std::int64_t first_context() const {
+    return file.integer(key("rope.scaling.original_context_length"), whole("context_length"));
+  }
+
+  // All keys of scaled frequencies, as llama.cpp reads them.
+  GgufRope rope() const {
+    GgufRope r{.type = file.string(key("rope.scaling.type"), "linear")};
+    if (r.type != "none" && r.type != "linear" && r.type != "yarn" && r.type != "longrope")
+      file.refuse(key("rope.scaling.type"), "none, linear, yarn or longrope");
+    const char *now = "rope.scaling.factor", *before = "rope.scale_linear";
+    if (has(now) || has(before)) r.factor = shortest(has(now) ? now : before);
+    if (has(now) && has(before) && real(before) != real(now))
+      file.refuse(key(before), file.text(key(now)) + ", " + key(now));
+    if (r.factor == 0) r.factor = 1;
+    if (!(r.factor > 0)) file.refuse(key(has(now) ? now : before), "a positive number");
+    r.original = static_cast<double>(first_context());
+    r.attn_factor = file.number(key("rope.scaling.attn_factor"), 1);
+    if (!(r.attn_factor > 0)) file.refuse(key("rope.scaling.attn_factor"), "a positive number");
+    if (architecture == "deepseek2")
+      r.log_multiplier = file.number(key("rope.scaling.yarn_log_multiplier"), 0);
+    if (has("rope.scaling.finetuned")) file.boolean(key("rope.scaling.finetuned"));  // a remark
+    return r;
+  }
+
+  // beta_fast and beta_slow as members. llama.cpp does not read these keys in models of these architectures,
+  // so they must not change a frequency.
+  std::string betas(const GgufRope& r, std::int64_t d) const {
+    nn::RopeScaling s{.type = "yarn", .factor = r.factor, .first_context = r.original};
+    const std::vector<double> theirs = gguf_rotation(r, d, theta()).frequencies;
+    std::string text;
+    for (const auto& [name, member, value] :
+         {std::tuple{"rope.scaling.yarn_beta_fast", "beta_fast", &s.beta_fast},
+          {"rope.scaling.yarn_beta_slow", "beta_slow", &s.beta_slow}}) {
+      if (!has(name)) continue;
+      *value = shortest(name);
+      const std::vector<double> ours = s.frequencies(d, theta(), 0);
+      if (!(*value > 0) ||
+          !std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(), is_same_in_gguf))
+        file.refuse(key(name), std::string(value == &s.beta_fast ? "32" : "1") +
+                                   ": llama.cpp does not read it in models of " + architecture);
+      text += ", " + json_string(member) + ": " + json_real(*value);
+    }
+    return text;
+  }
+
+  // Members of rope_parameters, for d numbers of a head that are rotated.
+  std::string scaling(std::int64_t d) {
     const auto real_member = [](const char* name, double x) {
       return ", " + json_string(name) + ": " + json_real(x);
     };
-    const std::string type = file.string(key("rope.scaling.type"), "none");
-    const std::int64_t context = whole("context_length");
-    if (has_tensor("rope_factors_long.weight")) {
-      const std::int64_t first = whole("rope.scaling.original_context_length");
-      return "\"rope_type\": \"longrope\", \"original_max_position_embeddings\": " + std::to_string(first) +
-             ", \"short_factor\": " + factors("rope_factors_short.weight") +
-             ", \"long_factor\": " + factors("rope_factors_long.weight") +
-             real_member("factor", static_cast<double>(context) /
-                                       static_cast<double>(std::max<std::int64_t>(1, first))) +
-             real_member("attention_factor", file.number(key("rope.scaling.attn_factor"), 1));
+    const GgufRope r = rope();
+    const std::string original = ", \"original_max_position_embeddings\": " + std::to_string(first_context());
+    const bool has_two = has_tensor("rope_factors_long.weight");
+    if (has_two || has_tensor("rope_freqs.weight")) {
+      if (r.type == "yarn") file.refuse(key("rope.scaling.type"), "none, linear or longrope beside divisors");
+      const double factor = r.type == "none" ? 1 : r.factor;
+      const std::string list = factors(has_two ? "rope_factors_long.weight" : "rope_freqs.weight", factor);
+      const std::string first = has_two ? factors("rope_factors_short.weight", factor) : list;
+      return "\"rope_type\": \"longrope\"" + original + ", \"short_factor\": " + first +
+             ", \"long_factor\": " + list +
+             real_member("factor", static_cast<double>(whole("context_length")) / std::max(1.0, r.original)) +
+             real_member("attention_factor", r.attn_factor);
     }
-    if (has_tensor("rope_freqs.weight")) {
-      const std::string list = factors("rope_freqs.weight");
-      return "\"rope_type\": \"longrope\", \"original_max_position_embeddings\": " + std::to_string(context) +
-             ", \"short_factor\": " + list + ", \"long_factor\": " + list +
-             ", \"factor\": 1.0, \"attention_factor\": 1.0";
+    if (r.type == "longrope") file.refuse(key("rope.scaling.type"), "none, linear or yarn without divisors");
+    const GgufRotation rotation = gguf_rotation(r, d, theta());
+    if (r.type != "yarn" && r.attn_factor != 1)
+      file.refuse(key("rope.scaling.attn_factor"), "1 without YaRN");
+    std::string text = "\"rope_type\": \"default\"";
+    if (r.type == "linear" && r.factor != 1)
+      text = "\"rope_type\": \"linear\"" + real_member("factor", r.factor);
+    if (r.type == "yarn") {
+      text = "\"rope_type\": \"yarn\"" + real_member("factor", r.factor) + original + betas(r, d);
+      const bool is_one = is_same_in_gguf(rotation.magnitude, 1);
+      text += real_member("attention_factor", is_one ? 1 : rotation.magnitude);
     }
-    if (type == "none") return "\"rope_type\": \"default\"";
-    if (type == "linear")
-      return "\"rope_type\": \"linear\"" + real_member("factor", shortest("rope.scaling.factor"));
-    if (type != "yarn") file.refuse(key("rope.scaling.type"), "none, linear or yarn");
-    const double factor = shortest("rope.scaling.factor");
-    const double mscale = 10 * file.number(key("rope.scaling.yarn_log_multiplier"), 0);
-    const double usual = mscale != 0 ? 1 : yarn_growth(factor, 1);
-    std::string text = "\"rope_type\": \"yarn\"" + real_member("factor", factor) +
-                       ", \"original_max_position_embeddings\": " +
-                       std::to_string(whole("rope.scaling.original_context_length"));
-    if (has("rope.scaling.yarn_beta_fast"))
-      text += real_member("beta_fast", shortest("rope.scaling.yarn_beta_fast"));
-    if (has("rope.scaling.yarn_beta_slow"))
-      text += real_member("beta_slow", shortest("rope.scaling.yarn_beta_slow"));
-    text += real_member("attention_factor", usual * file.number(key("rope.scaling.attn_factor"), 1));
-    if (mscale != 0) text += real_member("mscale_all_dim", mscale);
-    return text;
+    const double scale = rotation.score_scale;
+    if (architecture == "gemma3" && has_windows() && !is_same_in_gguf(rotation.window_magnitude, 1))
+      file.refuse(key("rope.scaling.attn_factor"), "1, which layers with a window need");
+    if (architecture != "deepseek2" || is_same_in_gguf(scale, 1)) return text;
+    if (r.type == "none" || !(r.factor > 1))
+      file.refuse(key("rope.scaling.factor"), "more than 1 where scores are scaled");
+    return text + real_member("mscale_all_dim", (std::sqrt(scale) - 1) / (0.1 * std::log(r.factor)));
   }
 
   double theta() const { return has("rope.freq_base") ? shortest("rope.freq_base") : 10000; }
@@ -133,6 +183,9 @@ struct ConfigReader {
     set("vocab_size", vocabulary()), set("n_positions", whole("context_length"));
     set("n_embd", whole("embedding_length")), set("n_layer", whole("block_count"));
     set("n_head", whole("attention.head_count")), set("n_inner", whole("feed_forward_length"));
+    if (has("attention.head_count_kv") && whole("attention.head_count_kv") != whole("attention.head_count"))
+      file.refuse(key("attention.head_count_kv"),
+                  file.text(key("attention.head_count")) + ", as many as heads");
     set_real("layer_norm_epsilon", shortest("attention.layer_norm_epsilon"));
     set("activation_function", "\"gelu_new\"");
   }
@@ -143,7 +196,13 @@ struct ConfigReader {
     set("num_attention_heads", whole("attention.head_count"));
     set("intermediate_size", whole("feed_forward_length"));
     set_real("rms_norm_eps", shortest("attention.layer_norm_rms_epsilon"));
-    set("rope_parameters", "{" + scaling() + ", \"rope_theta\": " + json_real(theta()) + "}");
+  }
+  void set_rope(std::int64_t d) {
+    set("rope_parameters", "{" + scaling(d) + ", \"rope_theta\": " + json_real(theta()) + "}");
+  }
+
+  bool has_windows() const {
+    return has("attention.sliding_window") && whole("attention.sliding_window") > 0;
   }
 
   // Which layers have windows: what is behind the last layer says nothing.
@@ -156,7 +215,11 @@ struct ConfigReader {
   }
 
   void read_windows() {
-    const std::int64_t window = has("attention.sliding_window") ? whole("attention.sliding_window") : 0;
+    const std::int64_t window = has("attention.sliding_window") ? whole("attention.sliding_window")
+                                : architecture == "gemma2"      ? 4096
+                                                                : 0;
+    if (window > 0 && architecture == "olmo2")
+      file.refuse(key("attention.sliding_window"), "0: OLMo 2 has no windows");
     const std::int64_t layers = whole("block_count");
     set("sliding_window", window > 0 ? std::to_string(window) : "null");
     set_true("use_sliding_window", window > 0);
@@ -183,6 +246,9 @@ struct ConfigReader {
     const std::int64_t heads = whole("attention.head_count"), width = whole("embedding_length");
     if (heads < 1) file.refuse(key("attention.head_count"), "a positive number");
     const std::int64_t d = has("attention.key_length") ? whole("attention.key_length") : width / heads;
+    if (d < 1 || d > 2 * static_cast<std::int64_t>(max_factors))
+      file.refuse(key(has("attention.key_length") ? "attention.key_length" : "embedding_length"),
+                  "heads of a width of 1 to " + std::to_string(2 * max_factors));
     set("num_key_value_heads", has("attention.head_count_kv") ? whole("attention.head_count_kv") : heads);
     set("head_dim", d);
     if (has("attention.value_length") && whole("attention.value_length") != d)
@@ -190,19 +256,22 @@ struct ConfigReader {
     set("hidden_act", "\"silu\"");
     set_true("attention_bias", has_tensor("blk.0.attn_q.bias") && architecture != "qwen2");
     set_true("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
-    if (has("rope.dimension_count") && d > 0 && whole("rope.dimension_count") != d) {
+    const std::int64_t rotary = has("rope.dimension_count") ? whole("rope.dimension_count") : d;
+    if (rotary != d) {
       if (architecture != "phi3") file.refuse(key("rope.dimension_count"), std::to_string(d));
-      const std::int64_t rotary = whole("rope.dimension_count");
       if (rotary < 1 || rotary > d)
         file.refuse(key("rope.dimension_count"), "1 to " + std::to_string(d) + ", the width of a head");
       set_real("partial_rotary_factor", share(rotary, d));
     }
+    set_rope(rotary);
     read_windows();
     if (architecture == "phi3") members.erase("layer_types");
-    if (architecture == "phi3")
-      set("original_max_position_embeddings", whole("rope.scaling.original_context_length"));
+    if (architecture == "phi3") set("original_max_position_embeddings", first_context());
     if (architecture == "smollm3") set("no_rope_layer_interval", 4);
     if (architecture == "gemma2" || architecture == "gemma3") read_gemma(d, width / heads);
+    // Which layers with a window have other frequencies; elsewhere they have the same.
+    if (architecture != "gemma3" && has("rope.freq_base_swa") && real("rope.freq_base_swa") != theta())
+      file.refuse(key("rope.freq_base_swa"), json_number(theta()) + ", that of all layers");
   }
 
   // A part of at most the whole as a config.json says it, whose reader takes whole numbers.
@@ -221,18 +290,22 @@ struct ConfigReader {
       set(member, has(name) ? json_real(shortest(name)) : usual);
     };
     const bool is_second = architecture == "gemma2";
-    cap("attn_logit_softcapping", "attn_logit_softcapping", is_second ? "50.0" : "null");
+    if (is_second) cap("attn_logit_softcapping", "attn_logit_softcapping", "50.0");
     cap("final_logit_softcapping", "final_logit_softcapping", is_second ? "30.0" : "null");
-    if (!has("attention.sliding_window")) {
-      set("sliding_window", is_second ? 4096 : whole("context_length"));
+    if (!is_second && !has_windows()) {
+      set("sliding_window", whole("context_length")), set("sliding_window_pattern", 1);
       members.erase("layer_types");
-      if (!is_second) set("sliding_window_pattern", 1);
     }
     if (is_second) return;
     const double local = has("rope.freq_base_swa") ? shortest("rope.freq_base_swa") : 10000;
-    set("rope_parameters", "{\"full_attention\": {" + scaling() + ", \"rope_theta\": " + json_real(theta()) +
-                               "}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": " +
+    set("rope_parameters", "{\"full_attention\": " + members.at("rope_parameters") +
+                               ", \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": " +
                                json_real(local) + "}}");
+  }
+
+  // A key that may be missing, and has that value.
+  void check_whole(const char* name, std::int64_t expected) const {
+    if (has(name) && whole(name) != expected) file.refuse(key(name), std::to_string(expected));
   }
 
   void read_deepseek() {
@@ -242,11 +315,18 @@ struct ConfigReader {
     set("kv_lora_rank", whole("attention.kv_lora_rank"));
     const std::int64_t queries = has("attention.q_lora_rank") ? whole("attention.q_lora_rank") : 0;
     set("q_lora_rank", queries != 0 ? std::to_string(queries) : "null");
+    if (rotary < 1 || rotary > 2 * static_cast<std::int64_t>(max_factors))
+      file.refuse(key("rope.dimension_count"), "1 to " + std::to_string(2 * max_factors));
+    set_rope(rotary);
     set("qk_rope_head_dim", rotary);
     set("qk_nope_head_dim", whole("attention.key_length_mla") - rotary);
     set("v_head_dim", whole("attention.value_length_mla"));
     set("hidden_act", "\"silu\"");
     set("first_k_dense_replace", whole("leading_dense_block_count"));
+    const std::int64_t latent = whole("attention.kv_lora_rank");
+    check_whole("attention.key_length", latent + rotary), check_whole("attention.value_length", latent);
+    check_whole("attention.head_count_kv", 1);  // all heads share the latent
+    check_whole("nextn_predict_layers", 0);
   }
 
   // By architecture; models with windows are Mistral's.
@@ -255,10 +335,8 @@ struct ConfigReader {
     if (architecture == "deepseek2") return "deepseek_v3";
     if (architecture == "llama" && has("attention.sliding_window") && whole("attention.sliding_window") > 0)
       return "mistral";
-    for (const char* same : {"gpt2", "llama", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "gemma2"})
-      if (architecture == same) return same;
-    file.refuse("general.architecture",
-                "gpt2, llama, qwen2, qwen3, smollm3, olmo2, phi3, gemma2, gemma3 or deepseek2");
+    if (gguf_architecture_named(architecture) != nullptr) return architecture;
+    file.refuse("general.architecture", gguf_architecture_names());
   }
 
   void read_ids() {
@@ -274,9 +352,11 @@ struct ConfigReader {
 
 }  // namespace
 
-HfConfig read_gguf_config(const Gguf& file) {
-  if (file.has("split.count") && file.integer("split.count") > 1)
-    file.refuse("split.count", "1: parts of a model cannot be read, join them first");
+HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
+  for (const auto& [key, expected] : {std::pair{"split.count", 1}, {"split.no", 0}})
+    if (file.has(key) && file.integer(key) > expected)
+      file.refuse(key, std::to_string(expected) + ": parts of a model cannot be read, join them first");
+  if (file.string("general.type", "model") != "model") file.refuse("general.type", "model");
   ConfigReader reader{file};
   const std::string family = reader.family();
   for (const char* experts : {"expert_count", "expert_used_count"})
@@ -289,10 +369,37 @@ HfConfig read_gguf_config(const Gguf& file) {
     reader.read_deepseek();
   else
     reader.read_llama();
+  if (reader.has("attention.causal") && !file.boolean(reader.key("attention.causal")))
+    file.refuse(reader.key("attention.causal"), "true");
   reader.set("model_type", json_string(family));
   reader.set_true("tie_word_embeddings", !reader.has_tensor("output.weight"));
   reader.read_ids();
+  if (tensors != nullptr) *tensors = reader.tensors;
   return parse_hf_config(json_object_text(reader.members), file.where());
+}
+
+void check_gguf_keys(const Gguf& file) {
+  const std::string architecture = file.string("general.architecture");
+  // Remarks, and what concerns layers of experts, of which no model that is read has any.
+  const auto begins = {"general.", "quantize.", "mradermacher.", "tokenizer.chat_template",
+                       "tokenizer.huggingface.json"};
+  // What a tokenizer of another kind would have, and ids of tokens that no text begins or ends with.
+  const std::string kind = file.string("tokenizer.ggml.model", "none");
+  const auto is_of_tokenizer = [&](std::string_view name) {
+    if (!name.starts_with("tokenizer.ggml.")) return false;
+    name.remove_prefix(std::string_view("tokenizer.ggml.").size());
+    const bool is_other = name == "pre" || name == (kind == "llama" ? "merges" : "scores") ||
+                          (kind == "gpt2" && name == "add_space_prefix");
+    return is_other || name.ends_with("_token_id") || kind == "none" || kind == "no_vocab";
+  };
+  const std::string_view key = file.unread_key([&](std::string_view name) {
+    if (name.starts_with("general.tensor_extra.")) return false;
+    for (const char* begin : begins)
+      if (name.starts_with(begin)) return true;
+    return name == "split.tensors.count" || name.starts_with(architecture + ".expert_") ||
+           is_of_tokenizer(name);
+  });
+  if (!key.empty()) file.refuse(key, "no such key, which is not understood in a model of " + architecture);
 }
 
 }  // namespace tg::io

@@ -8,26 +8,18 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
+#include "io/interop/gguf_architectures.h"
 #include "io/interop/gguf_config.h"
 #include "io/interop/gguf_names.h"
+#include "io/interop/gguf_rope.h"
 #include "io/interop/gguf_start.h"
 #include "io/interop/gguf_windows.h"
-#include "io/interop/hf_rope.h"
 
 namespace tg::io {
 
 namespace {
 
 using nn::ModelConfig;
-
-bool is_near(double a, double b) {
-  return std::abs(a - b) <= 1e-6 * std::max(std::abs(a), std::abs(b));
-}
-
-// m⁻¹ of the square root of what the scale of DeepSeek's scores is more than 1/√width.
-double mscale_of(double score_scale, double factor) {
-  return factor <= 1 ? 0 : (std::sqrt(score_scale) - 1) / (0.1 * std::log(factor));
-}
 
 struct ConfigKeys {
   const HfConfig& config;
@@ -42,16 +34,24 @@ struct ConfigKeys {
   [[noreturn]] void refuse(const std::string& what) const {
     throw FormatError(where + ": llama.cpp cannot compute " + what + " of " + config.family);
   }
+  // What the architecture must be able to represent if the model has it.
+  void check(bool has, bool can, const std::string& what) const {
+    if (has && !can) refuse(what);
+  }
 
   void write() {
-    if (architecture.empty()) refuse("models");
+    const GgufArchitecture* known = gguf_architecture_named(architecture);
+    if (known == nullptr) refuse("models");
     to.add("general.architecture", architecture);
     to.add("general.type", "model");
     const ModelConfig& m = config.model;
+    check(m.layers > most_gguf_layers, false, std::to_string(m.layers) + " layers");
+    check(m.tied_head, known->head != GgufArchitecture::Head::own, "tie_word_embeddings true");
+    check(!m.tied_head, known->head != GgufArchitecture::Head::tied, "tie_word_embeddings false");
     whole("vocab_size", m.vocabulary), whole("context_length", m.context), whole("embedding_length", m.width);
     whole("block_count", m.layers), whole("attention.head_count", m.heads);
     if (const auto* g = m.architecture.as<nn::Gpt>()) write_gpt(*g);
-    if (const auto* l = m.architecture.as<nn::Llama>()) write_llama(*l);
+    if (const auto* l = m.architecture.as<nn::Llama>()) write_llama(*l, *known);
     if (const auto* d = m.architecture.as<nn::DeepSeek>()) write_deepseek(*d);
   }
 
@@ -64,21 +64,48 @@ struct ConfigKeys {
     real("attention.layer_norm_epsilon", g.eps);
   }
 
-  // What `writes_scaling` says not of longrope and llama3, whose frequencies are in tensors.
-  void write_scaling(const nn::RopeScaling& s, double usual_magnitude) {
-    if (s.type == "linear") to.add(key("rope.scaling.type"), "linear"), real("rope.scaling.factor", s.factor);
-    if (s.type != "yarn") return;
-    if (!s.whole_pairs) refuse("YaRN with truncate false");
-    to.add(key("rope.scaling.type"), "yarn"), real("rope.scaling.factor", s.factor);
-    whole("rope.scaling.original_context_length", std::llround(s.first_context));
-    if (s.beta_fast != 32) real("rope.scaling.yarn_beta_fast", s.beta_fast);
-    if (s.beta_slow != 1) real("rope.scaling.yarn_beta_slow", s.beta_slow);
-    // Sine and cosine: llama.cpp multiplies what it computes by this.
-    if (!is_near(s.magnitude, usual_magnitude))
-      real("rope.scaling.attn_factor", s.magnitude / usual_magnitude);
+  // The keys of scaled frequencies, if llama.cpp computes from them what the model does.
+  void write_scaling(const nn::RopeScaling& s, std::int64_t d, double theta, double score_scale,
+                     bool has_local_layers) {
+    const bool is_deepseek = architecture == "deepseek2";
+    GgufRope keys = gguf_rope_for(s, score_scale, is_deepseek);
+    const bool is_list = s.type == "longrope" || s.type == "llama3";
+    if (is_list) keys.attn_factor = s.magnitude;
+    const GgufRotation theirs = gguf_rotation(keys, d, theta);
+    const std::vector<double> ours =
+        is_list ? theirs.frequencies : s.frequencies(d, theta, config.model.context);
+    const std::string kind = "rope_type " + (s.is_none() ? "default" : s.type);
+    if (!std::equal(ours.begin(), ours.end(), theirs.frequencies.begin(), theirs.frequencies.end(),
+                    is_same_in_gguf))
+      refuse(kind + other_frequencies(s));
+    if (!is_same_in_gguf(theirs.magnitude, s.magnitude))
+      refuse(kind + " with attention_factor " + json_number(s.magnitude));
+    if (has_local_layers && !is_same_in_gguf(theirs.window_magnitude, 1))
+      refuse(kind + " with attention_factor " + json_number(s.magnitude) + " and factor " +
+             json_number(s.factor) + ", other than its usual one, beside layers with a window,");
+    if (is_deepseek && !is_same_in_gguf(theirs.score_scale, score_scale))
+      refuse(kind + " with scores times " + json_number(score_scale));
+    if (keys.type != "none") to.add(key("rope.scaling.type"), keys.type);
+    if (keys.type != "none") real("rope.scaling.factor", keys.factor);
+    if (keys.type == "yarn") whole("rope.scaling.original_context_length", std::llround(keys.original));
+    if (keys.attn_factor != 1) real("rope.scaling.attn_factor", keys.attn_factor);
+    if (keys.log_multiplier != 0) real("rope.scaling.yarn_log_multiplier", keys.log_multiplier);
   }
 
-  void write_windows(const nn::Llama& l) {
+  // Of the settings that change them, those that llama.cpp does not read.
+  static std::string other_frequencies(const nn::RopeScaling& s) {
+    std::string text;
+    const auto add = [&](bool is_usual, const char* name, const std::string& value) {
+      if (!is_usual) text += (text.empty() ? " with " : ", ") + std::string(name) + " " + value;
+    };
+    add(s.type != "yarn" || s.whole_pairs, "truncate", "false");
+    add(s.beta_fast == 32, "beta_fast", json_number(s.beta_fast));
+    add(s.beta_slow == 1, "beta_slow", json_number(s.beta_slow));
+    if (text.empty()) add(false, "original_max_position_embeddings", json_number(s.first_context));
+    return text;
+  }
+
+  void write_windows(const nn::Llama& l, const GgufArchitecture& known) {
     const std::int64_t layers = config.model.layers, usual = usual_gguf_pattern(architecture);
     std::int64_t window = 0;
     std::vector<bool> is_local;
@@ -92,60 +119,71 @@ struct ConfigKeys {
       is_everywhere &= w > 0;
     }
     if (architecture == "phi3") whole("attention.sliding_window", window);
-    if (window == 0 && usual > 0) window = config.model.context;
+    // gemma2 always has windows there: those as long as the context change nothing.
+    if (window == 0 && architecture == "gemma2") window = config.model.context, is_usual = true;
     if (window == 0) return;
     if (architecture != "phi3") whole("attention.sliding_window", window);
     if (!(usual > 0 ? is_usual : is_everywhere))
       to.add_booleans(key("attention.sliding_window_pattern"), is_local);
-    if (usual == 0 && window < config.model.context)
+    if (!known.windows && window < config.model.context)
       notes.push_back("llama.cpp has no windows in models of this kind: it is right for texts up to " +
                       std::to_string(window) + " tokens");
   }
 
-  void write_llama(const nn::Llama& l) {
+  // config.json's number for a scale of scores.
+  static std::string scalar_of(double scale) {
+    const double scalar = 1 / (scale * scale);
+    return json_number(is_same_in_gguf(scalar, std::round(scalar)) ? std::round(scalar) : scalar);
+  }
+
+  void write_llama(const nn::Llama& l, const GgufArchitecture& known) {
     const ModelConfig& m = config.model;
     const std::int64_t d = l.head_width == 0 ? m.width / m.heads : l.head_width;
-    const bool is_gemma = l.plus_one, is_phi = config.family == "phi3";
+    const std::int64_t turning = l.rotary_width == 0 ? d : l.rotary_width;
+    const bool is_phi = architecture == "phi3", is_list = l.scaling.type == "longrope";
+    check(l.attention_bias || m.bias, known.output_bias, "attention_bias true");
+    check(l.qkv_bias, known.qkv_bias, "biases of queries, keys and values");
+    check(l.mlp_bias || m.bias, known.mlp_bias, "mlp_bias true");
+    check(turning != d, known.partial_rotary,
+          "partial_rotary_factor " + json_number(static_cast<double>(turning) / static_cast<double>(d)));
+    check(d * m.heads != m.width, known.any_head_width,
+          "head_dim " + std::to_string(d) + ", other than hidden_size / num_attention_heads,");
+    check(l.activation != (known.gelu ? "gelu_tanh" : "silu"), false, "the activation " + l.activation);
+    check(l.attention_softcap != 0, known.attention_softcap,
+          "attn_logit_softcapping " + json_number(l.attention_softcap));
+    check(l.attention_softcap == 0, !known.attention_softcap, "attn_logit_softcapping null");
+    check(l.logit_softcap != 0, known.logit_softcap,
+          "final_logit_softcapping " + json_number(l.logit_softcap));
+    check(l.logit_softcap == 0, !known.attention_softcap, "final_logit_softcapping null");
+    check(l.scaling.type == "llama3", known.divisors, "rope_type llama3");
+    const bool has_one_list = l.scaling.short_factors == l.scaling.long_factors;
+    check(is_list, known.longrope || (known.divisors && has_one_list), "rope_type longrope");
+    for (std::int64_t i = 0; i < m.layers; ++i)
+      check((of_gguf_layer(l.rotated, i, 1) != 0) !=
+                (known.unrotated_period == 0 || (i + 1) % known.unrotated_period != 0),
+            false, "no_rope_layers with rotary positions in other layers than usual");
+    const bool is_by_width = known.layers_by_width == m.layers;
+    const double scale = 1 / std::sqrt(static_cast<double>(is_by_width ? m.width / m.heads : d));
+    if (l.attention_scale != 0 && !is_same_in_gguf(l.attention_scale, scale))
+      refuse("query_pre_attn_scalar " + scalar_of(l.attention_scale) + ", other than " + scalar_of(scale) +
+             ",");
+
     whole("feed_forward_length", l.mlp_width);
     whole("attention.head_count_kv", l.key_heads == 0 ? m.heads : l.key_heads);
     real("attention.layer_norm_rms_epsilon", l.eps), real("rope.freq_base", l.theta);
     whole("attention.key_length", d), whole("attention.value_length", d);
-    whole("rope.dimension_count", l.rotary_width == 0 ? d : l.rotary_width);
-    if (l.rotary_width != 0 && l.rotary_width != d && !is_phi) refuse("heads that turn in part");
-    if ((config.family == "qwen2" || config.family == "olmo2" || is_phi) && d * m.heads != m.width)
-      refuse("heads of " + std::to_string(d) + ", other than width / heads,");
-    if (config.family == "olmo2" && m.tied_head) refuse("an output that is the embedding");
-    const bool is_largest = m.layers == (config.family == "gemma2" ? 46 : 62);
-    const double scale = 1 / std::sqrt(static_cast<double>(is_gemma && is_largest ? m.width / m.heads : d));
-    if (l.attention_scale != 0 && !is_near(l.attention_scale, scale))
-      refuse("scores times " + json_number(l.attention_scale) + ", other than " + json_number(scale) + ",");
-    if (config.family == "gemma2") {
-      if (l.attention_softcap == 0 || l.logit_softcap == 0) refuse("scores and logits without softcaps");
-      real("attn_logit_softcapping", l.attention_softcap);
-    } else if (l.attention_softcap != 0) {
-      refuse("softcaps of scores");
-    }
+    whole("rope.dimension_count", turning);
+    if (l.attention_softcap != 0) real("attn_logit_softcapping", l.attention_softcap);
     if (l.logit_softcap != 0) real("final_logit_softcapping", l.logit_softcap);
-    if (config.family == "gemma3_text")
-      real("rope.freq_base_swa", l.window_theta == 0 ? l.theta : l.window_theta);
-    for (std::int64_t i = 0; i < m.layers; ++i)
-      if ((of_gguf_layer(l.rotated, i, 1) != 0) != (config.family != "smollm3" || (i + 1) % 4 != 0))
-        refuse("rotary positions in other layers than usual");
-    const bool has_pairs =
-        config.family == "llama" || config.family == "mistral" || config.family == "smollm3";
-    if ((l.scaling.type == "llama3" || (l.scaling.type == "longrope" && !is_phi)) && !has_pairs)
-      refuse("rotary positions of type " + l.scaling.type);
-    if (l.scaling.type == "longrope" && !is_phi &&
-        (l.scaling.magnitude != 1 || l.scaling.short_factors != l.scaling.long_factors))
-      refuse("rotary positions of type longrope");
-    write_scaling(l.scaling, yarn_growth(l.scaling.factor, 1));
-    if (is_phi) {
-      const bool is_long = l.scaling.type == "longrope";
+    const bool has_local =
+        architecture == "gemma3" && std::ranges::any_of(l.windows, [](auto w) { return w > 0; });
+    if (architecture == "gemma3") real("rope.freq_base_swa", l.window_theta == 0 ? l.theta : l.window_theta);
+    if (has_local && l.window_theta == 0) check(!l.scaling.is_none(), false, "scaled frequencies in windows");
+    write_scaling(l.scaling, turning, l.theta, 1, has_local);
+    if (is_phi)
       whole("rope.scaling.original_context_length",
-            is_long ? std::llround(l.scaling.first_context) : m.context);
-      if (is_long) real("rope.scaling.attn_factor", l.scaling.magnitude);
-    }
-    write_windows(l);
+            is_list ? std::llround(l.scaling.first_context) : m.context);
+    write_windows(l, known);
   }
 
   void write_deepseek(const nn::DeepSeek& d) {
@@ -154,7 +192,7 @@ struct ConfigKeys {
     const double usual = 1 / std::sqrt(static_cast<double>(keys + d.rope_width));
     if (d.attention_bias || m.bias) refuse("attention_bias true");
     if (!d.interleaved) refuse("rope_interleave false");
-    if (!is_near(d.eps, 1e-6))
+    if (!is_same_in_gguf(d.eps, 1e-6))
       refuse("rms_norm_eps " + json_number(d.eps) + ", other than that of the latents, 1e-06,");
     whole("feed_forward_length", d.mlp_width);
     whole("attention.head_count_kv", 1);  // all heads share the latent
@@ -170,14 +208,9 @@ struct ConfigKeys {
     whole("rope.dimension_count", d.rope_width);
     whole("leading_dense_block_count", m.layers);
     whole("expert_feed_forward_length", d.mlp_width), whole("expert_shared_count", 0);
-    if (d.scaling.type == "llama3" || d.scaling.type == "longrope")
-      refuse("rotary positions of type " + d.scaling.type);
+    check(d.scaling.type == "llama3" || d.scaling.type == "longrope", false, "rope_type " + d.scaling.type);
     const double score = d.attention_scale == 0 ? 1 : d.attention_scale / usual;
-    const double mscale = is_near(score, 1) ? 0 : mscale_of(score, d.scaling.factor);
-    if (!is_near(score, 1) && d.scaling.type != "yarn")
-      refuse("scores times " + json_number(d.attention_scale));
-    write_scaling(d.scaling, mscale != 0 ? 1 : yarn_growth(d.scaling.factor, 1));
-    if (mscale != 0) real("rope.scaling.yarn_log_multiplier", 0.1 * mscale);
+    write_scaling(d.scaling, d.rope_width, d.theta, score, false);
   }
 };
 

@@ -49,6 +49,11 @@ const std::vector<GgufPreTokenizer>& pre_tokenizers() {
       {"smaug-bpe", {words(WordRule::llama3)}},
       {"qwen2", {words(WordRule::qwen2)}, true},
       {"deepseek-r1-qwen", {words(WordRule::qwen2)}, true},
+      {"qwen35", {words(WordRule::qwen35)}, true},
+      // Their expressions in llama.cpp know only the cases of ASCII, so these are read and not written.
+      {"gpt-4o", {words(WordRule::gpt4o)}, false, false, false, true},
+      {"llama4", {words(WordRule::gpt4o)}, false, false, false, true},
+      {"tekken", {words(WordRule::tekken)}, false, true, false, true},
       {"smollm", {words(WordRule::each_digit), words(WordRule::gpt2)}},
       {"starcoder", {words(WordRule::each_digit), words(WordRule::gpt2)}},
       {"deepseek-llm",  // DeepSeek-V2, too
@@ -101,7 +106,7 @@ const GgufPreTokenizer& gguf_pre_tokenizer_of(const text::HfTokenizer& tokenizer
   });
   // Without the normal form ids differ only for texts that are not in it.
   for (const GgufPreTokenizer& p : pre_tokenizers())
-    if (!is_other && std::ranges::equal(p.splits, stages.pre_tokenizer, is_same) &&
+    if (!is_other && !p.is_only_read && std::ranges::equal(p.splits, stages.pre_tokenizer, is_same) &&
         p.ignores_merges == tokenizer.ignores_merges() && (p.nfc || !nfc) &&
         !(p.keeps_digits && joins_digits(tokenizer)))
       return p;

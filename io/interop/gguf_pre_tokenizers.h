@@ -15,6 +15,7 @@ struct GgufPreTokenizer {
   bool nfc = false, ignores_merges = false;
   // Digits stay together there, and are split here: the same where no merge joins two.
   bool keeps_digits = false;
+  bool is_only_read = false;  // llama.cpp splits some texts otherwise
 };
 
 // Null for a name that is not known.

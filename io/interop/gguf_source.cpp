@@ -112,12 +112,11 @@ std::map<std::string, GgufReader::Parameter> match(const Gguf& file, const HfCon
 ModelSource source_of_gguf(const std::string& path) {
   auto file = std::make_shared<const MappedGguf>(path, "from_pretrained");
   const Gguf& gguf = file->gguf;
-  const HfConfig config = read_gguf_config(gguf);
+  std::set<std::string> others;
+  const HfConfig config = read_gguf_config(gguf, &others);
   ModelSource source{.from = path, .config = config.model};
   try {
-    source.weights = std::make_unique<GgufReader>(
-        file,
-        match(gguf, config, {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}));
+    source.weights = std::make_unique<GgufReader>(file, match(gguf, config, others));
   } catch (const FormatError&) {
     throw;
   } catch (const Error& e) {  // sizes whose product overflows
@@ -127,6 +126,7 @@ ModelSource source_of_gguf(const std::string& path) {
   if (source.tokenizer && source.tokenizer->size() > config.model.vocabulary)
     gguf.refuse("tokenizer.ggml.tokens",
                 std::to_string(config.model.vocabulary) + " tokens, as the model has");
+  check_gguf_keys(gguf);
   DType widest = bf16;
   for (const DType t : source.dtypes()) widest = t == bf16 && widest == bf16 ? bf16 : f32;
   source.files["config.json"] = hf_config_json(config, widest);

@@ -1,13 +1,16 @@
 #include "io/interop/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <cctype>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
 #include "io/interop/gguf_pre_tokenizers.h"
+#include "io/text/added_tokens.h"
 #include "io/text/hf_stages.h"
 #include "io/text/word_patterns.h"
 
@@ -36,29 +39,258 @@ std::string replaced(std::string s, std::string_view from, std::string_view to) 
 
 // ---- Writing
 
-// Whether ▁ is put before a text; llama.cpp puts it after special tokens too.
+[[noreturn]] void refuse_tokenizer(const std::string& where, const std::string& what) {
+  throw FormatError(where + ": llama.cpp cannot encode as this tokenizer does: " + what);
+}
+
+// Whether ▁ is put before a text; llama.cpp puts it after special tokens too, whatever the text begins with.
 bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
   const text::HfStages& stages = tokenizer.stages();
   bool before = false;
   for (const NormalizeStep& step : stages.normalizer) {
-    if (step.kind == NormalizeStep::Kind::prepend && step.to == space_mark)
+    if (step.kind == NormalizeStep::Kind::prepend && step.to == space_mark && !before)
       before = true;
     else if (step.kind != NormalizeStep::Kind::replace || step.from != " " || step.to != space_mark)
-      throw FormatError(where + ": llama.cpp cannot normalize texts as this tokenizer does");
+      refuse_tokenizer(where, "its normalizer is more than Prepend ▁ and Replace of spaces by ▁");
   }
   for (const SplitStep& step : stages.pre_tokenizer) {
-    if (step.kind == SplitStep::Kind::meta_space)
-      before |= step.prefix != SplitStep::Prefix::never;
-    else if (step.kind != SplitStep::Kind::words ||
-             (step.rule != WordRule::spaces && step.rule != WordRule::each_space))
-      throw FormatError(where + ": llama.cpp cannot split texts as this tokenizer does");
+    if (step.kind == SplitStep::Kind::meta_space) {
+      if (step.prefix != SplitStep::Prefix::never)
+        refuse_tokenizer(where, std::string("its pre_tokenizer is Metaspace with prepend_scheme ") +
+                                    (step.prefix == SplitStep::Prefix::first ? "first" : "always"));
+    } else if (step.kind != SplitStep::Kind::words ||
+               (step.rule != WordRule::spaces && step.rule != WordRule::each_space)) {
+      refuse_tokenizer(where, "its pre_tokenizer is more than Metaspace");
+    }
   }
   return before;
 }
 
+// A vocabulary on characters. llama.cpp joins two pieces if their joined string is a token, whatever merges
+// exist. It joins the token of the best score first, and the leftmost pair of equal scores.
+class Pieces {
+ public:
+  Pieces(const HfTokenizer& tokenizer, const std::string& where) : tokenizer_(tokenizer), where_(where) {
+    for (std::int32_t id = 0; id < tokenizer.size(); ++id)
+      if (std::string text = tokenizer.token_text(id); !text.empty() && !tokenizer.is_added(id))
+        texts_.insert(std::move(text));
+  }
+
+  void check() const {
+    check_bytes();
+    check_merges();
+    const auto& steps = tokenizer_.stages().pre_tokenizer;
+    const bool splits = std::ranges::any_of(steps, [](const SplitStep& s) {
+      return s.kind == SplitStep::Kind::words && s.rule == WordRule::each_space;
+    });
+    if (!splits) return;
+    for (const std::string& text : texts_)
+      if (text.find(space_mark, 1) != std::string::npos)
+        refuse_tokenizer(where_, "its pre_tokenizer splits texts before each ▁, and token " +
+                                     json_string(text) + " has one inside");
+  }
+
+ private:
+  // A character without a token is encoded as its bytes, so all byte tokens must exist.
+  void check_bytes() const {
+    if (tokenizer_.ignores_merges()) refuse_tokenizer(where_, "model.ignore_merges is true");
+    if (!tokenizer_.has_byte_fallback() && tokenizer_.unknown_token())
+      refuse_tokenizer(where_, "model.unk_token is " + json_string(*tokenizer_.unknown_token()) +
+                                   " without byte_fallback");
+    constexpr const char* digits = "0123456789ABCDEF";
+    for (int b = 0; b < 256 && tokenizer_.has_byte_fallback(); ++b)
+      if (const std::string token = std::string("<0x") + digits[b / 16] + digits[b % 16] + ">";
+          !texts_.contains(token) && !tokenizer_.find(token))
+        refuse_tokenizer(where_, "model.byte_fallback is true, but there is no token " + token);
+  }
+
+  void check_merges() const {
+    using Span = std::pair<std::size_t, std::size_t>;  // the ranks of a token's merges
+    std::unordered_map<std::string, Span> spans;
+    std::unordered_map<std::string, std::size_t> ranks;
+    const auto& merges = tokenizer_.merges();
+    for (std::size_t r = 0; r < merges.size(); ++r) {
+      const auto& [left, right] = merges[r];
+      ranks[left + '\0' + right] = r;
+    }
+    for (std::size_t r = 0; r < merges.size(); ++r) {
+      const auto& [left, right] = merges[r];
+      if (ranks.at(left + '\0' + right) != r) continue;  // the last of several counts
+      const auto [at, is_new] = spans.try_emplace(left + right, r, r);
+      if (!is_new) at->second.second = r;
+    }
+    std::vector<std::pair<Span, const std::string*>> in_order;
+    in_order.reserve(spans.size());
+    for (const auto& [text, span] : spans) in_order.emplace_back(span, &text);
+    std::sort(in_order.begin(), in_order.end(),
+              [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
+    for (std::size_t i = 1; i < in_order.size(); ++i)
+      if (in_order[i].first.first < in_order[i - 1].first.second)
+        refuse_tokenizer(where_, "merges that make " + json_string(*in_order[i].second) +
+                                     " are among those of " + json_string(*in_order[i - 1].second));
+    for (const std::string& text : texts_) {
+      const bool is_byte = text.size() == 6 && text.starts_with("<0x");
+      for (std::size_t i = 0; !is_byte && i < text.size();) {
+        utf8_next(text, i);
+        if (i < text.size() && is_piece(text.substr(0, i)) && is_piece(text.substr(i)) &&
+            !ranks.contains(text.substr(0, i) + '\0' + text.substr(i)))
+          refuse_tokenizer(where_, "token " + json_string(text) + " is also that of " +
+                                       json_string(text.substr(0, i)) + " and " +
+                                       json_string(text.substr(i)) + ", which no merge joins");
+      }
+    }
+  }
+
+  // Whether it can be by itself before it is joined: a character or a token.
+  bool is_piece(const std::string& text) const {
+    std::size_t end = 0;
+    utf8_next(text, end);
+    return end == text.size() || texts_.contains(text);
+  }
+
+  const HfTokenizer& tokenizer_;
+  const std::string& where_;
+  std::unordered_set<std::string> texts_;  // of the model
+};
+
+// llama.cpp treats tokens with these strings as special tokens, even if their type is normal.
+constexpr const char* special_texts[] = {"<|eot_id|>",
+                                         "<|im_end|>",
+                                         "<|end|>",
+                                         "<|return|>",
+                                         "<|call|>",
+                                         "<|flush|>",
+                                         "<|calls|>",
+                                         "<end_of_turn>",
+                                         "<|endoftext|>",
+                                         "</s>",
+                                         "<|eom_id|>",
+                                         "<EOT>",
+                                         "_<EOT>",
+                                         "[EOT]",
+                                         "[EOS]",
+                                         "<|end_of_text|>",
+                                         "<end_of_utterance>",
+                                         "<eos>",
+                                         "<turn|>",
+                                         "<|tool_response>",
+                                         "<｜end▁of▁sentence｜>",
+                                         "[e~[",
+                                         "<|fim_prefix|>",
+                                         "<fim-prefix>",
+                                         "<fim_prefix>",
+                                         "<｜fim▁begin｜>",
+                                         "<PRE>",
+                                         "▁<PRE>",
+                                         "<|code_prefix|>",
+                                         "<|prefix|>",
+                                         "<|fim_suffix|>",
+                                         "<fim-suffix>",
+                                         "<fim_suffix>",
+                                         "<｜fim▁hole｜>",
+                                         "<SUF>",
+                                         "▁<SUF>",
+                                         "<|code_suffix|>",
+                                         "<|suffix|>",
+                                         "<|fim_middle|>",
+                                         "<fim-middle>",
+                                         "<fim_middle>",
+                                         "<｜fim▁end｜>",
+                                         "<MID>",
+                                         "▁<MID>",
+                                         "<|code_middle|>",
+                                         "<|middle|>",
+                                         "<|fim_pad|>",
+                                         "<fim-pad>",
+                                         "<fim_pad>",
+                                         "<PAD>",
+                                         "[PAD]",
+                                         "<|fim_repo|>",
+                                         "<|repo_name|>",
+                                         "<fim-repo>",
+                                         "<REPO>",
+                                         "<reponame>",
+                                         "<|file_sep|>",
+                                         "<|channel|>",
+                                         "<|message|>",
+                                         "<|start|>",
+                                         "<|constrain|>"};
+
+// llama.cpp's rule for models with "phi3" in their name: white space after a special token belongs to it,
+// except after the three below. It needs these three and </s>.
+constexpr const char* phi3_name = "phi3";
+constexpr const char* unstripped[] = {"<unk>", "<s>", "<|endoftext|>"};
+
+bool is_unstripped(const std::string& text) {
+  return std::ranges::find(unstripped, text) != std::end(unstripped);
+}
+
+bool strips_as_phi3(const HfTokenizer& tokenizer) {
+  const auto& added = tokenizer.added_tokens();
+  for (const char* needed : {"</s>", "<unk>", "<s>", "<|endoftext|>"})
+    if (std::ranges::none_of(added, [&](const text::AddedToken& t) { return t.content == needed; }))
+      return false;
+  return std::ranges::all_of(added, [](const text::AddedToken& t) {
+    return !t.lstrip && !t.single_word && t.rstrip != is_unstripped(t.content);
+  });
+}
+
+// If two tokens overlap in a string, the first one counts here, and the longer one in llama.cpp.
+void check_overlaps(const std::vector<text::AddedToken>& added, const std::string& where) {
+  struct Longest {
+    std::size_t size = 0, index = 0, other = 0;  // the longest two tokens with that beginning
+  };
+  std::unordered_map<std::string_view, Longest> beginnings;
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const std::string_view text = added[i].content;
+    for (std::size_t n = 1; n < text.size(); ++n) {
+      Longest& l = beginnings[text.substr(0, n)];
+      if (text.size() > l.size)
+        l = {text.size(), i, l.size};
+      else
+        l.other = std::max(l.other, text.size());
+    }
+  }
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const std::string_view text = added[i].content;
+    for (std::size_t n = 1; n < text.size(); ++n) {
+      const auto found = beginnings.find(text.substr(text.size() - n));
+      if (found == beginnings.end()) continue;
+      const Longest& l = found->second;
+      if ((l.index == i ? l.other : l.size) >= text.size())
+        refuse_tokenizer(where, "another of its added_tokens can begin within " + json_string(text));
+    }
+  }
+}
+
+// Throws for added tokens that llama.cpp would find elsewhere. Returns the model's name, which decides how it
+// strips.
+std::string name_for_added_tokens(const HfTokenizer& tokenizer, const std::string& where,
+                                  std::vector<std::string>& notes) {
+  const auto& added = tokenizer.added_tokens();
+  const bool is_phi3 = std::ranges::any_of(added, &text::AddedToken::rstrip) && strips_as_phi3(tokenizer);
+  const bool prepends = std::ranges::any_of(tokenizer.stages().normalizer, [](const NormalizeStep& s) {
+    return s.kind == NormalizeStep::Kind::prepend;
+  });
+  for (const text::AddedToken& t : added) {
+    const char* option = t.single_word              ? "single_word"
+                         : t.lstrip                 ? "lstrip"
+                         : t.rstrip && !is_phi3     ? "rstrip"
+                         : t.normalized && prepends ? "normalized"
+                                                    : nullptr;
+    if (option != nullptr)
+      refuse_tokenizer(where, "added token " + json_string(t.content) + " has " + option + " true");
+  }
+  check_overlaps(added, where);
+  if (!is_phi3) return "model";
+  notes.push_back("llama.cpp removes only ASCII's white space after special tokens");
+  return phi3_name;
+}
+
 std::int32_t type_of_token(const HfTokenizer& tokenizer, std::int32_t id, const std::string& text,
                            const std::optional<std::string>& unknown_text) {
-  if (unknown_text && text == *unknown_text) return TokenType::unknown;
+  // One that is not added is no special token in a text.
+  if (unknown_text && text == *unknown_text && tokenizer.is_added(id)) return TokenType::unknown;
   if (tokenizer.is_special(id)) return TokenType::control;
   if (tokenizer.is_added(id)) return TokenType::user_defined;
   return !tokenizer.is_byte_level() && text.size() == 6 && text.starts_with("<0x") ? TokenType::byte
@@ -135,15 +367,23 @@ std::string vocabulary_json(const Vocabulary& v) {
   return text;
 }
 
-std::string added_json(const Vocabulary& v) {
+// Whether llama.cpp's rule of phi3_name is meant.
+bool is_phi3_name(std::string name) {
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name.find("phi3") != std::string::npos || name.find("phi-3") != std::string::npos;
+}
+
+std::string added_json(const Vocabulary& v, bool is_phi3) {
   std::string text;
   for (std::size_t id = 0; id < v.tokens.size(); ++id) {
     const bool is_special = v.types[id] == TokenType::control || v.types[id] == TokenType::unknown;
     if (!is_special && v.types[id] != TokenType::user_defined) continue;
     text += std::string(text.empty() ? "" : ",\n    ") + "{\"id\": " + std::to_string(id) +
             ", \"content\": " + json_string(v.tokens[id]) +
-            R"(, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": )" +
-            (is_special ? "true}" : "false}");
+            R"(, "single_word": false, "lstrip": false, "rstrip": )" +
+            (is_phi3 && !is_unstripped(std::string(v.tokens[id])) ? "true" : "false") +
+            R"(, "normalized": false, "special": )" + (is_special ? "true}" : "false}");
   }
   return text;
 }
@@ -277,10 +517,28 @@ Vocabulary read_vocabulary(const Gguf& file) {
   return v;
 }
 
+// A token as llama.cpp finds it in a text.
+std::string gguf_text(const HfTokenizer& tokenizer, std::int32_t id, std::int32_t& type, std::string text) {
+  const bool replaces = !tokenizer.stages().normalizer.empty() && !tokenizer.is_byte_level();
+  if (type == TokenType::user_defined && replaces && text.find(space_mark) != std::string::npos) {
+    const auto& added = tokenizer.added_tokens();
+    const auto found = std::ranges::find(added, id, &text::AddedToken::id);
+    // In a text ▁ is a space, unless the token is looked for before that: then merges make it.
+    if (found->normalized) return replaced(text, space_mark, " ");
+    type = TokenType::normal;
+  }
+  // llama.cpp has no other texts of spaces in such vocabularies.
+  if (!tokenizer.is_byte_level() && type == TokenType::normal) text = replaced(text, " ", space_mark);
+  return text;
+}
+
 }  // namespace
 
 void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
-                        const std::string& template_text, const std::string& where, GgufStart& to) {
+                        const std::string& template_text, const std::string& where, GgufStart& to,
+                        std::vector<std::string>& notes) {
+  // Not the folder's name: llama.cpp reads kinds of models out of it.
+  to.add("general.name", tokenizer == nullptr ? "model" : name_for_added_tokens(*tokenizer, where, notes));
   if (tokenizer == nullptr) {
     to.add("tokenizer.ggml.model", "none");
     if (config.start_token) to.add(id_key("bos"), as_id(*config.start_token));
@@ -290,22 +548,26 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
   const bool is_byte_level = tokenizer->is_byte_level();
   to.add("tokenizer.ggml.model", is_byte_level ? "gpt2" : "llama");
   to.add("tokenizer.ggml.pre", is_byte_level ? gguf_pre_tokenizer_of(*tokenizer, where).name : "default");
+  if (is_byte_level && !tokenizer->stages().normalizer.empty())
+    notes.push_back("llama.cpp does not normalize texts: ids are the same for those in NFC");
+  const bool has_prefix = !is_byte_level && has_space_before(*tokenizer, where);
+  if (!is_byte_level) Pieces(*tokenizer, where).check();
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types;
-  std::optional<std::int32_t> unknown_id;
+  std::unordered_set<std::string> texts;
   const std::optional<std::string> unknown_text = tokenizer->unknown_token();
   for (std::int32_t id = 0; id < config.model.vocabulary; ++id) {
     std::string text = id < tokenizer->size() ? tokenizer->token_text(id) : "";
     if (text.empty()) {
       tokens.push_back("[PAD" + std::to_string(id) + "]"), types.push_back(TokenType::unused);
-      continue;
+    } else {
+      types.push_back(type_of_token(*tokenizer, id, text, unknown_text));
+      if (!tokenizer->is_added(id) && std::ranges::find(special_texts, text) != std::end(special_texts))
+        refuse_tokenizer(where, "token " + json_string(text) + " is none of added_tokens");
+      tokens.push_back(gguf_text(*tokenizer, id, types.back(), std::move(text)));
     }
-    types.push_back(type_of_token(*tokenizer, id, text, unknown_text));
-    if (types.back() == TokenType::unknown) unknown_id = id;
-    if (types.back() == TokenType::user_defined) text = replaced(text, space_mark, " ");
-    // llama.cpp has no other texts of spaces in such vocabularies.
-    if (!is_byte_level && types.back() == TokenType::normal) text = replaced(text, " ", space_mark);
-    tokens.push_back(std::move(text));
+    if (!texts.insert(tokens.back()).second)
+      refuse_tokenizer(where, "two of its tokens are " + json_string(tokens.back()));
   }
   to.add("tokenizer.ggml.tokens", tokens), to.add("tokenizer.ggml.token_type", types);
   if (is_byte_level) {
@@ -314,10 +576,11 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
     to.add("tokenizer.ggml.merges", merges);
   } else {
     to.add("tokenizer.ggml.scores", scores_of(*tokenizer, tokens.size()));
-    to.add("tokenizer.ggml.add_space_prefix", has_space_before(*tokenizer, where));
+    to.add("tokenizer.ggml.add_space_prefix", has_prefix);
   }
   add_ids(*tokenizer, config, where, to);
-  if (unknown_id) to.add(id_key("unknown"), as_id(*unknown_id));
+  if (unknown_text)
+    if (const auto id = tokenizer->find(*unknown_text)) to.add(id_key("unknown"), as_id(*id));
   if (!template_text.empty()) to.add("tokenizer.chat_template", template_text);
 }
 
@@ -325,8 +588,14 @@ std::shared_ptr<const HfTokenizer> read_gguf_tokenizer(const Gguf& file) {
   const std::string kind = file.string("tokenizer.ggml.model", "none");
   if (kind == "none" || kind == "no_vocab") return nullptr;
   if (kind != "gpt2" && kind != "llama") file.refuse("tokenizer.ggml.model", "gpt2, llama or none");
+  for (const char* name : {"remove_extra_whitespaces", "add_sep_token"})
+    if (const std::string key = std::string("tokenizer.ggml.") + name; file.boolean(key, false))
+      file.refuse(key, "false");
   const Vocabulary v = read_vocabulary(file);
-  TokenizerText made{.added = added_json(v), .decoder = {}, .vocabulary = vocabulary_json(v), .merges = {}};
+  TokenizerText made{.added = added_json(v, is_phi3_name(file.string("general.name", ""))),
+                     .decoder = {},
+                     .vocabulary = vocabulary_json(v),
+                     .merges = {}};
   bool bos_usual = kind == "llama";
   if (kind == "gpt2") {
     const std::string name = file.string("tokenizer.ggml.pre", "default");

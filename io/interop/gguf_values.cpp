@@ -63,6 +63,7 @@ std::string real_text(double x) {
 Gguf::Value Gguf::value(std::string_view key, const char* expected) const {
   const auto found = find(key);
   if (!found) throw FormatError(where_ + ": has no key " + std::string(key) + ", expected " + expected);
+  is_read_[found->index] = true;
   return *found;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <set>
 
 #include <tilegrad/core/base/error.h>
@@ -78,8 +77,6 @@ GgufWriter::GgufWriter(ModelSource& source, const nn::GgufOptions& options)
   type_ = file_type.type;
   architecture_ = gguf_architecture(config.family);
   add_gguf_config(config, where, start_, notes_);
-  const std::string name = std::filesystem::path(source.from).filename().string();
-  start_.add("general.name", name.empty() ? "model" : name);
   start_.add("general.file_type", file_type.number);
   if (type_ == GgufType::q8_0) start_.add("general.quantization_version", std::uint32_t{2});
   std::shared_ptr<const text::HfTokenizer> tokenizer;
@@ -88,7 +85,7 @@ GgufWriter::GgufWriter(ModelSource& source, const nn::GgufOptions& options)
         std::make_shared<text::HfTokenizer>(text::tokenizer_json(*source.tokenizer), where + ": tokenizer");
   if (tokenizer) require_tokenizer_fits(*tokenizer, source.config, where + ":");
   has_tokenizer_ = tokenizer != nullptr;
-  add_gguf_tokenizer(tokenizer.get(), config, chat_template_of(source.files), where, start_);
+  add_gguf_tokenizer(tokenizer.get(), config, chat_template_of(source.files), where, start_, notes_);
   plan_tensors(config);
 }
 

@@ -31,7 +31,7 @@ void read_tokenizer(const io::Gguf& file) {
 }  // namespace
 
 void fuzz_one(std::string_view bytes) {
-  tg::text::char_classes();  // a table of its own, once for a process
+  tg::text::char_classes(), tg::text::letter_cases();  // tables of their own, once for a process
   largest_piece = 0;
   try {
     const io::Gguf file(bytes, "fuzz");

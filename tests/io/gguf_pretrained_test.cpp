@@ -2,7 +2,10 @@
 // the files are those of llama.cpp's own converter is compared by tests/interop/compare_gguf.py.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
+#include <functional>
+#include <set>
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/bpe.h>
@@ -11,6 +14,8 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
+#include "io/interop/gguf_config.h"
+#include "io/interop/gguf_rope.h"
 #include "io/interop/gguf_tokenizer.h"
 #include "io/interop/gguf_writer.h"
 #include "io/interop/json_object.h"
@@ -37,9 +42,9 @@ struct Golden {
     if (name.starts_with("gemma")) set("query_pre_attn_scalar", "12");  // head_dim
     if (name.starts_with("deepseek")) set("rms_norm_eps", "1e-06");
   }
-  void set(const std::string& key, const std::string& value) const {
+  void set(const std::string& key, const std::string& value, bool is_new = false) const {
     io::JsonObject config(contents(folder + "/config.json"), "config.json");
-    ASSERT_TRUE(config.has(key)) << key;
+    ASSERT_TRUE(config.has(key) || is_new) << key;
     config.set(key, value);
     std::ofstream(folder + "/config.json") << config.text();
   }
@@ -70,7 +75,7 @@ TEST_P(GgufModel, ComesBackAndComputesTheSame) {
   }
 }
 
-// Of what is read the same file is written, byte for byte, but for the name of the model.
+// Of what is read the same file is written, byte for byte.
 TEST_P(GgufModel, FileToOursToFileIsTheSameInEveryDtype) {
   const nn::Pretrained model = nn::from_pretrained(golden.folder);
   for (const char* dtype : {"f32", "f16", "bf16", "q8_0"}) {
@@ -85,8 +90,7 @@ TEST_P(GgufModel, FileToOursToFileIsTheSameInEveryDtype) {
       ASSERT_TRUE(other && other->type == t.type && other->shape == t.shape) << t.name;
       EXPECT_TRUE(other->bytes == t.bytes) << dtype << " " << t.name;
     }
-    for (const std::string_view key : a.gguf.keys())
-      EXPECT_TRUE(key == "general.name" || a.gguf.text(key) == b.gguf.text(key)) << key;
+    for (const std::string_view key : a.gguf.keys()) EXPECT_EQ(a.gguf.text(key), b.gguf.text(key)) << key;
     EXPECT_EQ(a.gguf.keys(), b.gguf.keys());
   }
 }
@@ -153,13 +157,117 @@ TEST(GgufModels, WhatLlamaCppCannotComputeIsRefused) {
   EXPECT_EQ(refusal("deepseek_v3", as_it_is), "llama.cpp cannot compute attention_bias true of deepseek_v3");
   EXPECT_EQ(refusal("deepseek_v3_halves", as_it_is),
             "llama.cpp cannot compute rope_interleave false of deepseek_v3");
-  EXPECT_EQ(refusal("smollm3", [](const Golden& g) { g.set("no_rope_layers", "[1, 0]"); }),
-            "llama.cpp cannot compute rotary positions in other layers than usual of smollm3");
+  EXPECT_EQ(
+      refusal("smollm3", [](const Golden& g) { g.set("no_rope_layers", "[1, 0]"); }),
+      "llama.cpp cannot compute no_rope_layers with rotary positions in other layers than usual of smollm3");
   EXPECT_EQ(refusal("gemma2", [](const Golden& g) { g.set("query_pre_attn_scalar", "16"); }),
-            "llama.cpp cannot compute scores times 0.25, other than 0.2886751345948129, of gemma2");
+            "llama.cpp cannot compute query_pre_attn_scalar 16, other than 12, of gemma2");
   EXPECT_EQ(
       refusal("deepseek_v2", [](const Golden& g) { g.set("rms_norm_eps", "0.001"); }),
       "llama.cpp cannot compute rms_norm_eps 0.001, other than that of the latents, 1e-06, of deepseek_v2");
+}
+
+// What llama.cpp computes from the keys of a file, of DeepSeek with every form of scaling. The numbers of the
+// engine itself are compared by tests/interop/run_in_llama_cpp.py.
+TEST(GgufModels, DeepSeeksScaledPositionsComeBack) {
+  const std::string yarn =
+      R"({"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 80)";
+  const std::string linear = R"({"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5)";
+  for (const std::string& rope :
+       {yarn, yarn + R"(, "mscale": 0.7)", yarn + R"(, "mscale_all_dim": 0.7)",
+        yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.7)",
+        yarn + R"(, "mscale": 1.0, "mscale_all_dim": 1.0)", yarn + R"(, "attention_factor": 0.8)",
+        yarn + R"(, "attention_factor": 1.0)", linear, linear + R"(, "mscale_all_dim": 0.7)"}) {
+    const Golden golden("deepseek_v2");
+    golden.set("rope_scaling", "null"), golden.set("rope_parameters", rope + "}", true);
+    const nn::Pretrained model = nn::from_pretrained(golden.folder);
+    nn::save_gguf(golden.file, model);
+    const io::SafeTensors expected = io::load_safetensors(golden.folder + "/expected.safetensors");
+    const Array tokens = array_of(expected.tensors.at("tokens")), logits = compute(model, tokens).logits;
+    EXPECT_LE(difference(compute(nn::from_pretrained(golden.file), tokens).logits, logits),
+              1e-5 * std::max(1.0, largest(logits)))
+        << rope;
+  }
+}
+
+TEST(GgufModels, KeysForScaledPositionsAreThoseOfLlamaCpp) {
+  const auto rotation = [](const io::GgufRope& keys) { return io::gguf_rotation(keys, 8, 100); };
+  const double g = 1 + 0.1 * std::log(4.0);
+  const io::GgufRope yarn{.type = "yarn", .factor = 4, .original = 80};
+  EXPECT_DOUBLE_EQ(rotation(yarn).magnitude, g);
+  EXPECT_DOUBLE_EQ(rotation(yarn).score_scale, g * g);  // not 1, as without the key mscale_all_dim
+  EXPECT_DOUBLE_EQ(rotation(yarn).window_magnitude, 1);
+  const io::GgufRope both{.type = "yarn", .factor = 4, .original = 80, .log_multiplier = 0.07};
+  EXPECT_DOUBLE_EQ(rotation(both).magnitude, 1);
+  EXPECT_DOUBLE_EQ(rotation(both).score_scale, std::pow(1 + 0.07 * std::log(4.0), 2));
+  const io::GgufRope linear{.type = "linear", .factor = 4};
+  EXPECT_DOUBLE_EQ(rotation(linear).frequencies[0], 0.25);
+  EXPECT_DOUBLE_EQ(rotation(linear).score_scale, g * g);
+  for (const double score : {1.0, 1.3, 0.5})
+    for (const double magnitude : {1.0, g, 0.8}) {
+      const nn::RopeScaling s{.type = "yarn", .factor = 4, .first_context = 80, .magnitude = magnitude};
+      const io::GgufRotation r = rotation(io::gguf_rope_for(s, score, true));
+      EXPECT_NEAR(r.magnitude, magnitude, 1e-12);
+      EXPECT_NEAR(r.score_scale, score, 1e-12);
+    }
+}
+
+TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
+  struct Case {
+    const char *model, *key, *value, *what;
+  };
+  const std::string yarn = R"("rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 80)";
+  const std::string slow = "{\"rope_type\": \"yarn\", \"beta_slow\": 2, " + yarn + "}";
+  const std::string cut = "{\"rope_type\": \"yarn\", \"truncate\": false, " + yarn + "}";
+  const std::string llama3 =
+      "{\"rope_type\": \"llama3\", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " + yarn + "}";
+  const std::string local =
+      "{\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 100.0}, "
+      "\"full_attention\": {\"rope_type\": \"yarn\", \"attention_factor\": 1.0, " +
+      yarn + "}}";
+  const Case cases[] = {
+      {"olmo2", "tie_word_embeddings", "true", "tie_word_embeddings true of olmo2"},
+      {"gemma2", "tie_word_embeddings", "false", "tie_word_embeddings false of gemma2"},
+      {"gemma2", "attn_logit_softcapping", "null", "attn_logit_softcapping null of gemma2"},
+      {"gemma2", "final_logit_softcapping", "null", "final_logit_softcapping null of gemma2"},
+      {"llama", "rope_parameters", slow.c_str(), "rope_type yarn with beta_slow 2 of llama"},
+      {"qwen3", "rope_parameters", cut.c_str(), "rope_type yarn with truncate false of qwen3"},
+      {"smollm3", "rope_parameters", llama3.c_str(), "rope_type llama3 of smollm3"},
+      {"gemma3", "rope_parameters", local.c_str(),
+       "rope_type yarn with attention_factor 1 and factor 4, other than its usual one, beside layers with a "
+       "window, of "
+       "gemma3_text"},
+  };
+  for (const Case& c : cases) {
+    const Golden golden(c.model);
+    golden.set(c.key, c.value, true);
+    const io::HfConfig config = io::parse_hf_config(contents(golden.folder + "/config.json"), "config");
+    io::GgufStart start;
+    std::vector<std::string> notes;
+    EXPECT_EQ(error_of([&] { io::add_gguf_config(config, "F", start, notes); }),
+              "F: llama.cpp cannot compute " + std::string(c.what));
+  }
+  // Biases: llama.cpp refuses the file, which has more tensors than the architecture.
+  for (const auto& [family, key] : {std::pair{"qwen3", "attention_bias"},
+                                    {"smollm3", "attention_bias"},
+                                    {"smollm3", "mlp_bias"},
+                                    {"olmo2", "attention_bias"},
+                                    {"gemma3", "attention_bias"}}) {
+    const Golden golden(family);
+    golden.set(key, "true", true);
+    const io::HfConfig config = io::parse_hf_config(contents(golden.folder + "/config.json"), "config");
+    io::GgufStart start;
+    std::vector<std::string> notes;
+    EXPECT_EQ(error_of([&] { io::add_gguf_config(config, "F", start, notes); }),
+              "F: llama.cpp cannot compute " + std::string(key) + " true of " + config.family);
+  }
+}
+
+TEST(GgufModels, TheNameIsNotTheFolders) {
+  const Golden golden("llama");
+  fs::rename(golden.folder, golden.directory / "phi3");
+  nn::save_gguf(golden.file, nn::from_pretrained(golden.directory / "phi3"));
+  EXPECT_EQ(io::MappedGguf(golden.file, "test").gguf.string("general.name"), "model");
 }
 
 // ---- Models that were made here, with their tokenizers
@@ -193,13 +301,15 @@ const std::vector<std::string> texts{"Hello world, it's 12345 o'clock",
                                      " x"};
 
 TEST(GgufTokenizer, IdsAreThoseOfTheFolder) {
-  for (const char* name :
-       {"gpt2", "llama3", "qwen2", "smollm", "deepseek", "deepseek_coder", "deepseek3", "llama2"}) {
+  for (const char* name : {"gpt2", "llama3", "qwen2", "qwen35", "smollm", "deepseek", "deepseek_coder",
+                           "deepseek3", "sentencepiece"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(TG_TOKENIZERS + std::string("/") + name);
     io::HfConfig config;
     config.model.vocabulary = tokenizer.size() + 3;  // rows for tokens that are not there
     io::GgufStart start;
-    io::add_gguf_tokenizer(&tokenizer, config, "", "test", start);
+    std::vector<std::string> notes;
+    io::add_gguf_tokenizer(&tokenizer, config, "", "test", start, notes);
+    EXPECT_EQ(notes.size(), std::string(name).starts_with("qwen") ? 1u : 0u) << name;  // texts in NFC
     const std::string bytes = start.bytes();
     const io::Gguf file(bytes, "test");
     const auto read = io::read_gguf_tokenizer(file);
@@ -222,7 +332,8 @@ std::string name_of_rules(const std::string& json) {
   io::HfConfig config;
   config.model.vocabulary = tokenizer.size();
   io::GgufStart start;
-  io::add_gguf_tokenizer(&tokenizer, config, "", "test", start);
+  std::vector<std::string> notes;
+  io::add_gguf_tokenizer(&tokenizer, config, "", "test", start, notes);
   const std::string bytes = start.bytes();
   return io::Gguf(bytes, "test").string("tokenizer.ggml.pre");
 }
@@ -237,10 +348,14 @@ std::string with(std::string text, const std::string& from, const std::string& t
 }
 
 TEST(GgufTokenizer, TheNameIsThatOfTheFamily) {
-  const std::pair<const char*, const char*> names[] = {
-      {"gpt2", "gpt-2"},           {"llama3", "llama-bpe"},      {"qwen2", "qwen2"},
-      {"smollm", "smollm"},        {"deepseek", "deepseek-llm"}, {"deepseek_coder", "deepseek-coder"},
-      {"deepseek3", "deepseek-v3"}};
+  const std::pair<const char*, const char*> names[] = {{"gpt2", "gpt-2"},
+                                                       {"llama3", "llama-bpe"},
+                                                       {"qwen2", "qwen2"},
+                                                       {"qwen35", "qwen35"},
+                                                       {"smollm", "smollm"},
+                                                       {"deepseek", "deepseek-llm"},
+                                                       {"deepseek_coder", "deepseek-coder"},
+                                                       {"deepseek3", "deepseek-v3"}};
   for (const auto& [folder, name] : names)
     EXPECT_EQ(name_of_rules(contents(TG_TOKENIZERS + std::string("/") + folder + "/tokenizer.json")), name);
 }
@@ -271,6 +386,59 @@ TEST(GgufTokenizer, RulesWithoutANameAreRefused) {
             no_name);
 }
 
+// ids of llama.cpp would differ, since it reads no such option or merges in another order.
+TEST(GgufTokenizer, WhatLlamaCppEncodesOtherwiseIsRefused) {
+  const auto refusal = [](const std::string& folder, const std::string& from, const std::string& to) {
+    std::string json = contents(TG_TOKENIZERS + std::string("/") + folder + "/tokenizer.json");
+    if (!from.empty()) json = with(json, from, to);
+    const std::string begin = "test: llama.cpp cannot encode as this tokenizer does: ";
+    const std::string text = error_of([&] { name_of_rules(json); });
+    EXPECT_TRUE(text.starts_with(begin)) << text;
+    return text.substr(std::min(begin.size(), text.size()));
+  };
+  EXPECT_EQ(refusal("metaspace_first", "", ""), "its pre_tokenizer is Metaspace with prepend_scheme first");
+  EXPECT_EQ(refusal("metaspace_always", "", ""), "its pre_tokenizer is Metaspace with prepend_scheme always");
+  EXPECT_EQ(refusal("added", "", ""), "added token \"<l>\" has lstrip true");
+  for (const char* option : {"lstrip", "rstrip", "single_word"})
+    EXPECT_EQ(
+        refusal("gpt2", std::string("\"") + option + "\":false", std::string("\"") + option + "\":true"),
+        "added token \"<|endoftext|>\" has " + std::string(option) + " true");
+  EXPECT_TRUE(refusal("llama2", "", "").ends_with(", which no merge joins"));
+  EXPECT_EQ(refusal("sentencepiece", "\"byte_fallback\":true", "\"byte_fallback\":false"),
+            "model.unk_token is \"<unk>\" without byte_fallback");
+  EXPECT_EQ(refusal("sentencepiece", "\"normalized\":false", "\"normalized\":true"),
+            "added token \"<unk>\" has normalized true");
+}
+
+// White space after its special tokens belongs to them, in llama.cpp by the name of the model.
+TEST(GgufTokenizer, Phi3sAddedTokensComeBack) {
+  std::string json = contents(TG_TOKENIZERS "/sentencepiece/tokenizer.json");
+  std::size_t size = text::HfTokenizer(json, "test").size();
+  std::string added;
+  for (const char* text : {"<|endoftext|>", "<|end|>"})
+    added += std::string(",{\"id\":") + std::to_string(size++) + ",\"content\":\"" + text +
+             R"(","single_word":false,"lstrip":false,"rstrip":)" +
+             (text[2] == 'e' && text[5] == '|' ? "true" : "false") + R"(,"normalized":false,"special":true})";
+  const std::size_t end = json.find("],\"normalizer\"");
+  ASSERT_NE(end, std::string::npos);
+  json.insert(end, added);
+  const std::size_t last = json.find("\"rstrip\":false", json.find("\"</s>\""));
+  json.replace(last, 14, "\"rstrip\":true");
+  const text::HfTokenizer tokenizer(json, "test");
+  io::HfConfig config;
+  config.model.vocabulary = tokenizer.size();
+  io::GgufStart start;
+  std::vector<std::string> notes;
+  io::add_gguf_tokenizer(&tokenizer, config, "", "test", start, notes);
+  EXPECT_EQ(notes.size(), 1u);
+  const std::string bytes = start.bytes();
+  const io::Gguf file(bytes, "test");
+  EXPECT_EQ(file.string("general.name"), "phi3");
+  const auto read = io::read_gguf_tokenizer(file);
+  for (const char* text : {"a<|end|>  b", "a<|endoftext|>  b", "a</s>\n b", "a<s> b"})
+    EXPECT_EQ(read->encode(text), tokenizer.encode(text)) << text;
+}
+
 TEST(GgufTokenizer, RefusesWhatDoesNotFit) {
   using Texts = std::vector<std::string>;
   using Types = std::vector<std::int32_t>;
@@ -292,8 +460,8 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message("gpt2", "gpt-2", {"a", "b"}, {1, 1}, {}), "no error");
   EXPECT_EQ(message("bert", "gpt-2", {"a"}, {1}, {}),
             "F: tokenizer.ggml.model is \"bert\", expected gpt2, llama or none");
-  EXPECT_EQ(message("gpt2", "tekken", {"a"}, {1}, {}).substr(0, 51),
-            "F: tokenizer.ggml.pre is \"tekken\", expected gpt-2, ");
+  EXPECT_EQ(message("gpt2", "falcon", {"a"}, {1}, {}).substr(0, 51),
+            "F: tokenizer.ggml.pre is \"falcon\", expected gpt-2, ");
   EXPECT_EQ(message("gpt2", "gpt-2", {"a", "b"}, {1}, {}),
             "F: tokenizer.ggml.token_type is an array of 1, expected one for each of 2 tokens");
   EXPECT_EQ(message("gpt2", "gpt-2", {"a"}, {7}, {}),
@@ -308,6 +476,89 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFit) {
             "F: tokenizer.ggml.bos_token_id is 1, expected an id below 1");
   EXPECT_EQ(message("llama", "default", {"a", "b"}, {1, 1}, {}),
             "F: tokenizer.ggml.scores is an array of 1, expected one for each of 2 tokens");
+}
+
+// ---- Every key is understood or refused
+
+// The keys of a small model and what `add` adds.
+std::string keys_of_a_model(const std::string& architecture, const std::function<void(io::GgufStart&)>& add) {
+  io::GgufStart s;
+  s.add("general.architecture", architecture);
+  for (const auto& [name, value] : {std::pair{"context_length", 64u},
+                                    {"embedding_length", 16u},
+                                    {"block_count", 1u},
+                                    {"attention.head_count", 2u},
+                                    {"feed_forward_length", 24u}})
+    s.add(architecture + "." + name, value);
+  s.add(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  add(s);
+  s.add_tensor("token_embd.weight", io::GgufType::f32, {8, 16});
+  return s.bytes() + std::string(8 * 16 * 4, '\0');
+}
+
+TEST(GgufKeys, AreUnderstoodOrRefused) {
+  using Start = io::GgufStart;
+  const auto message = [](const std::string& architecture, const std::function<void(Start&)>& add) {
+    const std::string bytes = keys_of_a_model(architecture, add);
+    return error_of([&] {
+      const io::Gguf file(bytes, "F");
+      io::read_gguf_config(file);
+      io::read_gguf_tokenizer(file);
+      io::check_gguf_keys(file);
+    });
+  };
+  const auto of_llama = [&](const std::function<void(Start&)>& add) { return message("llama", add); };
+  const auto unknown = [](const std::string& key) {
+    return "F: " + key + ", expected no such key, which is not understood in a model of llama";
+  };
+  EXPECT_EQ(of_llama([](Start&) {}), "no error");
+  EXPECT_EQ(of_llama([](Start& s) {
+              s.add("general.author", "x"), s.add("quantize.imatrix.file", "y"),
+                  s.add("general.file_type", 1u);
+              s.add("llama.rope.scaling.finetuned", true), s.add("llama.expert_count", 0u);
+              s.add("tokenizer.chat_template", "{}"), s.add("tokenizer.ggml.eot_token_id", 3u);
+            }),
+            "no error");
+  EXPECT_EQ(of_llama([](Start& s) { s.add("llama.logit_scale", 0.5f); }),
+            unknown("llama.logit_scale is 0.5"));
+  EXPECT_EQ(of_llama([](Start& s) { s.add("llama.attention.scale", 0.5f); }),
+            unknown("llama.attention.scale is 0.5"));
+  EXPECT_EQ(of_llama([](Start& s) { s.add("llama.rope.scaling.alpha", 2.0f); }),
+            unknown("llama.rope.scaling.alpha is 2"));
+  EXPECT_EQ(of_llama([](Start& s) { s.add("qwen2.rope.freq_base", 5.0f); }),
+            unknown("qwen2.rope.freq_base is 5"));
+  EXPECT_EQ(of_llama([](Start& s) { s.add("general.tensor_extra.name", "x"); }),
+            unknown("general.tensor_extra.name is \"x\""));
+  EXPECT_EQ(of_llama([](Start& s) { s.add("llama.rope.scaling.attn_factor", 0.5f); }),
+            "F: llama.rope.scaling.attn_factor is 0.5, expected 1 without YaRN");
+  EXPECT_EQ(of_llama([](Start& s) { s.add("general.type", "adapter"); }),
+            "F: general.type is \"adapter\", expected model");
+  EXPECT_EQ(of_llama([](Start& s) { s.add("split.count", 2u); }),
+            "F: split.count is 2, expected 1: parts of a model cannot be read, join them first");
+  EXPECT_EQ(of_llama([](Start& s) { s.add("llama.attention.causal", false); }),
+            "F: llama.attention.causal is false, expected true");
+  EXPECT_EQ(
+      of_llama([](Start& s) {
+        s.add("llama.rope.scaling.type", "yarn"), s.add("llama.rope.scaling.factor", 4.0f);
+        s.add("llama.rope.freq_base", 100.0f), s.add("llama.rope.scaling.yarn_beta_slow", 9.0f);
+      }),
+      "F: llama.rope.scaling.yarn_beta_slow is 9, expected 1: llama.cpp does not read it in models of llama");
+  EXPECT_EQ(message("olmo2", [](Start& s) { s.add("olmo2.attention.sliding_window", 8u); }),
+            "F: olmo2.attention.sliding_window is 8, expected 0: OLMo 2 has no windows");
+}
+
+// As llama.cpp reads them, which are the keys of the first files: linear scaling without a type.
+TEST(GgufKeys, LinearScalingIsObeyedByEitherKey) {
+  for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
+    const std::string bytes =
+        keys_of_a_model("llama", [&](io::GgufStart& s) { s.add(std::string("llama.") + key, 2.0f); });
+    std::set<std::string> tensors;  // that are no parameters: only those that were read
+    const io::HfConfig config = io::read_gguf_config(io::Gguf(bytes, "F"), &tensors);
+    EXPECT_TRUE(tensors.empty());
+    const auto& scaling = config.model.architecture.as<nn::Llama>()->scaling;
+    EXPECT_EQ(scaling.type, "linear") << key;
+    EXPECT_EQ(scaling.factor, 2) << key;
+  }
 }
 
 // ---- Files that lie
