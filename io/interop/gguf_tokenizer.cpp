@@ -10,6 +10,7 @@
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
 #include "io/interop/gguf_pre_tokenizers.h"
+#include "io/interop/gguf_record.h"
 #include "io/text/added_tokens.h"
 #include "io/text/hf_stages.h"
 #include "io/text/word_patterns.h"
@@ -71,9 +72,13 @@ bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
 class Pieces {
  public:
   Pieces(const HfTokenizer& tokenizer, const std::string& where) : tokenizer_(tokenizer), where_(where) {
-    for (std::int32_t id = 0; id < tokenizer.size(); ++id)
-      if (std::string text = tokenizer.token_text(id); !text.empty() && !tokenizer.is_added(id))
-        texts_.insert(std::move(text));
+    // Added tokens are cut out before, except those that check_space_marks() lets merges make.
+    for (std::int32_t id = 0; id < tokenizer.size(); ++id) {
+      std::string text = tokenizer.token_text(id);
+      const bool is_cut =
+          tokenizer.is_added(id) && (tokenizer.is_special(id) || text.find(space_mark) == std::string::npos);
+      if (!text.empty() && !is_cut) texts_.insert(std::move(text));
+    }
   }
 
   void check() const {
@@ -87,7 +92,7 @@ class Pieces {
     for (const std::string& text : texts_)
       if (text.find(space_mark, 1) != std::string::npos)
         refuse_tokenizer(where_, "its pre_tokenizer splits texts before each ▁, and token " +
-                                     json_string(text) + " has one inside");
+                                     gguf_shown(text) + " has one inside");
   }
 
  private:
@@ -95,8 +100,8 @@ class Pieces {
   void check_bytes() const {
     if (tokenizer_.ignores_merges()) refuse_tokenizer(where_, "model.ignore_merges is true");
     if (!tokenizer_.has_byte_fallback() && tokenizer_.unknown_token())
-      refuse_tokenizer(where_, "model.unk_token is " + json_string(*tokenizer_.unknown_token()) +
-                                   " without byte_fallback");
+      refuse_tokenizer(
+          where_, "model.unk_token is " + gguf_shown(*tokenizer_.unknown_token()) + " without byte_fallback");
     constexpr const char* digits = "0123456789ABCDEF";
     for (int b = 0; b < 256 && tokenizer_.has_byte_fallback(); ++b)
       if (const std::string token = std::string("<0x") + digits[b / 16] + digits[b % 16] + ">";
@@ -126,17 +131,17 @@ class Pieces {
               [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
     for (std::size_t i = 1; i < in_order.size(); ++i)
       if (in_order[i].first.first < in_order[i - 1].first.second)
-        refuse_tokenizer(where_, "merges that make " + json_string(*in_order[i].second) +
-                                     " are among those of " + json_string(*in_order[i - 1].second));
+        refuse_tokenizer(where_, "merges that make " + gguf_shown(*in_order[i].second) +
+                                     " are among those of " + gguf_shown(*in_order[i - 1].second));
     for (const std::string& text : texts_) {
       const bool is_byte = text.size() == 6 && text.starts_with("<0x");
       for (std::size_t i = 0; !is_byte && i < text.size();) {
         utf8_next(text, i);
         if (i < text.size() && is_piece(text.substr(0, i)) && is_piece(text.substr(i)) &&
             !ranks.contains(text.substr(0, i) + '\0' + text.substr(i)))
-          refuse_tokenizer(where_, "token " + json_string(text) + " is also that of " +
-                                       json_string(text.substr(0, i)) + " and " +
-                                       json_string(text.substr(i)) + ", which no merge joins");
+          refuse_tokenizer(where_, "token " + gguf_shown(text) + " is also that of " +
+                                       gguf_shown(text.substr(0, i)) + " and " + gguf_shown(text.substr(i)) +
+                                       ", which no merge joins");
       }
     }
   }
@@ -258,8 +263,26 @@ void check_overlaps(const std::vector<text::AddedToken>& added, const std::strin
       if (found == beginnings.end()) continue;
       const Longest& l = found->second;
       if ((l.index == i ? l.other : l.size) >= text.size())
-        refuse_tokenizer(where, "another of its added_tokens can begin within " + json_string(text));
+        refuse_tokenizer(where, "another of its added_tokens can begin within " + gguf_shown(text));
     }
+  }
+}
+
+// Added tokens in which ▁ stands for spaces are written as normal tokens. llama.cpp then makes them by
+// merges. Their own text with ▁ differs from spaces only here.
+void check_space_marks(const HfTokenizer& tokenizer, const std::string& where,
+                       std::vector<std::string>& notes) {
+  if (tokenizer.is_byte_level() || tokenizer.stages().normalizer.empty()) return;
+  std::unordered_set<std::string> made;
+  for (const auto& [left, right] : tokenizer.merges()) made.insert(left + right);
+  bool is_noted = false;
+  for (const text::AddedToken& t : tokenizer.added_tokens()) {
+    if (t.special || t.normalized || t.content.find(space_mark) == std::string::npos) continue;
+    if (!made.contains(t.content) && t.content != space_mark)
+      refuse_tokenizer(where, "added token " + gguf_shown(t.content) +
+                                  " has ▁ in it and normalized false, and no merge makes it");
+    if (!is_noted) notes.push_back("llama.cpp takes ▁ for a space: ids are the same for texts without it");
+    is_noted = true;
   }
 }
 
@@ -279,9 +302,10 @@ std::string name_for_added_tokens(const HfTokenizer& tokenizer, const std::strin
                          : t.normalized && prepends ? "normalized"
                                                     : nullptr;
     if (option != nullptr)
-      refuse_tokenizer(where, "added token " + json_string(t.content) + " has " + option + " true");
+      refuse_tokenizer(where, "added token " + gguf_shown(t.content) + " has " + option + " true");
   }
   check_overlaps(added, where);
+  check_space_marks(tokenizer, where, notes);
   if (!is_phi3) return "model";
   notes.push_back("llama.cpp removes only ASCII's white space after special tokens");
   return phi3_name;
@@ -563,11 +587,11 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
     } else {
       types.push_back(type_of_token(*tokenizer, id, text, unknown_text));
       if (!tokenizer->is_added(id) && std::ranges::find(special_texts, text) != std::end(special_texts))
-        refuse_tokenizer(where, "token " + json_string(text) + " is none of added_tokens");
+        refuse_tokenizer(where, "token " + gguf_shown(text) + " is none of added_tokens");
       tokens.push_back(gguf_text(*tokenizer, id, types.back(), std::move(text)));
     }
     if (!texts.insert(tokens.back()).second)
-      refuse_tokenizer(where, "two of its tokens are " + json_string(tokens.back()));
+      refuse_tokenizer(where, "two of its tokens are " + gguf_shown(tokens.back()));
   }
   to.add("tokenizer.ggml.tokens", tokens), to.add("tokenizer.ggml.token_type", types);
   if (is_byte_level) {

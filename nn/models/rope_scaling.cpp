@@ -70,7 +70,7 @@ void RopeScaling::check(std::int64_t d) const {
 }
 
 std::int64_t RopeScaling::short_length(std::int64_t context) const {
-  if (type != "longrope" || static_cast<double>(context) <= first_context) return 0;
+  if (type != "longrope" || !(first_context >= 1 && first_context < static_cast<double>(context))) return 0;
   return static_cast<std::int64_t>(first_context);
 }
 

@@ -216,6 +216,7 @@ void tokenizers(World& w) {
     const auto id = static_cast<std::int32_t>(Draw<I>::of(w));
     (void)hf->json(), (void)hf->merges(), (void)hf->before(), (void)hf->after(), (void)hf->is_byte_level();
     (void)hf->is_special(id), (void)hf->is_added(id), (void)hf->ignores_merges(), (void)hf->find(text);
+    (void)hf->has_byte_fallback(), (void)hf->added_tokens();
     (void)hf->unknown_token(), (void)&hf->stages();
     hf->encode(text, {.special = w.chance(0.5), .whole = w.chance(0.5)});
     hf->token_text(id);

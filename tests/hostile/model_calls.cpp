@@ -647,6 +647,7 @@ std::vector<Call> model_calls() {
                              .short_factors = {2.0, Draw<double>::of(w)},
                              .long_factors = {Draw<double>::of(w), 3.0}};
          if (!s.is_none() && w.chance(0.5)) s.check(w.chance(0.5) ? 4 : size(w));
+         (void)s.short_length(Draw<I>::of(w));
          (void)s.frequencies(w.chance(0.5) ? 4 : size(w), Draw<double>::of(w), Draw<I>::of(w)).size();
        }},
       call("orthogonalized", static_cast<Tensor (*)(const Tensor&, int)>(

@@ -400,7 +400,7 @@ def more_tokens(*texts, **options):
     def change(file):
         size = len(file["model"]["vocab"]) + sum(t["content"] not in file["model"]["vocab"] for t in file["added_tokens"])
         for i, text in enumerate(texts):
-            token = dict(id=size + i, content=text, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+            token = dict(id=file["model"]["vocab"].get(text, size + i), content=text, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
             file["added_tokens"].append(dict(token, **options))
     return change
 
@@ -429,6 +429,7 @@ TOKENIZERS = {
     **{f"sentencepiece Metaspace {k}{' split' * split}": ("sentencepiece", metaspace(k, split)) for k in ("first", "always", "never") for split in (False, True)},
     "sentencepiece user tokens": ("sentencepiece", more_tokens("<a>", "b c", special=False)),
     "sentencepiece ▁ token": ("sentencepiece", more_tokens("x▁y", special=False)),
+    "sentencepiece ▁ token of merges": ("sentencepiece", more_tokens("▁the", special=False)),
     "sentencepiece without merges": ("sentencepiece", without_merges),
     "sentencepiece without byte_fallback": ("sentencepiece", lambda file: file["model"].update(byte_fallback=False)),
     "sentencepiece ignore_merges": ("sentencepiece", lambda file: file["model"].update(ignore_merges=True)),
@@ -489,6 +490,8 @@ class Tokenizers(Models):
             texts = texts_for(file)
             if "for those in NFC" in done.stdout:
                 texts = [t for t in texts if unicodedata.is_normalized("NFC", t)]
+            if "takes ▁ for a space" in done.stdout:
+                texts = [t for t in texts if "▁" not in t]
             if "only ASCII's white space" in done.stdout:
                 texts = [t for t in texts if not any(c.isspace() and c > "\x7f" for c in t)]
             jobs.append(dict(name=name, path=str(path), place=str(place), texts=texts, whole=True))

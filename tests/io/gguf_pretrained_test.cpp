@@ -406,6 +406,11 @@ TEST(GgufTokenizer, WhatLlamaCppEncodesOtherwiseIsRefused) {
   EXPECT_TRUE(refusal("llama2", "", "").ends_with(", which no merge joins"));
   EXPECT_EQ(refusal("sentencepiece", "\"byte_fallback\":true", "\"byte_fallback\":false"),
             "model.unk_token is \"<unk>\" without byte_fallback");
+  EXPECT_EQ(
+      refusal("sentencepiece", "],\"normalizer\"",
+              ",{\"id\":1197,\"content\":\"x▁y\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+              "\"normalized\":false,\"special\":false}],\"normalizer\""),
+      "added token \"x▁y\" has ▁ in it and normalized false, and no merge makes it");
   EXPECT_EQ(refusal("sentencepiece", "\"normalized\":false", "\"normalized\":true"),
             "added token \"<unk>\" has normalized true");
 }
