@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 
 #include <fcntl.h>
@@ -11,7 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/run/saving.h"
 #include "parallel/message.h"
+#include "parallel/own_thread.h"
 
 namespace tg::parallel {
 
@@ -98,6 +99,7 @@ Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection>
       notes_(std::move(notes)),
       rank_(rank),
       end_after_(options.end_after),
+      save_after_(options.save_after),
       on_lost_(options.on_lost),
       hangs_(memory_->ranks(), options.step_timeout),
       stop_(-1),
@@ -106,17 +108,7 @@ Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection>
   if (pipe(ends.data()) != 0) fail(std::string("pipe failed: ") + std::strerror(errno));
   stopped_.fd = ends[0], stop_.fd = ends[1];
   for (const int fd : ends) fcntl(fd, F_SETFD, FD_CLOEXEC);
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread([this] { run(); });
 }
 
 Watchdog::~Watchdog() {
@@ -173,6 +165,15 @@ void Watchdog::look_for_hangs() {
     memory_->mark_lost(lost->rank, lost->why, rank_);
 }
 
+// A checkpoint that this rank writes is finished: the ranks had met before, so it does not need the lost one.
+std::int64_t Watchdog::time_left() const {
+  const EndState& own = own_end_state();
+  const std::int64_t now = monotonic_ms(),
+                     since = std::chrono::duration_cast<Milliseconds>(Clock::now() - lost_).count();
+  return time_to_end(now, now - since, {end_after_.count(), std::max(save_after_, end_after_).count()},
+                     own.writing, own.saved);
+}
+
 void Watchdog::look_for_lost_ranks() {
   try {
     memory_->check_lost();
@@ -184,7 +185,7 @@ void Watchdog::look_for_lost_ranks() {
       } catch (...) {  // the rank ends in any case
       }
     }
-    if (end_after_ != Milliseconds(0) && Clock::now() - lost_ >= end_after_) {
+    if (end_after_ != Milliseconds(0) && time_left() == 0) {
       // Not by stdio, which the program may hold, and not where nobody reads: it ends in any case.
       const std::string line = std::string(e.what()) + "\n";
       pollfd room{STDERR_FILENO, POLLOUT, 0};

@@ -61,12 +61,13 @@ class Watchdog {
   void look_at_connections(std::span<const pollfd> waited);
   void look_for_hangs();
   void look_for_lost_ranks();
+  std::int64_t time_left() const;  // in ms, until this process is ended after a loss
 
   const std::shared_ptr<SharedMemory> memory_;
   std::vector<Connection> connections_;
   const std::unique_ptr<Notes> notes_;
   const int rank_;
-  const std::chrono::milliseconds end_after_;
+  const std::chrono::milliseconds end_after_, save_after_;
   const std::function<void(const RankLost&)> on_lost_;
   HangDetector hangs_;
   HangDetector::Time lost_{};      // when it saw that a rank is lost

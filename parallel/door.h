@@ -94,6 +94,23 @@ std::unique_ptr<Door> open_network_door(const World& world, const JoinOptions& o
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build);
 Meeting enter_network(const World& world, const JoinOptions& options, const std::string& build);
 
+// Says now and then for whom a rank waits.
+class WaitReports {
+ public:
+  explicit WaitReports(const JoinOptions& options)
+      : options_(options), next_(Clock::now() + options.join_timeout / 24) {}
+  Clock::time_point next() const { return next_; }
+  bool is_due() const { return Clock::now() >= next_; }
+  void say(const std::string& whom) {
+    next_ += options_.join_timeout / 12;
+    if (options_.report) options_.report("[ranks] waiting for " + whom);
+  }
+
+ private:
+  const JoinOptions& options_;
+  Clock::time_point next_;
+};
+
 // Rank 0 ends it after the same time, and may have begun to count later.
 inline Clock::time_point end_of_patience(const JoinOptions& options) {
   return Clock::now() + 2 * options.join_timeout + Milliseconds(5'000);

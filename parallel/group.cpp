@@ -5,6 +5,7 @@
 
 #include "core/run/one_rank.h"
 #include "parallel/control.h"
+#include "parallel/launch_board.h"
 #include "parallel/message.h"
 #include "parallel/network.h"
 #include "parallel/rendezvous.h"
@@ -13,11 +14,12 @@
 
 namespace tg::parallel {
 
-// Of one rank, all but the communicator are null.
+// Of one rank, all but the communicator and the watch over launch are null.
 struct Group::Parts {
   std::unique_ptr<Communicator> communicator;
   std::shared_ptr<SharedMemory> memory;
   int rank = 0;
+  std::unique_ptr<LaunchWatch> launch_watch;
   std::unique_ptr<Watchdog> watchdog;  // ends first
 
   RankState* state() const { return memory ? &memory->state(rank) : nullptr; }
@@ -86,7 +88,8 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
   if (world.size < 1 || world.size > most_ranks || world.rank < 0 || world.rank >= world.size)
     throw WorldError("[ranks] rank " + std::to_string(world.rank) + " of " + std::to_string(world.size) +
                      ": expected 0 to size − 1, and a size of 1 to " + std::to_string(most_ranks));
-  for (const std::chrono::milliseconds t : {options.join_timeout, options.step_timeout, options.end_after})
+  for (const std::chrono::milliseconds t :
+       {options.join_timeout, options.step_timeout, options.end_after, options.save_after})
     if (t < std::chrono::milliseconds(0) || t > std::chrono::hours(24 * 365))
       throw Error("[ranks] a timeout of " + std::to_string(t.count()) + " ms: expected 0 to a year");
   if (world.size > 1 && world.has_several_hosts()) {
@@ -95,6 +98,8 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
       throw WorldError("[ranks] port " + std::to_string(world.port) + ": expected 1 to 65535");
   }
   auto parts = std::make_unique<Group::Parts>();
+  if (const Launch* launch = launch_of_this_process())
+    parts->launch_watch = std::make_unique<LaunchWatch>(*launch);
   if (world.size == 1) {
     parts->communicator = std::make_unique<OneRank>();
   } else {

@@ -31,9 +31,10 @@ struct JoinOptions {
   // one waits for it, is lost. 0: never. It counts from a rank's first progress() on.
   std::chrono::milliseconds step_timeout{60'000};
   // A process that still runs this long after a rank was lost, because it hangs itself, is ended with
-  // exit_rank_lost. 0: never.
-  std::chrono::milliseconds end_after{0};
-  std::function<void(const std::string&)> report;  // gets a line now and then while rank 0 waits for others
+  // exit_rank_lost. 0: never. While it writes a checkpoint (io::CheckpointStore) it has save_after instead.
+  std::chrono::milliseconds end_after{0}, save_after{120'000};
+  std::function<void(const std::string&)>
+      report;  // gets a line now and then while this rank waits for others
   // Is called once, from another thread, when a rank is lost: for what waits somewhere else than in share().
   std::function<void(const RankLost&)> on_lost;
 };

@@ -102,9 +102,11 @@ class LocalDoor : public Door {
 };
 
 // A socket that is connected to rank 0.
-FileDescriptor connect_to_host(const World& world, Milliseconds timeout) {
+FileDescriptor connect_to_host(const World& world, const JoinOptions& options) {
   const Address address(world.job);
+  const Milliseconds timeout = options.join_timeout;
   const Clock::time_point end = Clock::now() + timeout;
+  WaitReports reports(options);
   for (Milliseconds nap{5};; nap = std::min(nap * 2, Milliseconds(100))) {
     FileDescriptor s = new_socket();
     if (connect(s.fd, address.get(), address.length) == 0) {
@@ -115,6 +117,7 @@ FileDescriptor connect_to_host(const World& world, Milliseconds timeout) {
     // Nobody listens yet, or too many are waiting.
     if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) fail_call("connect");
     if (Clock::now() >= end) throw RankLost("[ranks] rank 0 did not come in " + seconds_text(timeout));
+    if (reports.is_due()) reports.say("rank 0");
     std::this_thread::sleep_for(nap);
   }
 }
@@ -144,7 +147,7 @@ std::unique_ptr<Door> open_local_door(const World& world) {
 }
 
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build) {
-  FileDescriptor s = connect_to_host(world, options.join_timeout);
+  FileDescriptor s = connect_to_host(world, options);
   const Join join = join_of(world, build, Purpose::control);
   // If it cannot be sent the reply says why, or that nobody is there.
   (void)!send(s.fd, &join, sizeof join, MSG_NOSIGNAL);

@@ -222,6 +222,7 @@ class Entrance {
   // Connects and answers the challenge, or returns when `other` has got its reply already.
   void come(const Entrance* other) {
     const Clock::time_point end = Clock::now() + options_.join_timeout;
+    WaitReports reports(options_);
     std::string why;
     for (Milliseconds nap{5};; nap = std::min(nap * 2, Milliseconds(250))) {
       const Addresses addresses(world_);
@@ -236,6 +237,7 @@ class Entrance {
       if (Clock::now() >= end)
         throw RankLost("[ranks] rank 0 did not come in " + seconds_text(options_.join_timeout) + " (" + why +
                        ")");
+      if (reports.is_due()) reports.say("rank 0 (" + why + ")");
       std::this_thread::sleep_for(nap);
     }
   }

@@ -66,19 +66,16 @@ class Host {
   }
 
   void await_all() {
-    const Clock::time_point start = Clock::now(), end = start + options_.join_timeout;
-    Clock::time_point report = start + options_.join_timeout / 24;
+    const Clock::time_point end = Clock::now() + options_.join_timeout;
+    WaitReports reports(options_);
     while (joined_.size() < expected()) {
       if (Clock::now() >= end) {
         is_late_ = true;
         throw RankLost("[ranks] " + absent() + " did not come in " + seconds_text(options_.join_timeout) +
                        here() + door_->about());
       }
-      if (Clock::now() >= report) {
-        report += options_.join_timeout / 12;
-        if (options_.report) options_.report("[ranks] waiting for " + absent() + here() + door_->about());
-      }
-      wait(std::min(report, end));
+      if (reports.is_due()) reports.say(absent() + here() + door_->about());
+      wait(std::min(reports.next(), end));
     }
   }
 

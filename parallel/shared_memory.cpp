@@ -56,6 +56,8 @@ void wake_all([[maybe_unused]] Word& word) {
 #endif
 }
 
+}  // namespace
+
 // An open file of that size which no other process can find by a name, and which cannot get another size.
 int unnamed_file([[maybe_unused]] std::size_t bytes) {
 #if defined(__linux__)
@@ -82,13 +84,11 @@ bool is_sealed([[maybe_unused]] int descriptor) {
 #endif
 }
 
-void* map(int descriptor, std::size_t bytes) {
+void* map_shared(int descriptor, std::size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) fail(std::string("cannot map the shared memory: ") + std::strerror(errno));
   return memory;
 }
-
-}  // namespace
 
 // At the start of the memory; the slots follow, and then, from a page of their own, the windows. What one
 // rank writes while others wait for something else lies in cache lines of its own.
@@ -136,7 +136,7 @@ std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
   check_ranks(ranks);
   const std::size_t bytes = windows_at(ranks, sizeof(Header), sizeof(Slot)) + all_windows(ranks);
   FileDescriptor file(unnamed_file(bytes));
-  void* memory = map(file.fd, bytes);
+  void* memory = map_shared(file.fd, bytes);
   std::shared_ptr<SharedMemory> made(new SharedMemory(std::exchange(file.fd, -1), ranks, memory));
   // The slots are zeros, as a new file is.
   new (memory)
@@ -151,7 +151,7 @@ std::shared_ptr<SharedMemory> SharedMemory::open(int descriptor, int ranks) {
   struct stat about;
   if (fstat(descriptor, &about) != 0 || about.st_size != static_cast<off_t>(bytes) || !is_sealed(descriptor))
     fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks");
-  void* memory = map(descriptor, bytes);
+  void* memory = map_shared(descriptor, bytes);
   std::shared_ptr<SharedMemory> opened(new SharedMemory(std::exchange(file.fd, -1), ranks, memory));
   const auto& header = *static_cast<const Header*>(memory);
   if (header.magic != memory_magic || header.version != memory_version ||

@@ -16,6 +16,11 @@ namespace tg::parallel {
 
 constexpr int most_ranks = 1024;
 
+// An open file of that size which no other process can find by a name, and which cannot get another size.
+int unnamed_file(std::size_t bytes);
+bool is_sealed(int descriptor);
+void* map_shared(int descriptor, std::size_t bytes);  // Throws Error
+
 // What each rank says of itself, for the watchdogs of all. Only the rank writes it.
 struct alignas(64) RankState {
   std::atomic<std::int64_t> steps;        // the last one that it finished, + 1

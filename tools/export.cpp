@@ -1,6 +1,5 @@
 // export writes a model, from a checkpoint of tools/train, a Hugging Face folder or a GGUF file, for other
 // programs.
-#include <csignal>
 #include <cstdio>
 
 #include <tilegrad/core/base/error.h>
@@ -20,18 +19,9 @@ const Form forms[] = {
     {"peft", "the adapter of train --lora for PEFT", {"f32", "bf16", "f16"}, true, export_peft},
 };
 
-volatile std::sig_atomic_t interrupted = 0;
-
-// Ctrl-C ends the writing between two tensors, so that nothing is left behind; a second one ends it at once.
-void catch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-}
-
+// A signal ends the writing between two tensors, so that nothing is left behind.
 void check_interrupts(std::uint64_t, std::uint64_t) {
-  if (interrupted) throw Error("[export] interrupted: nothing is written");
+  if (is_asked_to_stop()) throw Error("[export] interrupted: nothing is written");
 }
 
 const Form& form_named(const std::string& name) {
@@ -125,12 +115,12 @@ int main(int argc, char** argv) {
       return args.fail("--model " + model + " has no adapter: a run of train --lora has one");
     if (!o.dtype.empty() && std::find(form.dtypes.begin(), form.dtypes.end(), o.dtype) == form.dtypes.end())
       return args.fail("--to " + to + " has no --dtype " + o.dtype);
-    catch_interrupts();
     ExportSource source = is_run ? opened(model, form, merge) : ExportSource{io::source_at(model)};
     if (form.is_adapter)
       print_adapter(*source.adapter);
     else
       print_source(source.model);
+    const OrderlyStop orderly;
     std::printf("%s\n", form.write(source, o).c_str());
     return 0;
   });

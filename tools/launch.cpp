@@ -1,9 +1,12 @@
 // launch starts a program as several ranks of this host, all ranks or a host's share, and ends them together.
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,6 +17,7 @@
 #endif
 
 #include <tilegrad/parallel/group.h>
+#include "parallel/launch_board.h"
 #include "tools/args.h"
 #include "tools/run_tool.h"
 
@@ -23,7 +27,7 @@ using namespace tg;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::int64_t ranks = 0, restarts = 0, grace = 8;
+  std::int64_t ranks = 0, restarts = 0, grace = 8, save_grace = 120;
   std::int64_t hosts = 1, host = 0;
   std::string address;         // of host 0
   std::vector<char*> command;  // the program and its arguments, ended by a null
@@ -32,8 +36,9 @@ struct Options {
 struct Rank {
   pid_t process = -1;
   int output = -1;   // the reading end of a pipe; -1: it has launch's own output, or has ended
-  std::string line;  // read and not yet printed
-  bool is_running = true, was_killed_here = false;
+  int trouble = -1;  // a pipe that brings an error number if the program cannot be started, else nothing
+  std::string line;  // read and not yet complete
+  bool is_running = true, is_stopped = false, was_killed_here = false;
   int status = 0;
 };
 
@@ -49,10 +54,20 @@ void set(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 1);
 }
 
+// What the ranks of a start have in common.
+struct Start {
+  std::string job;
+  std::optional<parallel::LaunchBoard> board;  // unless the system has no such memory
+  sigset_t mask;                               // of signals
+};
+
 // In the new process. Returns only if the program cannot be started.
-void become(int rank, const Options& o, const std::string& job, int output, pid_t parent) {
+void become(int rank, const Options& o, const Start& start, int output, pid_t parent) {
   ::setpgid(0, 0);  // or a terminal's Ctrl-C would come twice, from the terminal and from launch
-  for (const int s : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ}) std::signal(s, SIG_DFL);
+  for (const int s : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ, SIGCHLD}) std::signal(s, SIG_DFL);
+  struct sigaction hangup {};
+  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+    std::signal(SIGHUP, SIG_DFL);
 #if defined(__linux__)
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // where launch is killed
 #endif
@@ -69,17 +84,19 @@ void become(int rank, const Options& o, const std::string& job, int output, pid_
     if (!std::getenv("TG_JOB")) set("TG_JOB", "launch");
   } else {
     set("MASTER_ADDR", "127.0.0.1"), set("MASTER_PORT", std::to_string(20'000 + parent % 10'000));
-    set("TG_JOB", job);
+    set("TG_JOB", start.job);
   }
   ::unsetenv("TORCHELASTIC_RUN_ID");
+  if (start.board) set(parallel::LaunchBoard::variable, start.board->value());
   if (!std::getenv("TG_THREADS"))
     set("TG_THREADS", std::to_string(std::max<std::int64_t>(1, cpu::default_threads() / o.ranks)));
+  ::sigprocmask(SIG_SETMASK, &start.mask, nullptr);  // a signal that came since fork() ends it now
   ::execvp(o.command[0], o.command.data());
 }
 
-void signal_all(std::vector<Rank>& ranks, int number) {
-  for (const Rank& r : ranks)
-    if (r.is_running) ::kill(-r.process, number);
+// The groups of all ranks: none of these numbers can be another group's before finish() reaps the rank.
+void signal_all(const std::vector<Rank>& ranks, int number) {
+  for (const Rank& r : ranks) ::kill(-r.process, number);
 }
 
 // A pipe that programs do not inherit.
@@ -88,34 +105,38 @@ void make_pipe(int (&ends)[2]) {
   for (const int fd : ends) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-// Adds the rank to those that run. Throws Error if the program cannot be started.
-void start(std::vector<Rank>& ranks, int rank, const Options& o, const std::string& job) {
+// Adds the rank to those that run. Throws Error if it cannot.
+void start(std::vector<Rank>& ranks, int rank, const Options& o, Start& common) {
   const pid_t parent = ::getpid();
   int output[2] = {-1, -1}, trouble[2];
   if (rank > 0) make_pipe(output);
   make_pipe(trouble);
+  // Until the new process has its own handlers, a signal to it would count as one to launch.
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, &common.mask);
   const pid_t process = ::fork();
   if (process == 0) {
-    become(rank, o, job, output[1], parent);
+    become(rank, o, common, output[1], parent);
     const int why = errno;
     (void)!::write(trouble[1], &why, sizeof why);
     ::_exit(127);
   }
-  int why = process < 0 ? errno : 0;
+  const int why = errno;
+  ::sigprocmask(SIG_SETMASK, &common.mask, nullptr);
   if (process > 0) ::setpgid(process, process);  // here too: a signal may be sent before the child does it
   ::close(trouble[1]), ::close(output[1]);
-  if (process > 0) ranks.push_back({process, output[0]});
-  const bool is_started = process > 0 && ::read(trouble[0], &why, sizeof why) == 0;
-  ::close(trouble[0]);
-  if (!is_started) throw Error("cannot run " + std::string(o.command[0]) + ": " + std::strerror(why));
-  if (rank > 0) ::fcntl(output[0], F_SETFL, O_NONBLOCK);
+  for (const int fd : {output[0], trouble[0]})
+    if (fd >= 0) ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  if (process < 0) throw Error("cannot start " + std::string(o.command[0]) + ": " + std::strerror(why));
+  ranks.push_back({process, output[0], trouble[0]});
 }
 
 // Throws Error if a rank cannot be started; then no rank runs.
-std::vector<Rank> start(const Options& o, const std::string& job) {
+std::vector<Rank> start(const Options& o, Start& common) {
   std::vector<Rank> ranks;
   try {
-    for (int rank = 0; rank < o.ranks; ++rank) start(ranks, rank, o, job);
+    for (int rank = 0; rank < o.ranks; ++rank) start(ranks, rank, o, common);
   } catch (const Error&) {
     signal_all(ranks, SIGKILL);
     for (const Rank& r : ranks) ::waitpid(r.process, nullptr, 0), ::close(r.output);
@@ -124,18 +145,30 @@ std::vector<Rank> start(const Options& o, const std::string& job) {
   return ranks;
 }
 
-// In one piece, unless a signal comes while a pipe is full.
-void print(std::string_view line) {
-  while (!line.empty()) {
-    const ssize_t n = ::write(2, line.data(), line.size());
-    if (n < 0 && errno != EINTR) return;
-    line.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+// Lines of ranks on their way to standard error, whose reader may be slow or gone for good.
+class Printer {
+ public:
+  bool is_empty() const { return lines_.empty(); }
+  void add(const std::string& line) { lines_ += line; }
+  // As much as there is room for. A line of up to 4,096 bytes is printed in one piece.
+  void print() {
+    pollfd room{2, POLLOUT, 0};
+    while (!lines_.empty() && ::poll(&room, 1, 0) > 0) {
+      const std::string_view next = std::string_view(lines_).substr(0, PIPE_BUF);
+      const std::size_t end = next.rfind('\n');
+      const ssize_t n = ::write(2, next.data(), end == next.npos ? next.size() : end + 1);
+      if (n < 0 && errno != EINTR && errno != EAGAIN) lines_.clear();
+      if (n > 0) lines_.erase(0, static_cast<std::size_t>(n));
+    }
   }
-}
 
-// Prints what a rank wrote, by lines. The last one may have no end. Returns whether there may be more: one
-// that writes faster than launch prints must not keep it from all else.
-bool forward_output(Rank& r, std::int64_t rank) {
+ private:
+  std::string lines_;
+};
+
+// Adds what a rank wrote, by lines. The last one may have no end. Returns whether there may be more: one that
+// writes faster than launch prints must not keep it from all else.
+bool forward_output(Rank& r, std::int64_t rank, Printer& printer) {
   std::array<char, 65536> bytes;
   const ssize_t n = ::read(r.output, bytes.data(), bytes.size());
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -145,7 +178,7 @@ bool forward_output(Rank& r, std::int64_t rank) {
     if (c != '\n' && r.line.size() < bytes.size()) continue;
     if (c != '\n') r.line += '\n';
     r.line.insert(0, "[rank " + std::to_string(rank) + "] ");
-    print(r.line);
+    printer.add(r.line);
     r.line.clear();
   }
   return true;
@@ -170,67 +203,205 @@ int code_of(int status, bool is_asked_to_stop) {
 }
 
 struct Ending {
-  int code = 0;                   // of the first rank that had an error of its own, else 75 or 0
-  std::string why;                // about that rank; "" if all is well
-  bool is_asked_to_stop = false;  // by a signal to launch
+  int code = 0;      // of the first rank that had an error of its own, else 75 or 0
+  std::string why;   // about that rank; "" if all is well
+  int asked_by = 0;  // the signal by which launch or a rank was asked to end; 0: none
 };
 
-// Until all have ended.
-Ending watch(std::vector<Rank>& ranks, const Options& o) {
-  Ending ending;
-  std::size_t running = ranks.size();
-  const auto number_of = [&](std::size_t i) { return o.host * o.ranks + static_cast<std::int64_t>(i); };
-  int told = 0;  // how much ending.why tells
-  constexpr Clock::time_point never = Clock::time_point::max();
-  const int how = WEXITED | WNOHANG | WNOWAIT;
-  Clock::time_point kill_at = never;
-  while (running > 0) {
+// The ranks of a start, until all have ended.
+class Watch {
+ public:
+  Watch(std::vector<Rank> ranks, const Options& o, Start& common)
+      : ranks_(std::move(ranks)), o_(o), common_(common) {}
+
+  // Throws Error if a program cannot be started.
+  Ending run() {
+    while (is_any_running() || !printer_.is_empty()) {
+      wait();
+      printer_.print();
+      char number;
+      while (::read(signals[0], &number, 1) == 1)
+        if (number != SIGCHLD) ask(number);
+      look_at_requests();
+      for (std::size_t i = 0; i < ranks_.size(); ++i) look_at(i);
+      kill_at_deadline();
+      if (was_killed_ && !is_any_running()) break;  // nobody may read what is left to print
+    }
+    finish();
+    return ending_;
+  }
+
+ private:
+  std::int64_t number_of(std::size_t i) const { return o_.host * o_.ranks + static_cast<std::int64_t>(i); }
+  EndState* state(std::size_t i) const {
+    return common_.board ? &common_.board->state(static_cast<int>(i)) : nullptr;
+  }
+
+  // Whether a program that shows its state runs in the rank's group: the rank, or what its script started.
+  bool has_program(std::size_t i) const {
+    const pid_t program = state(i) ? state(i)->process.load() : 0;
+    return program > 0 && ::getpgid(program) == ranks_[i].process;
+  }
+  // A script may end by a signal before its program has saved.
+  bool is_running(std::size_t i) const {
+    return ranks_[i].is_running ||
+           (deadline_from_ != 0 && has_program(i) && state(i)->process != ranks_[i].process);
+  }
+  bool is_any_running() const {
+    for (std::size_t i = 0; i < ranks_.size(); ++i)
+      if (is_running(i)) return true;
+    return false;
+  }
+
+  void wait() {
     std::vector<pollfd> waited{{signals[0], POLLIN, 0}};
-    for (const Rank& r : ranks) waited.push_back({r.output, POLLIN, 0});
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at - Clock::now()).count();
-    ::poll(waited.data(), waited.size(),
-           kill_at == never ? -1 : static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-      if (waited[1 + i].revents != 0) forward_output(ranks[i], number_of(i));
-    char number;
-    while (::read(signals[0], &number, 1) == 1)
-      if (number != SIGCHLD) ending.is_asked_to_stop = true, signal_all(ranks, number);
-    if (Clock::now() >= kill_at) {
-      kill_at = never;
-      for (Rank& r : ranks) r.was_killed_here = r.is_running;
-      ending.why += "; others still ran " + std::to_string(o.grace) + " s later and were killed";
-      signal_all(ranks, SIGKILL);
+    waited.push_back({printer_.is_empty() ? -1 : 2, POLLOUT, 0});
+    for (const Rank& r : ranks_) {
+      waited.push_back({printer_.is_empty() ? r.output : -1, POLLIN, 0});
+      waited.push_back({r.trouble, POLLIN, 0});
     }
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      Rank& r = ranks[i];
-      // It is not reaped before its group is killed: until then no other group can have its number.
-      siginfo_t ended{};
-      if (!r.is_running || ::waitid(P_PID, static_cast<id_t>(r.process), &ended, how) != 0 ||
-          ended.si_pid == 0)
-        continue;
-      r.is_running = false, --running;
-      r.status = ended.si_code == CLD_EXITED ? ended.si_status << 8 : ended.si_status;  // as waitpid has it
-      const int code = code_of(r.status, ending.is_asked_to_stop);
-      if (code == 0 || r.was_killed_here) continue;
-      // Those that were asked to stop take the time they need.
-      if (ending.code == 0 && !ending.is_asked_to_stop)
-        kill_at = Clock::now() + std::chrono::seconds(o.grace);
-      // An error of its own tells more than a loss, and the rank that was lost more than those that lost it.
-      const int tells = code != parallel::exit_rank_lost ? 3 : WIFSIGNALED(r.status) ? 2 : 1;
-      if (tells > told) told = tells, ending.code = code, ending.why = how_it_ended(number_of(i), r.status);
+    // What ranks show on the board, and a stopped rank's signals, do not wake launch.
+    ::poll(waited.data(), waited.size(), static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (waited[2 + 2 * i].revents != 0) forward_output(ranks_[i], number_of(i), printer_);
+      if (waited[3 + 2 * i].revents != 0) look_at_trouble(ranks_[i]);
     }
   }
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    ::kill(-ranks[i].process, SIGKILL);  // what a rank started and left behind
-    ::waitpid(ranks[i].process, nullptr, 0);
-    while (ranks[i].output >= 0 && forward_output(ranks[i], number_of(i))) {
-    }
-    if (ranks[i].output >= 0) ::close(ranks[i].output);
-    if (!ranks[i].line.empty())
-      std::fprintf(stderr, "[rank %s] %s\n", std::to_string(number_of(i)).c_str(), ranks[i].line.c_str());
+
+  void look_at_trouble(Rank& r) {
+    int why = 0;
+    const ssize_t n = ::read(r.trouble, &why, sizeof why);
+    if (n < 0) return;
+    ::close(std::exchange(r.trouble, -1));
+    if (n == 0) return;
+    kill_all();
+    for (const Rank& other : ranks_) ::waitpid(other.process, nullptr, 0);
+    throw Error("cannot run " + std::string(o_.command[0]) + ": " + std::strerror(why));
   }
-  return ending;
-}
+
+  // A signal asks all ranks to end. A second one ends them.
+  void ask(int signal) {
+    const std::int64_t now = monotonic_ms();
+    if (ending_.asked_by == 0) {
+      ending_.asked_by = signal;
+      if (deadline_from_ == 0) deadline_from_ = now;
+      signal_all(ranks_, signal);
+      signal_all(ranks_, SIGCONT);  // a stopped rank could not act
+    } else if (!was_killed_ && now - deadline_from_ > stop_signals::same_request_ms) {
+      ending_.why = "a second signal killed the ranks";
+      kill_all();
+    }
+  }
+
+  // A rank that was asked to end, directly, asks for all.
+  void look_at_requests() {
+    for (std::size_t i = 0; i < ranks_.size() && ending_.asked_by == 0; ++i) {
+      if (const EndState* s = state(i); s && s->asked_by != 0) ask(s->asked_by);
+      if (!ranks_[i].is_running || !ranks_[i].is_stopped || ending_.asked_by != 0) continue;
+      if (const parallel::StopState seen = parallel::stop_state(ranks_[i].process); seen.asked_by != 0)
+        ask(seen.asked_by);
+    }
+  }
+
+  void look_at(std::size_t i) {
+    Rank& r = ranks_[i];
+    if (!r.is_running) return;
+    siginfo_t change{};
+    while (::waitid(P_PID, static_cast<id_t>(r.process), &change, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+           change.si_pid != 0)
+      r.is_stopped = change.si_code == CLD_STOPPED, change.si_pid = 0;
+    // It is not reaped before its group is killed: until then no other group can have its number.
+    const int how = WEXITED | WNOHANG | WNOWAIT;
+    siginfo_t ended{};
+    if (::waitid(P_PID, static_cast<id_t>(r.process), &ended, how) != 0 || ended.si_pid == 0) return;
+    if (r.trouble >= 0) look_at_trouble(r);
+    look_at_requests();  // perhaps it ended by one
+    r.is_running = false;
+    r.status = ended.si_code == CLD_EXITED ? ended.si_status << 8 : ended.si_status;  // as waitpid has it
+    const int code = code_of(r.status, ending_.asked_by != 0);
+    if (code == 0 || r.was_killed_here) return;
+    if (deadline_from_ == 0) deadline_from_ = monotonic_ms();
+    // An error of its own tells more than a loss, and the rank that was lost more than those that lost it.
+    const int tells = code != parallel::exit_rank_lost ? 3 : WIFSIGNALED(r.status) ? 2 : 1;
+    if (tells <= told_) return;
+    told_ = tells, ending_.code = code;
+    if (ending_.asked_by == 0) ending_.why = how_it_ended(number_of(i), r.status);
+  }
+
+  // In ms, until the ranks that still run are killed. While one of them saves, all have time: the others may
+  // wait for it.
+  std::int64_t time_left() const {
+    if (deadline_from_ == 0 || was_killed_) return 200;
+    const EndTimes times{1'000 * o_.grace, std::max(1'000 * o_.save_grace, 1'000 * o_.grace)};
+    const std::int64_t now = monotonic_ms();
+    std::int64_t most = time_to_end(now, deadline_from_, times, 0, 0);
+    for (std::size_t i = 0; i < ranks_.size(); ++i)
+      if (const EndState* s = state(i); is_running(i) && has_program(i))
+        most = std::max(most, time_to_end(now, deadline_from_, times, s->saving, s->saved));
+    return most;
+  }
+
+  void kill_at_deadline() {
+    if (was_killed_ || time_left() > 0) return;
+    if (!is_any_running()) {  // the lines of the ranks find no reader
+      was_killed_ = true;
+      return;
+    }
+    std::string names;
+    for (std::size_t i = 0; i < ranks_.size(); ++i)
+      if (is_running(i)) names += (names.empty() ? "" : ", ") + std::to_string(number_of(i));
+    const std::int64_t waited = (monotonic_ms() - deadline_from_ + 500) / 1'000;
+    const std::string after = " s later and were killed";
+    if (ending_.asked_by != 0)
+      ending_.why = std::string("after ") + strsignal(ending_.asked_by) + ", ranks " + names + " still ran " +
+                    std::to_string(waited) + after;
+    else
+      ending_.why += "; others still ran " + std::to_string(waited) + after;
+    kill_all();
+  }
+
+  void kill_all() {
+    was_killed_ = true;
+    for (Rank& r : ranks_) r.was_killed_here = r.is_running;
+    signal_all(ranks_, SIGKILL);
+  }
+
+  void finish() {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      Rank& r = ranks_[i];
+      ::kill(-r.process, SIGKILL);  // what a rank started and left behind
+      ::waitpid(r.process, nullptr, 0);
+      while (r.output >= 0 && forward_output(r, number_of(i), printer_)) {
+      }
+      for (const int fd : {r.output, r.trouble})
+        if (fd >= 0) ::close(fd);
+      if (!r.line.empty()) printer_.add("[rank " + std::to_string(number_of(i)) + "] " + r.line + "\n");
+    }
+    // A reader of the lines may be slow, but a signal does not wait for it.
+    while (!printer_.is_empty() && !was_killed_ && (ending_.asked_by == 0 || time_left() > 0)) {
+      pollfd waited[] = {{signals[0], POLLIN, 0}, {2, POLLOUT, 0}};
+      ::poll(waited, 2, 200);
+      char number;
+      while (::read(signals[0], &number, 1) == 1)
+        if (number != SIGCHLD) was_killed_ = true;
+      printer_.print();
+    }
+    printer_.print();
+    // Ranks that were killed, and those that lost them, have no code that says more than the signal.
+    const bool has_own_code = ending_.code != 0 && ending_.code != parallel::exit_rank_lost;
+    if (ending_.asked_by != 0 && !has_own_code && (was_killed_ || ending_.code != 0))
+      ending_.code = 128 + ending_.asked_by;
+  }
+
+  std::vector<Rank> ranks_;
+  const Options& o_;
+  Start& common_;
+  Printer printer_;
+  Ending ending_;
+  int told_ = 0;                    // how much ending_.why tells
+  std::int64_t deadline_from_ = 0;  // when a rank failed, or all were asked to end; 0: neither
+  bool was_killed_ = false;         // what still ran
+};
 
 int launch(const Options& o) {
   make_pipe(signals);
@@ -245,14 +416,18 @@ int launch(const Options& o) {
   const std::string job =
       "launch " + std::to_string(::getpid()) + "." + std::to_string(Clock::now().time_since_epoch().count());
   for (std::int64_t restart = 0;; ++restart) {
-    std::vector<Rank> ranks = start(o, job + "." + std::to_string(restart));
-    const Ending ending = watch(ranks, o);
-    const bool again =
-        ending.code == parallel::exit_rank_lost && restart < o.restarts && !ending.is_asked_to_stop;
+    Start common{.job = job + "." + std::to_string(restart), .board = {}, .mask = {}};
+    try {
+      common.board.emplace(static_cast<int>(o.ranks), EndTimes{1'000 * o.grace, 1'000 * o.save_grace});
+    } catch (const Error&) {  // then launch does not know that a rank saves
+    }
+    const Ending ending = Watch(start(o, common), o, common).run();
+    const bool is_asked = ending.asked_by != 0;
+    const bool again = ending.code == parallel::exit_rank_lost && restart < o.restarts && !is_asked;
     std::string line = ending.why;
     if (again)
       line += ": starting all again, " + std::to_string(restart + 1) + " of " + std::to_string(o.restarts);
-    if (!line.empty() && !ending.is_asked_to_stop) report_failure("launch", line);
+    if (!line.empty()) report_failure("launch", line);
     if (!again) return ending.code;
   }
 }
@@ -278,7 +453,12 @@ int main(int argc, char** argv) {
                     "of host 0, where its rank 0 listens; the port is TG_PORT, or 29501", o.address);
         args.option("restarts", "N", "how often to start all again after a rank was lost", o.restarts,
                     {.min = 0, .max = 1e6});
-        args.option("grace", "SECONDS", "until the others are killed when a rank has failed", o.grace,
+        args.option(
+            "grace", "SECONDS",
+            "time for the ranks to end after a signal to launch or to a rank, or after a rank failed; then "
+            "they are killed",
+            o.grace, {.min = 0, .max = 1e6});
+        args.option("save-grace", "SECONDS", "the same time while a rank saves a checkpoint", o.save_grace,
                     {.min = 0, .max = 1e6});
         args.example("launch -n 4 train --text input.txt", "train on 4 processes of this host");
         args.example("launch -n 8 --hosts 2 --host 1 --address 10.0.0.1 train --text input.txt",
@@ -290,8 +470,8 @@ int main(int argc, char** argv) {
         for (; i < argc && argv[i][0] == '-' && std::string_view(argv[i]) != "--"; ++i) {
           const bool is_short = std::string_view(argv[i]) == "-n";
           own.push_back(is_short ? "--ranks" : argv[i]);
-          for (const char* name :
-               {"--ranks", "--hosts", "--host", "--address", "--restarts", "--grace"})  // their values
+          for (const char* name : {"--ranks", "--hosts", "--host", "--address", "--restarts", "--grace",
+                                   "--save-grace"})  // their values
             if (std::string_view(own.back()) == name && i + 1 < argc) {
               own.push_back(argv[++i]);
               break;

@@ -15,6 +15,7 @@
 #include <tilegrad/core/run/log.h>
 #include "backends/cpu/pool.h"
 #include "core/base/printable.h"
+#include "tools/stop_signals.h"
 
 namespace tg {
 
@@ -46,6 +47,7 @@ inline void report_failure(const char* tool, const std::string& what) {
 template <class F>
 int run_tool(const char* tool, F&& f, int failure = 1) {
   open_standard_streams();
+  stop_signals::install(tool);
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
   int code = failure;
   try {

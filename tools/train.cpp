@@ -30,23 +30,6 @@ namespace {
 
 using namespace tg;
 
-volatile std::sig_atomic_t stop_asked = 0;
-
-// The first Ctrl-C requests a stop after the step; a second one ends the process at once. So does a terminal
-// that is closed, unless the caller chose to ignore that (nohup). A reader of the output that ends does not
-// end the run.
-void catch_signals() {
-  std::signal(SIGPIPE, SIG_IGN);
-  struct sigaction action {};
-  action.sa_handler = [](int) { stop_asked = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
-}
-
 constexpr std::int64_t most_tokens = 1024;  // in a row, where --from has no --context
 constexpr const char* loss_curve_file = "loss.png";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
@@ -116,7 +99,7 @@ class Run {
         .stop =
             [&] {
               pause.reset();
-              return stop_asked != 0;
+              return is_asked_to_stop();
             },
         .step =
             [&](train::MetricsRow& row) {
@@ -150,16 +133,19 @@ class Run {
     }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
-    trainer.run();
-    if (trainer.state().step < o_.steps) stop_asked = 1;  // perhaps of another rank
+    {
+      const OrderlyStop orderly;
+      trainer.run();
+    }
+    is_stopped_ = is_asked_to_stop();
+    if (trainer.state().step < o_.steps) is_stopped_ = true;  // perhaps another rank was asked
     progress.reset();
-    if (!is_first()) return stop_asked ? 130 : 0;
-    if (trainer.state().step == 0) return stop_asked ? 130 : 0;
+    if (!is_first() || trainer.state().step == 0) return is_stopped_ ? 130 : 0;
     store_->claim(loss_curve_file);
     save_loss_curve(o_.out + "/" + loss_curve_file, o_.model.text(), std::string(data_->tokenizer().unit()),
                     trainer.rows());
     report(trainer, first);
-    if (stop_asked) return 130;
+    if (is_stopped_) return 130;
     print_sample(model);
     return 0;
   }
@@ -358,13 +344,13 @@ class Run {
                   trainer.rows().back().train_loss);
     const std::string validated =
         std::isnan(validation) ? ", not validated yet" : ", validation loss " + loss_text(validation);
-    const std::string at = stop_asked ? " (step " + std::to_string(at_step) + ": --resume continues)" : "";
-    print_row(stop_asked ? "stopped" : "done", line + validated + at);
+    const std::string at = is_stopped_ ? " (step " + std::to_string(at_step) + ": --resume continues)" : "";
+    print_row(is_stopped_ ? "stopped" : "done", line + validated + at);
     if (trainer.state().best_step > 0) {
       std::snprintf(line, sizeof line, "validation loss %.4f at step ", trainer.state().best_loss);
       print_row("best", line + grouped(trainer.state().best_step));
     }
-    if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !stop_asked) {
+    if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !is_stopped_) {
       std::snprintf(line, sizeof line, "%.2f %% of ",
                     100 * static_cast<double>(trainer.rows().back().val_accuracy));
       print_row("exact match", line + grouped(n) + " unseen answers");
@@ -396,6 +382,7 @@ class Run {
   io::SafeTensors saved_model_;  // the resumed weights, until they are known to be this model's
   RunState state_;
   std::unique_ptr<TrainData> data_;
+  bool is_stopped_ = false;  // before its last step
 };
 
 }  // namespace
@@ -465,7 +452,7 @@ int main(int argc, char** argv) {
       return args.fail(mistake);
     if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
       return args.fail(mistake);
-    catch_signals();
+    std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that ends does not end the run
     return Run(o, args, group, std::move(store), std::move(base)).go();
   });
 }

@@ -14,6 +14,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
+#include "core/run/saving.h"
 #include "io/checkpoints/directory.h"
 #include "io/checkpoints/run_marker.h"
 
@@ -237,6 +238,7 @@ void CheckpointStore::clear() {
 }
 
 void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files) {
+  const SaveScope writes(SaveScope::Stage::writing);
   const std::string fresh = path(temporary), name = step_name(step);
   try {
     write_checkpoint(fresh, step, best_step, files);

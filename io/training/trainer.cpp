@@ -6,6 +6,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include "core/run/gather.h"
+#include "core/run/saving.h"
 #include "io/training/optimizer_state.h"
 #include "io/training/prefetch.h"
 
@@ -130,9 +131,13 @@ const Trainer::State& Trainer::run() {
   const auto finish_one = [&] { finish(*std::exchange(running, std::nullopt)); };
   for (std::int64_t step = first + 1; step <= o_.steps && !stops(); ++step) {
     const double begin = seconds_now();
-    const TokenBatch& batch = prepared.next();
     const double rate = o_.schedule(step - 1);
-    const Pending started = training_.start(batch.x, batch.y, rate);
+    Pending started;
+    {
+      const SaveScope computes(SaveScope::Stage::computing, is_alone());
+      const TokenBatch& batch = prepared.next();
+      started = training_.start(batch.x, batch.y, rate);
+    }
     seconds_ += seconds_now() - begin;
     if (running) finish_one();
     running = {step, rate, started};
@@ -152,7 +157,10 @@ const Trainer::State& Trainer::run() {
 // What a step leaves, once it is over.
 void Trainer::finish(const Running& running) {
   const double begin = seconds_now();
-  last_ = training_.result(running.pending);
+  {
+    const SaveScope computes(SaveScope::Stage::computing, is_alone());
+    last_ = training_.result(running.pending);
+  }
   seconds_ += seconds_now() - begin;
   if (o_.trap_nan && last_.skipped > skipped_) trap(running.step);
   MetricsRow row{.step = running.step,
@@ -198,6 +206,7 @@ bool Trainer::divides_tokens() const {
 // The mean over the targets of fixed batches spread over what is held out. Of N ranks each takes every Nth
 // batch, or its own tokens of all, and all add up the results of all in the order of the batches.
 void Trainer::validate(bool whole, MetricsRow& row) {
+  const SaveScope computes(SaveScope::Stage::computing, is_alone());
   training_.gather_weights();
   const std::int64_t count = validation_batches(whole), answers = batches_.answers();
   if (count < 1)
@@ -252,6 +261,8 @@ void Trainer::save() {
   saved_ = state_.step;
   // A rank whose step failed does not come here: then nothing is saved of what the others have made of it.
   if (o_.program.ranks) gather_one(*o_.program.ranks, state_.step);
+  const SaveScope gathers(
+      SaveScope::Stage::computing);  // all are here, and each has its part of what is saved
   training_.gather_weights();
   if (!store_) return optimizer_.gather_state({});
   const std::vector<io::CheckpointFile> all = files();

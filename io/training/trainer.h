@@ -82,7 +82,9 @@ class Trainer {
   void validate(bool whole, MetricsRow& row);
   void validate_start();
   bool divides_tokens() const;  // among ranks
-  bool stops() const;           // whether any rank is to stop
+  // Without other ranks a step waits for nobody: it leads to the checkpoint in which a stop ends.
+  bool is_alone() const { return !o_.program.ranks; }
+  bool stops() const;  // whether any rank is to stop
   void save();
   [[noreturn]] void trap(std::int64_t step);
   std::vector<io::CheckpointFile> files() const;

@@ -1,8 +1,8 @@
 // A program of several ranks that computes nothing, for tests/tools/launch_tool.sh: as a real one it joins,
 // does steps, and ends by the rules for exit codes.
 //   joined_rank STEPS [FAULT RANK STEP [FILE]]
-// FAULT happens to that rank at that step: kill, fail, hang or slow; "kill" only if FILE is missing, and FILE
-// is made.
+// FAULT happens to that rank at that step: kill, fail, hang, deaf or slow; "kill" only if FILE is missing, and FILE
+// is made. A deaf rank makes FILE and then does nothing, also when signals ask it to end; the others may wait for it.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -24,8 +24,9 @@ volatile std::sig_atomic_t is_asked_to_stop = 0;
 
 int run(int argc, char** argv, std::shared_ptr<parallel::Group>& group) {
   const parallel::World world = parallel::world();
-  group = parallel::join(world, {.join_timeout = std::chrono::seconds(5),
-                                 .step_timeout = std::chrono::milliseconds(1500),
+  const bool is_patient = argc > 2 && std::string(argv[2]) == "deaf";
+  group = parallel::join(world, {.join_timeout = std::chrono::seconds(is_patient ? 60 : 5),
+                                 .step_timeout = std::chrono::milliseconds(is_patient ? 0 : 1500),
                                  .end_after = std::chrono::milliseconds(300)});
   if (const char* ready = std::getenv("TG_READY"))  // a file of each rank that signals can reach
     ::close(::open((std::string(ready) + "." + std::to_string(world.rank)).c_str(), O_CREAT, 0600));
@@ -38,6 +39,10 @@ int run(int argc, char** argv, std::shared_ptr<parallel::Group>& group) {
       if (fault == "kill" && (argc < 6 || ::open(argv[5], O_CREAT | O_EXCL, 0600) >= 0)) std::raise(SIGKILL);
       if (fault == "fail") throw Error("[test] planted");
       if (fault == "hang") std::this_thread::sleep_for(std::chrono::seconds(60));
+      if (fault == "deaf") {
+        if (argc > 5) ::close(::open(argv[5], O_CREAT, 0600));
+        for (;;) std::this_thread::sleep_for(std::chrono::seconds(60));
+      }
     }
     int stop = is_asked_to_stop;
     ranks.share(std::as_bytes(std::span(&stop, 1)), [&](std::span<const std::byte* const> shown) {

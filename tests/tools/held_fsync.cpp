@@ -1,0 +1,18 @@
+// For tests/tools/signals_tool.sh, by LD_PRELOAD: fsync() waits as long as the file that TG_HOLD names exists, as on
+// a slow disk. It makes the file TG_HOLD.held, which says that a save waits.
+#include <cstdlib>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+extern "C" int fsync(int fd) {
+  if (const char* hold = std::getenv("TG_HOLD"); hold && ::access(hold, F_OK) == 0) {
+    ::close(::open((std::string(hold) + ".held").c_str(), O_CREAT | O_WRONLY, 0600));
+    const timespec nap{.tv_sec = 0, .tv_nsec = 10'000'000};
+    while (::access(hold, F_OK) == 0) ::nanosleep(&nap, nullptr);
+  }
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
