@@ -81,9 +81,10 @@ class Group {
 };
 
 // Meets all other ranks of this world, which are processes of the same program: of the same user on this
-// host, or on several hosts of whoever knows the world's token. One rank is alone, without any socket or
-// thread. Throws WorldError if the ranks do not fit together, such as two programs, two ranks of one number
-// or two tokens; RankLost if one does not come in time, or ends meanwhile.
+// host, or on several hosts of whoever knows the world's token. One rank is alone, without any socket and,
+// unless tools/launch started it, without a thread. Throws WorldError if the ranks do not fit together, such
+// as two programs, two ranks of one number or two tokens; RankLost if one does not come in time, or ends
+// meanwhile.
 std::shared_ptr<Group> join(const World& world, const JoinOptions& options = {});
 
 }  // namespace tg::parallel

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::uint64_t board_magic = 0x6472616f62206774;  // "tg board"
 
-// The n-th of the numbers in a text, which are divided by ':'; -1 if it is none.
+// The n-th of the numbers in a text, which are divided by ':'; -1 if it is not a number.
 int field(std::string_view text, int n) {
   for (; n > 0; --n) {
     const std::size_t colon = text.find(':');

@@ -54,7 +54,7 @@ void set(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 1);
 }
 
-// What the ranks of a start have in common.
+// Common to the ranks of a start.
 struct Start {
   std::string job;
   std::optional<parallel::LaunchBoard> board;  // unless the system has no such memory
@@ -90,7 +90,7 @@ void become(int rank, const Options& o, const Start& start, int output, pid_t pa
   if (start.board) set(parallel::LaunchBoard::variable, start.board->value());
   if (!std::getenv("TG_THREADS"))
     set("TG_THREADS", std::to_string(std::max<std::int64_t>(1, cpu::default_threads() / o.ranks)));
-  ::sigprocmask(SIG_SETMASK, &start.mask, nullptr);  // a signal that came since fork() ends it now
+  ::sigprocmask(SIG_SETMASK, &start.mask, nullptr);  // a signal received since fork() ends it now
   ::execvp(o.command[0], o.command.data());
 }
 
@@ -145,7 +145,7 @@ std::vector<Rank> start(const Options& o, Start& common) {
   return ranks;
 }
 
-// Lines of ranks on their way to standard error, whose reader may be slow or gone for good.
+// Lines of ranks for standard error, whose reader may be slow or may have stopped.
 class Printer {
  public:
   bool is_empty() const { return lines_.empty(); }
@@ -166,7 +166,7 @@ class Printer {
   std::string lines_;
 };
 
-// Adds what a rank wrote, by lines. The last one may have no end. Returns whether there may be more: one that
+// Adds a rank's output, by lines. The last one may have no end. Returns whether there may be more: one that
 // writes faster than launch prints must not keep it from all else.
 bool forward_output(Rank& r, std::int64_t rank, Printer& printer) {
   std::array<char, 65536> bytes;
@@ -260,7 +260,7 @@ class Watch {
       waited.push_back({printer_.is_empty() ? r.output : -1, POLLIN, 0});
       waited.push_back({r.trouble, POLLIN, 0});
     }
-    // What ranks show on the board, and a stopped rank's signals, do not wake launch.
+    // The board and the signals of a stopped rank do not wake launch.
     ::poll(waited.data(), waited.size(), static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (waited[2 + 2 * i].revents != 0) forward_output(ranks_[i], number_of(i), printer_);
@@ -283,17 +283,17 @@ class Watch {
   void ask(int signal) {
     const std::int64_t now = monotonic_ms();
     if (ending_.asked_by == 0) {
-      ending_.asked_by = signal;
+      ending_.asked_by = signal, asked_at_ = now;
       if (deadline_from_ == 0) deadline_from_ = now;
       signal_all(ranks_, signal);
       signal_all(ranks_, SIGCONT);  // a stopped rank could not act
-    } else if (!was_killed_ && now - deadline_from_ > stop_signals::same_request_ms) {
+    } else if (!was_killed_ && now - asked_at_ > stop_signals::same_request_ms) {
       ending_.why = "a second signal killed the ranks";
       kill_all();
     }
   }
 
-  // A rank that was asked to end, directly, asks for all.
+  // A signal to one rank asks all of them to end.
   void look_at_requests() {
     for (std::size_t i = 0; i < ranks_.size() && ending_.asked_by == 0; ++i) {
       if (const EndState* s = state(i); s && s->asked_by != 0) ask(s->asked_by);
@@ -331,7 +331,8 @@ class Watch {
   // In ms, until the ranks that still run are killed. While one of them saves, all have time: the others may
   // wait for it.
   std::int64_t time_left() const {
-    if (deadline_from_ == 0 || was_killed_) return 200;
+    const bool has_deadline = ending_.asked_by != 0 || (deadline_from_ != 0 && is_any_running());
+    if (!has_deadline || was_killed_) return 200;
     const EndTimes times{1'000 * o_.grace, std::max(1'000 * o_.save_grace, 1'000 * o_.grace)};
     const std::int64_t now = monotonic_ms();
     std::int64_t most = time_to_end(now, deadline_from_, times, 0, 0);
@@ -343,7 +344,7 @@ class Watch {
 
   void kill_at_deadline() {
     if (was_killed_ || time_left() > 0) return;
-    if (!is_any_running()) {  // the lines of the ranks find no reader
+    if (!is_any_running()) {  // nobody reads the lines of the ranks
       was_killed_ = true;
       return;
     }
@@ -387,7 +388,7 @@ class Watch {
       printer_.print();
     }
     printer_.print();
-    // Ranks that were killed, and those that lost them, have no code that says more than the signal.
+    // The codes of killed ranks, and of ranks that lost them, mean less than the signal.
     const bool has_own_code = ending_.code != 0 && ending_.code != parallel::exit_rank_lost;
     if (ending_.asked_by != 0 && !has_own_code && (was_killed_ || ending_.code != 0))
       ending_.code = 128 + ending_.asked_by;
@@ -399,8 +400,9 @@ class Watch {
   Printer printer_;
   Ending ending_;
   int told_ = 0;                    // how much ending_.why tells
+  std::int64_t asked_at_ = 0;       // when the signal came that asked all to end
   std::int64_t deadline_from_ = 0;  // when a rank failed, or all were asked to end; 0: neither
-  bool was_killed_ = false;         // what still ran
+  bool was_killed_ = false;         // ranks that still ran; their output may be lost
 };
 
 int launch(const Options& o) {

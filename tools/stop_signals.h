@@ -84,8 +84,8 @@ inline void on_signal(int signal, siginfo_t* info, void*) {
   errno = error;
 }
 
-// SIGINT counts also if the caller ignores it, as scripts do for what they start in the background. A
-// terminal that is closed ends nothing if the caller chose so (nohup).
+// SIGINT is handled also if the caller ignores it, as scripts do for background processes. A SIGHUP that the
+// caller ignores (nohup) stays ignored.
 inline void install(const char* name) {
   tool = name;
   launch = parallel::launch_of_this_process();

@@ -47,7 +47,7 @@ std::int64_t time_to_end(std::int64_t now, std::int64_t asked, const EndTimes& t
   if (now < asked + times.grace) return asked + times.grace - now;
   const std::int64_t save_end = asked + times.save_grace;
   if (saving > 0 && now < save_end) return std::min(look_each_ms, save_end - now);
-  // A save that took its whole time does not get more.
+  // A save that used all of its time gets no more.
   if (saving == 0 && saved > 0 && now < std::min(saved, save_end) + end_after_save_ms) return look_each_ms;
   return 0;
 }

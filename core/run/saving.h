@@ -42,7 +42,7 @@ class SaveScope {
 struct EndTimes {
   std::int64_t grace = 8'000, save_grace = 120'000;
 };
-// After a save the process says so and ends: this takes it less than that.
+// Time to report a save and to end.
 constexpr std::int64_t end_after_save_ms = 2'000;
 
 // For how many ms nobody need look again at a process that was asked to end at `asked`; 0: its time is over.

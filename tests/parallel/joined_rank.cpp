@@ -1,8 +1,9 @@
 // A program of several ranks that computes nothing, for tests/tools/launch_tool.sh: as a real one it joins,
 // does steps, and ends by the rules for exit codes.
 //   joined_rank STEPS [FAULT RANK STEP [FILE]]
-// FAULT happens to that rank at that step: kill, fail, hang, deaf or slow; "kill" only if FILE is missing, and FILE
-// is made. A deaf rank makes FILE and then does nothing, also when signals ask it to end; the others may wait for it.
+// FAULT happens to that rank at that step: kill, fail, hang, deaf or slow; "kill" only if FILE is missing,
+// and FILE is made. A deaf rank makes FILE and then does nothing, also when signals ask it to end; the others
+// may wait for it.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>

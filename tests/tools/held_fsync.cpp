@@ -1,5 +1,5 @@
-// For tests/tools/signals_tool.sh, by LD_PRELOAD: fsync() waits as long as the file that TG_HOLD names exists, as on
-// a slow disk. It makes the file TG_HOLD.held, which says that a save waits.
+// For tests/tools/signals_tool.sh, by LD_PRELOAD: fsync() waits as long as the file that TG_HOLD names
+// exists, as on a slow disk. It makes the file TG_HOLD.held, which says that a save waits.
 #include <cstdlib>
 #include <string>
 

@@ -126,12 +126,15 @@ for signal in INT TERM HUP; do
   [ -s "$dir/err" ] && fail "SIG$signal: $(cat "$dir/err")"
 done
 rm -f "$dir"/ready.*
-"$launch" -n 2 sh -c 'trap "echo INT of \$RANK >&2; n=1\$n" INT; : >$TG_READY.$RANK; while [ ${#n} -lt 2 ]; do sleep 0.05; done; exit 130' >"$dir/out" 2>"$dir/err" &
+"$launch" -n 2 sh -c 'trap "echo INT of \$RANK >&2" INT; : >$TG_READY.$RANK; while :; do sleep 0.05; done' >"$dir/out" 2>"$dir/err" &
 await are_ready 2
 kill -INT $!
 await lines_are "$dir/err" 2
-kill -INT $!
+sleep 0.3  # two signals within 0.2 s are one
+kill -INT $!  # kills the ranks
 wait $!
+got=$?
+[ $got = 130 ] || fail "exit code $got after a second SIGINT"
 # A terminal that is closed, where that is ignored (nohup).
 rm -f "$dir"/ready.*
 (trap '' HUP; exec "$launch" -n 2 sh -c ': >$TG_READY.$RANK; sleep 1; kill -HUP $$; echo $RANK ended') >"$dir/out.nohup" 2>&1 &
@@ -141,8 +144,9 @@ wait $! || fail "exit code $? after an ignored SIGHUP"
 [ "$(sort "$dir/out.nohup")" = "0 ended
 [rank 1] 1 ended" ] || fail "an ignored SIGHUP: $(cat "$dir/out.nohup")"
 unset TG_READY
-has err "^INT of 0" 2
-has err "^\[rank 1\] INT of 1" 2
+has err "^INT of 0" 1
+has err "^\[rank 1\] INT of 1" 1
+has err "^launch: a second signal killed the ranks$" 1
 # Killed itself, launch leaves no rank behind.
 : >"$dir/processes"
 "$launch" -n 2 sh -c 'echo $$ >>'"$dir/processes"'; while :; do sleep 0.1; done' 2>/dev/null &
