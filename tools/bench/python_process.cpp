@@ -1,14 +1,14 @@
 #include "tools/bench/python_process.h"
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 
 #include <csignal>
 #include <filesystem>
-
-extern char** environ;
 
 namespace tg::bench {
 
@@ -55,21 +55,24 @@ bool PythonProcess::start(const std::string& script, const std::vector<std::stri
     ::close(in[0]), ::close(in[1]);
     return false;
   }
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, in[0], 0);
-  posix_spawn_file_actions_adddup2(&files, out[1], 1);
   std::vector<std::string> words = {"python3", script};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  const bool started = ::posix_spawnp(&pid_, "python3", &files, nullptr, pointers.data(), environ) == 0;
-  posix_spawn_file_actions_destroy(&files);
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  if (pid_ == 0) {
+#if defined(__linux__)
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it may be busy when bench is ended
+#endif
+    if (::getppid() == parent && ::dup2(in[0], 0) == 0 && ::dup2(out[1], 1) == 1)
+      ::execvp(pointers[0], pointers.data());
+    ::_exit(127);
+  }
   ::close(in[0]), ::close(out[1]);
   to_ = ::fdopen(in[1], "w"), from_ = ::fdopen(out[0], "r");
-  if (!started) pid_ = -1;
-  return started && to_ && from_;
+  return pid_ > 0 && to_ && from_;
 }
 
 std::string PythonProcess::line() {
