@@ -233,7 +233,15 @@ class Checker {
 
 }  // namespace
 
+void Options::check_numbers() const {
+  check_options("gradcheck", {{"order", order, Range::between(1, 2)},
+                              {"rtol", tol.rtol, Range::at_least(0)},
+                              {"atol", tol.atol, Range::at_least(0)},
+                              {"h", h, Range::above_to(0, 1)}});
+}
+
 std::vector<Result> check(const Case& c, const Options& options) {
+  options.check_numbers();
   return Checker(c, options).run();
 }
 

@@ -65,6 +65,8 @@ struct Options {
   Device device = Device::cpu();  // where the checked programs run; references run on the CPU
   Tol tol{.rtol = 1e-7, .atol = 1e-9};
   double h = 1e-3;  // the step is h·max(1, |x|)
+
+  void check_numbers() const;  // throws Error that names the one out of its range
 };
 
 enum class Status {

@@ -503,6 +503,7 @@ class Mutation {
 }  // namespace
 
 std::vector<Mutant> mutate(const Case& c, const Options& options) {
+  options.check_numbers();
   if (c.expected) return {};  // at a special point there are no quotients to catch a fault
   if (c.op && !c.op->not_differentiable.empty()) return {};
   try {

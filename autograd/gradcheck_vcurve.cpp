@@ -57,6 +57,7 @@ Errors errors(Harness& h, const Reference& ref, double step) {
 }  // namespace
 
 VCurve v_curve(const Case& c, const Options& options) {
+  options.check_numbers();
   Harness wide(c, View::contiguous, f64, {}), narrow(c, View::contiguous, f32, {});
   VCurve curve;
   if (!wide.differentiable()) return curve;

@@ -13,6 +13,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     core/base/host_view.h
     core/base/layout.h
     core/base/random.h
+    core/base/range.h
     core/base/rng.h
     core/compile/compile.h
     core/report/graph_text.h

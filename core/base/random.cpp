@@ -7,10 +7,13 @@
 #include <tilegrad/core/base/attrs.h>
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/host_view.h>
+#include <tilegrad/core/base/range.h>
 
 namespace tg {
 
 namespace {
+constexpr Range f64_numbers =
+    Range::between(-std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
 
 // The next number above a finite one of the dtype, in a floating dtype.
 double number_above(DType dtype, double x) {
@@ -55,6 +58,8 @@ UniformRange uniform_range(DType dtype, double low, double high) {
 }
 
 Array normal_array(const Shape& shape, DType dtype, double mean, double std, std::uint64_t key) {
+  check_options("normal_array",
+                {{"mean", mean, f64_numbers}, {"std", std, Range::between(0, f64_numbers.high)}});
   Array a(shape, dtype);
   const std::int64_t n = a.numel();
   for (std::int64_t i = 0; i < n; i += 4) {

@@ -49,10 +49,11 @@ std::vector<ValueId> Outputs::all() const {
 
 Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
   const auto before_assignment = [&](const Tensor& t) {
-    const Parameter* p = parameter_of(graph, t.id());
+    const ValueId v = graph.current(t.id());
+    const Parameter* p = parameter_of(graph, v);
     const auto is_assigned = [&](const Assign& a) { return p && a.target.key() == p->key(); };
-    if (std::none_of(assign.begin(), assign.end(), is_assigned)) return t.id();
-    return graph.record(copy_op, std::span(&t, 1), {}, graph.node_of(t.id()).where)[0].id();
+    if (std::none_of(assign.begin(), assign.end(), is_assigned)) return v;
+    return graph.record(copy_op, std::span(&t, 1), {}, graph.node_of(v).where)[0].id();
   };
   Outputs outputs;
   for (const Tensor& t : fetch) {
@@ -77,7 +78,7 @@ void require_updates(const Graph& graph, const Outputs& outputs, const std::vect
   if (graph.updates().empty()) return;
   const std::vector<bool> needed = needed_nodes(graph, outputs.all());
   std::set<std::pair<const void*, ValueId>> assigned;
-  for (const Assign& a : assign) assigned.emplace(a.target.key(), a.value.id());
+  for (const Assign& a : assign) assigned.emplace(a.target.key(), graph.current(a.value.id()));
   for (const Graph::Update& u : graph.updates()) {
     if (!needed[graph.values()[u.value].node] || assigned.contains({u.target.key(), u.value})) continue;
     const Node& node = graph.node_of(u.value);

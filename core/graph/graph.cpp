@@ -1,5 +1,6 @@
 #include <tilegrad/core/graph/graph.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -204,8 +205,9 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
   for (const Tensor& t : in) {
     if (!t.defined()) throw Error(in_context("[" + op.name + "] got an undefined tensor", where));
     if (!has(t)) throw Error(in_context("[" + op.name + "] the tensors belong to different graphs", where));
-    operands.push_back({t.dtype(), t.layout()});
-    ids.push_back(t.id());
+    const ValueId v = current(t.id());
+    operands.push_back({g.values[v].dtype, g.values[v].layout});
+    ids.push_back(v);
   }
   const OneUser recorder(g.recording, "graph", "two threads record into one graph at the same time");
   std::vector<OutSpec> outs;
@@ -265,7 +267,65 @@ void Graph::must_assign(const Parameter& target, const Tensor& value) {
   if (!has(value))
     throw Error("[must_assign] the value for " + target.name() + " is not a tensor of this graph");
   if (!target.key()) throw Error("[must_assign] the Parameter to be assigned is empty");
-  state_->updates.push_back({target, value.id()});
+  state_->updates.push_back({target, current(value.id())});
+}
+
+void Graph::limit(const Tensor& input, const Range& range) {
+  if (!has(input) || node_of(input.id()).op != &input_op)
+    throw Error("[limit] the tensor is not an input of this graph");
+  state_->limits.emplace_back(input.id(), range);
+}
+
+const Range* Graph::limit_of(ValueId input) const {
+  for (const auto& [v, range] : state_->limits)
+    if (v == input) return &range;
+  return nullptr;
+}
+
+ValueId Graph::current(ValueId v) const {
+  const auto found = state_->replaced.find(v);
+  return found == state_->replaced.end() ? v : found->second;
+}
+
+void Graph::replace(const Tensor& old, const Tensor& replacement) {
+  if (!has(old) || !has(replacement)) throw Error("[replace] a tensor is not of this graph");
+  State& g = *state_;
+  const ValueId from = current(old.id()), to = current(replacement.id());
+  const NodeId last = g.values[to].node;
+  if (last <= g.values[from].node || g.values[to].dtype != g.values[from].dtype ||
+      !(g.values[to].layout == g.values[from].layout))
+    throw Error("[replace] expected a later tensor of the same dtype and layout, got " + replacement.text() +
+                " for " + old.text());
+  std::unordered_map<ValueId, ValueId> now{{from, to}};
+  for (NodeId n = g.values[from].node + 1; n < last; ++n) {
+    const Node node = g.nodes[n];  // a copy: recording moves the list
+    if (std::ranges::none_of(node.in, [&](ValueId v) { return now.contains(v); })) continue;
+    std::vector<Tensor> in;
+    for (const ValueId v : node.in) {
+      const auto found = now.find(v);
+      in.push_back(tensor(found == now.end() ? v : found->second));
+    }
+    const std::vector<Tensor> out = record(*node.op, in, node.attrs, node.where);
+    Node& made = g.nodes.back();
+    made.name = node.name, made.segment = node.segment, made.is_derivative = node.is_derivative;
+    for (std::uint32_t i = 0; i < node.outs; ++i) now.emplace(node.first_out + i, out[i].id());
+  }
+  for (auto& [_, v] : g.replaced)
+    if (const auto found = now.find(v); found != now.end()) v = found->second;
+  g.replaced.insert(now.begin(), now.end());
+  for (Update& u : g.updates) u.value = current(u.value);
+}
+
+Tensor Graph::common_condition(const Tensor& loss, const Tensor& own,
+                               const std::function<Tensor(const Tensor&, const Tensor&)>& both) {
+  if (!has(loss) || !has(own) || !both) throw Error("[common_condition] a tensor is not of this graph");
+  const ValueId root = value(loss.id()).root;  // a view of a number is the same loss
+  const ValueId key = value(root).layout.numel() == 1 ? root : loss.id();
+  const auto [known, fresh] = state_->conditions.try_emplace(key, own.id());
+  if (fresh) return own;
+  const Tensor others = tensor(current(known->second)), joint = both(others, own);
+  replace(others, joint);
+  return joint;
 }
 
 std::span<const Graph::Update> Graph::updates() const {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include <tilegrad/core/base/array.h>
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/core/graph/op.h>
 #include <tilegrad/core/graph/parameter.h>
 
@@ -69,6 +70,10 @@ class Graph {
   // step advances once per run.
   Tensor rng(std::source_location where = std::source_location::current());
 
+  // Program::feed throws Error for numbers of this input that are out of the range.
+  void limit(const Tensor& input, const Range& range);
+  const Range* limit_of(ValueId input) const;  // null: none
+
   // Appends a node and returns its outputs. Throws ShapeError or DTypeError as the op's shape rule does, with
   // the layer and op, the inputs, the attributes that are not at their defaults, and the user's line:
   //   [h.3.attn/matmul] inner sizes differ: …; got f32 [4, 8], f32 [9, 3] (train.cpp:41)
@@ -90,6 +95,18 @@ class Graph {
   std::string label_of(const Node& n) const;
   Tensor tensor(ValueId v) const;
   bool has(const Tensor& t) const { return t.defined() && t.graph() == *this && t.id() < values().size(); }
+
+  // From now on `replacement` stands for `old`, an earlier tensor of the same dtype and layout, which the
+  // replacement itself may read. Everything recorded between the two that depends on `old` is recorded again.
+  // record(), compile() and must_assign() read the new tensors when they are given the old ones. Programs
+  // already compiled do not change.
+  void replace(const Tensor& old, const Tensor& replacement);
+  ValueId current(ValueId v) const;  // the value that stands for v, v itself if it was not replaced
+  // Joins `own` with the conditions that were given for the same loss before, by `both`, and returns the
+  // joint condition. Tensors that were recorded with an earlier one now depend on the joint one (replace()).
+  // So all optimizers of a loss change their parameters in the same steps.
+  Tensor common_condition(const Tensor& loss, const Tensor& own,
+                          const std::function<Tensor(const Tensor&, const Tensor&)>& both);
 
   // For layers that keep a state, such as a cache: compile() throws Error for a program that computes `value`
   // and does not assign it to the parameter.
@@ -136,6 +153,9 @@ struct Graph::State : std::enable_shared_from_this<State> {
   std::vector<Update> updates;
   std::deque<std::pair<const void*, std::function<void()>>> before_runs;  // with the owner of each
   std::atomic<bool> recording = false;                                    // whether a thread is in record()
+  std::unordered_map<ValueId, ValueId> replaced;    // by the value that another stands for
+  std::unordered_map<ValueId, ValueId> conditions;  // by loss
+  std::vector<std::pair<ValueId, Range>> limits;    // of inputs
   std::optional<ValueId> rng;
   int segments = 0;
 };

@@ -239,6 +239,16 @@ namespace {
               at_line(node.where));
 }
 
+void check_limit(const Graph& graph, const Feed& f, const Range& range) {
+  const Node& node = graph.node_of(f.input().id());
+  for (std::int64_t i = 0; i < f.count(); ++i) {
+    const double x = load_element(f.dtype(), static_cast<const std::byte*>(f.data()), i);
+    if (!range.contains(x))
+      throw Error("[feed] " + range_mistake({{"input " + node.attrs.as<InputAttrs>().name, x, range}}) + " " +
+                  at_line(node.where));
+  }
+}
+
 }  // namespace
 
 Program::State::Input* Program::State::input_of(const Tensor& x) {
@@ -255,6 +265,7 @@ void Program::feed(const Feed& f) {
   if (!input || f.dtype() != input->arg.dtype || f.count() != input->arg.layout.numel() ||
       (shape && *shape != input->arg.layout.shape))
     refuse_feed(*s.graph, f);
+  if (const Range* limit = s.graph->limit_of(f.input().id())) check_limit(*s.graph, f, *limit);
   const OneUser user(s.running, "feed", in_use);
   s.executable->feed(input->arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
   s.not_fed -= !input->fed;

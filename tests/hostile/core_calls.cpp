@@ -1,4 +1,5 @@
 // The functions and methods of core/ and autograd/.
+#include <tilegrad/autograd/gradcheck.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/core/report/profile.h>
@@ -106,6 +107,42 @@ std::vector<Call> graphs() {
       {"Graph::rng", [](World& w) { w.keep(Draw<Graph&>::of(w).rng()); }},
       {"Graph::must_assign",
        [](World& w) { Draw<Graph&>::of(w).must_assign(Draw<Parameter>::of(w), Draw<Tensor>::of(w)); }},
+      {"Graph::limit",
+       [](World& w) {
+         Graph& g = Draw<Graph&>::of(w);
+         const Tensor t = Draw<Tensor>::of(w);
+         g.limit(t, Range::between(Draw<double>::of(w), Draw<double>::of(w)));
+         (void)g.limit_of(t.id());
+       }},
+      {"Graph::replace",
+       [](World& w) {
+         Graph& g = Draw<Graph&>::of(w);
+         const Tensor old = Draw<Tensor>::of(w), other = w.hostile() ? Draw<Tensor>::of(w) : old * 2;
+         w.keep(old + 1);
+         g.replace(old, w.hostile() ? other : copy(other));
+         w.keep(g.tensor(g.current(old.id())));
+       }},
+      {"Graph::common_condition",
+       [](World& w) {
+         const Tensor loss = Draw<Tensor>::of(w), own = Draw<Tensor>::of(w);
+         w.keep(Draw<Graph&>::of(w).common_condition(loss, own, [&](const Tensor& a, const Tensor& b) {
+           return w.hostile() ? b : logical_and(a, b);
+         }));
+       }},
+      {"check_options",
+       [](World& w) {
+         const double a = Draw<double>::of(w), b = Draw<double>::of(w), x = Draw<double>::of(w);
+         for (const Range& r :
+              {Range::between(a, b), Range::from_below(a, b), Range::above_to(a, b), Range::inside(a, b),
+               Range::at_least(a), Range::above(a), Range::finite(), Range::whole_from(a), Range::size(a)}) {
+           const bool fits = range_mistake({{"x", x, r}}).empty();
+           if (fits != r.contains(x) || r.text().size() > 100) throw std::logic_error("range " + r.text());
+           (void)range_mistake({{"x", Draw<std::int64_t>::of(w), r}});
+         }
+         check_options<ShapeError>("x", {{"x", x, Range::between(a, b)}});
+         (void)Range::softcap(x).contains(x);
+         gradcheck::Options{.tol = {a, b}, .h = x}.check_numbers();
+       }},
       {"Graph::before_runs",
        [](World& w) {
          Graph& g = Draw<Graph&>::of(w);
