@@ -15,6 +15,8 @@ namespace {
 std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
   const std::size_t count = attrs.as<AdamWAttrs>().weight_decay.size(), scalars = adamw_ins * count;
   detail::require_operands(in, scalars + 3);
+  const auto& a = attrs.as<AdamWAttrs>();
+  for (const double decay : a.weight_decay) AdamWOptions{a.beta1, a.beta2, a.eps, decay}.check({});
   std::vector<OutSpec> out;
   out.reserve(adamw_outs * count);
   for (std::size_t first = 0; first < scalars; first += adamw_ins) {
@@ -116,9 +118,22 @@ const Op& adamw_op = define_op(
      .inplace = {{0, 0}, {1, 2}, {2, 3}},
      .each = {adamw_outs, adamw_ins}});
 
+void AdamWOptions::check(std::string_view who) const {
+  constexpr Range share = Range::from_below(0, 1);
+  check_options(who, {{"beta1", beta1, share},
+                      {"beta2", beta2, share},
+                      {"eps", eps, Range::at_least(std::numeric_limits<float>::min())},
+                      {"weight_decay", weight_decay, Range::at_least(0)}});
+}
+
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {
   const std::source_location where = learning_rate.where();
+  // Numbers; tensors have their values when the program runs.
+  for (const auto& [name, x, range] :
+       {std::tuple("learning_rate", &learning_rate, Range::at_least(0)),
+        std::tuple("step", &step, Range::at_least(1)), std::tuple("scale", &scale, Range::at_least(0))})
+    if (x->is_number()) detail::check_options_at(where, "adamw", {{name, x->number(), range}});
   if (all.empty()) throw Error(in_context("[adamw] got no parameters, expected at least one", where));
   Graph& graph = all[0].p.graph();
   AdamWAttrs attrs{o.beta1, o.beta2, o.eps, {}, {}};

@@ -1,6 +1,7 @@
 // What op definitions share: argument checks, broadcasting and dtype promotion.
 #pragma once
 
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg {
@@ -55,6 +56,14 @@ Tensor cast_float(const Tensor& x, DType dtype);
 // Whether elements along the last axis are neighbours; and the tensor, as a copy unless they are.
 bool is_last_axis_contiguous(const Layout& l);
 Tensor last_axis_contiguous(const Tensor& x);
+
+// check_options with the caller's line, for numbers that are not among an op's attributes.
+template <class E = Error>
+void check_options_at(const std::source_location& where, std::string_view who,
+                      std::initializer_list<OptionCheck> all) {
+  if (const std::string mistake = range_mistake(all); !mistake.empty())
+    throw E(in_context("[" + std::string(who) + "] " + mistake, where));
+}
 
 // A sample's input: i64 indices in [0, size).
 SampleInput sample_indices(const Shape& shape, double size);

@@ -232,7 +232,11 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
 // step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. The results are
 // meant to be assigned to the parameters p, m and v.
 struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  double beta1 = 0.9, beta2 = 0.999;  // at least 0 and below 1
+  double eps = 1e-8;                  // a normal number of f32: with 0, a gradient of 0 would give NaN
+  double weight_decay = 0.01;         // at least 0
+
+  void check(std::string_view who) const;  // throws Error that names the option out of its range
 };
 std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, TensorArg learning_rate,
                             TensorArg step, TensorArg scale = 1, const AdamWOptions& options = {});

@@ -22,16 +22,13 @@ double seconds_now() {
 }
 
 Trainer::Options checked(Trainer::Options o, const std::source_location& where) {
-  const auto at_least = [&](std::int64_t least, const char* option, std::int64_t got) {
-    if (got < least)
-      throw Error(in_context("[trainer] got " + std::string(option) + " " + std::to_string(got) +
-                                 ", expected at least " + std::to_string(least),
-                             where));
-  };
-  at_least(0, "steps", o.steps);
-  at_least(1, "validate_every", o.validate_every);
-  at_least(1, "validation_batches", o.validation_batches);
-  at_least(1, "save_every", o.save_every);
+  const std::string mistake =
+      range_mistake({{"steps", o.steps, Range::whole_from(0)},
+                     {"validate_every", o.validate_every, Range::whole_from(1)},
+                     {"validation_batches", o.validation_batches, Range::whole_from(1)},
+                     {"save_every", o.save_every, Range::whole_from(1)}});
+  if (!mistake.empty()) throw Error(in_context("[trainer] " + mistake, where));
+  o.schedule.check();
   if (o.trap_nan && o.program.ranks)
     throw Error(in_context(
         "[trainer] trap_nan is for one rank, not " + std::to_string(o.program.ranks->size()), where));
@@ -104,9 +101,9 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
       io::check_finite(all[i].parameters, values[i], where);
   }
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (all[i].name == optimizer_file)
-      optimizer_.set_state(values[i]);
-    else
+    if (all[i].name == optimizer_file) optimizer_.set_state(values[i]);  // which may throw
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i].name != optimizer_file)
       for (std::size_t k = 0; k < values[i].size(); ++k) Parameter(all[i].parameters[k]).write(values[i][k]);
 }
 

@@ -21,9 +21,10 @@ void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& 
 
 AdamW::AdamW(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale, o.ranks), options_{o.beta1, o.beta2, o.eps} {
-  const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
+  options_.check("AdamW");
+  const std::vector<double> decay = decays(o.weight_decay, o.decay);
   for (std::size_t i = 0; i < shards().list().size(); ++i)
-    states_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay(parameter_of(i))});
+    states_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay[i]});
 }
 
 std::vector<NewWeight> AdamW::append(const Step& step, std::vector<Assign>& assign) const {

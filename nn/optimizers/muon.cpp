@@ -7,7 +7,12 @@
 
 namespace tg::optim {
 
+namespace {
+constexpr Range iterations_range = Range::between(0, 100);
+}
+
 Tensor orthogonalized(const Tensor& x, int iterations) {
+  check_options("orthogonalized", {{"iterations", iterations, iterations_range}});
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // Jordan et al., 2024
   const bool tall = x.size(-2) > x.size(-1);             // products are then of the smaller size
   Tensor y = tall ? transpose(x, -2, -1) : x;
@@ -71,15 +76,18 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
   if (products_ && !is_float(*products_))
     throw Error("[Muon] products is " + std::string(name_of(*products_)) +
                 ", expected f64, f32, bf16 or f16");
-  const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
+  adamw_.check("Muon");
+  check_options("Muon", {{"momentum", momentum_, Range::from_below(0, 1)},
+                         {"iterations", iterations_, iterations_range}});
+  const std::vector<double> decay = decays(o.weight_decay, o.decay);
   for (std::size_t i = 0; i < shards().list().size(); ++i) {
     const Parameter& p = parameter_of(i);
     if (is_taken(p, o)) {
       if (p.shape().size() != 2)
         throw ShapeError("[Muon] " + p.name() + " is " + p.shape().text() + ", expected two dimensions");
-      matrices_.push_back({i, zero_beside(i, "momentum"), decay(p)});
+      matrices_.push_back({i, zero_beside(i, "momentum"), decay[i]});
     } else {
-      rest_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay(p)});
+      rest_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay[i]});
     }
   }
 }

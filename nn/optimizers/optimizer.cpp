@@ -14,6 +14,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double largest_scale = 0x1p60;  // where gradients are zero, it would grow for ever
+constexpr double largest_count = 0x1p24;  // an f32 cannot count beyond
 
 // The gradient of an f32 weight that was used in a half type ends in a cast of it to f32. That is exact, and
 // both global_norm and adamw compute in f32 whatever they read: they take what was cast, and the cast with
@@ -56,6 +57,13 @@ std::vector<Parameter> checked(std::vector<Parameter> parameters) {
 
 }  // namespace
 
+void LossScale::check() const {
+  check_options("loss scale", {{"initial", initial, Range::between(1, largest_scale)},
+                               {"growth", growth, Range::at_least(1)},
+                               {"backoff", backoff, Range::above_to(0, 1)},
+                               {"interval", interval, Range::between(1, largest_count)}});
+}
+
 Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
   return [decay](const Parameter& p) { return p.shape().size() >= 2 ? decay : 0; };
 }
@@ -66,6 +74,8 @@ Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
     : shards_(checked(not_frozen(parameters)), std::move(ranks), is_divisible),
       clip_(clip),
       loss_scale_(loss_scale) {
+  check_options("optimizer", {{"clip", clip, Range::at_least(0)}});
+  if (loss_scale_) loss_scale_->check();
   const Device device = this->parameters()[0].device();
   step_ = zero_parameter("step", {}, f32, device);
   skipped_ = zero_parameter("skipped", {}, f32, device);
@@ -74,6 +84,17 @@ Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
   scale_ = Parameter("optimizer.loss_scale", Array::of<float>({}, {initial}), device);
   good_steps_ = zero_parameter("good_steps", {}, f32, device);
   overflowed_ = zero_parameter("overflowed", {}, f32, device);
+}
+
+std::vector<double> Optimizer::decays(double weight_decay, const Decay& each) const {
+  check_options("optimizer", {{"weight_decay", weight_decay, Range::at_least(0)}});
+  const Decay decay = each ? each : decay_of_matrices(weight_decay);
+  std::vector<double> all;
+  for (std::size_t i = 0; i < shards_.list().size(); ++i) {
+    all.push_back(decay(parameter_of(i)));
+    check_options("optimizer", {{"decay of " + parameter_of(i).name(), all.back(), Range::at_least(0)}});
+  }
+  return all;
 }
 
 Parameter Optimizer::zero_beside(std::size_t shard, const std::string& what) const {
@@ -128,7 +149,9 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   const auto [total_loss, sums] = shards_.sums(loss, z, o.scatter_early);
   Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : global_norm(sums);
   if (loss_scale.defined()) norm = norm / loss_scale;
-  const Tensor finite = less(norm, infinity);  // NaN is not
+  const Tensor finite = graph.common_condition(
+      loss, less(norm, infinity),  // NaN is not
+      [](const Tensor& others, const Tensor& own) { return logical_and(others, own); });
   Tensor factor = clip_ > 0 ? clip_ / maximum(norm, clip_) : ones_like(norm);
   if (loss_scale.defined()) factor = factor / loss_scale;
 
@@ -141,6 +164,7 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   Update update;
   update.loss = total_loss;
   update.learning_rate = step.learning_rate = graph.input("learning_rate", {}, f32);
+  graph.limit(step.learning_rate, learning_rates);
   update.grad_norm = norm.to(f32);
   Tensor skip = logical_not(finite);
   if (loss_scale.defined()) {
@@ -225,9 +249,24 @@ void Optimizer::gather_state(const std::vector<Parameter>& to) const {
 
 void Optimizer::set_state(std::span<const Array> values) const {
   check_count("set_state", values.size());
+  check_state(values);
   std::size_t next = 0;
   each_moment([&](std::size_t shard, const Moment& m) { shards_.scatter(shard, m, values[next++]); });
   for (Parameter p : counters()) p.write(values[next++]);
+}
+
+// Before anything is written.
+void Optimizer::check_state(std::span<const Array> values) const {
+  std::size_t next = 0;
+  each_moment([&](std::size_t shard, const Moment& m) { shards_.check(shard, m, values[next++]); });
+  for (const Parameter& p : counters()) {
+    const Array& value = values[next++];
+    detail::check_value(p, p.shape(), value);
+    const bool is_scale = p.key() == scale_.key();
+    check_options("set_state",
+                  {{p.name(), value.at(0),
+                    is_scale ? Range::between(1, largest_scale) : Range::between(0, largest_count)}});
+  }
 }
 
 void Optimizer::check_count(const std::string& who, std::size_t count) const {

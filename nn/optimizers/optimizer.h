@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/nn/layers/params.h>
 #include <tilegrad/nn/optimizers/shards.h>
@@ -15,10 +16,15 @@ namespace tg::optim {
 // torch.amp.GradScaler: a step whose gradient overflows is skipped and lowers the factor, and a run of steps
 // without one raises it. All of it is part of the step's program.
 struct LossScale {
-  double initial = 65536;
-  double growth = 2, backoff = 0.5;
-  std::int64_t interval = 2000;  // consecutive good steps before it grows
+  double initial = 65536;            // 1 to 2^60
+  double growth = 2, backoff = 0.5;  // factors: at least 1; above 0 and at most 1
+  std::int64_t interval = 2000;      // consecutive good steps before it grows, 1 to 2^24
+
+  void check() const;  // throws Error that names the option out of its range
 };
+
+// The learning rates that schedules and programs accept: 0 or more, finite in f32.
+inline constexpr Range learning_rates = Range::at_least(0);
 
 class Optimizer {
  public:
@@ -46,6 +52,11 @@ class Optimizer {
   // finite leaves parameters, moments and the step count as they were, and is counted. With loss scaling, one
   // whose loss is finite and whose scale is above 1 counts as overflowed, the others as skipped; the scale
   // never falls below 1.
+  //
+  // Optimizers of the same loss, each with its own parameters, either all step or all skip the step. If one
+  // gradient is not finite, none changes anything. Their loss scales grow and shrink together. A program with
+  // one of the updates also computes the gradient norms of the others. Each optimizer clips by the norm of
+  // its own gradients, as clip_grad_norm_ does for the parameters that are passed to it.
   //
   // `copies`, of parameters() in their order and empty where there is none, get the new weights in their own
   // dtype (nn::HalfCopies).
@@ -76,7 +87,8 @@ class Optimizer {
   std::vector<Parameter> whole_state() const;
   void gather_state(const std::vector<Parameter>& to) const;
   // Sets the state, of all ranks, from values of whole_state() in its order. Throws ShapeError or DTypeError
-  // for one that does not fit, Error for another number of them.
+  // for one that does not fit, Error for another number of them and for a counter or a loss scale that no
+  // optimizer could have reached. Then nothing has changed.
   void set_state(std::span<const Array> values) const;
 
   // A step, as a derived class appends it: by shard.
@@ -94,14 +106,17 @@ class Optimizer {
 
  protected:
   // Trains those of the parameters that are not frozen; throws Error if there are none.
-  // `clip`: largest norm of all gradients together; 0 for none.
-  // `ranks`: divide the update, but not that of a parameter whose elements need each other
+  // `clip`: largest norm of all gradients together; 0 for none. Throws Error for a clip or a loss scale out
+  // of range. `ranks`: divide the update, but not that of a parameter whose elements need each other
   // (`is_divisible`, default: none does).
   Optimizer(const std::vector<Parameter>& parameters, double clip, const std::optional<LossScale>& loss_scale,
             std::shared_ptr<Communicator> ranks = {},
             const std::function<bool(const Parameter&)>& is_divisible = {});
 
   const Parameter& parameter_of(std::size_t shard) const { return shards_.parameter_of(shard); }
+  // The weight decay of each shard's parameter: `each`, or `weight_decay` of matrices. Throws Error for one
+  // that is negative or not finite.
+  std::vector<double> decays(double weight_decay, const Decay& each) const;
   // A shard's new weight, with its copy computed beside it, in the same pass over memory.
   static NewWeight with_copy(const Step& step, std::size_t shard, const Tensor& weight);
   // The new weight of each shard; adds the assignments of moments.
@@ -113,6 +128,7 @@ class Optimizer {
   template <class F>
   void each_moment(F f) const;
   void check_count(const std::string& who, std::size_t count) const;
+  void check_state(std::span<const Array> values) const;
   void adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const;
 
   detail::Shards shards_;

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <string>
 
-#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/range.h>
 
 namespace tg::optim {
 
@@ -17,7 +17,17 @@ Schedule::Kind Schedule::named(std::string_view name) {
   throw Error("[schedule] got '" + std::string(name) + "', expected cosine, linear, constant or wsd");
 }
 
+void Schedule::check() const {
+  check_options("schedule", {{"peak", peak, Range::at_least(0)},
+                             {"floor", floor, Range::at_least(0)},
+                             {"warmup", warmup, Range::whole_from(0)},
+                             {"steps", steps, Range::whole_from(0)},
+                             {"decay", decay, Range::between(0, 1)}});
+}
+
 double Schedule::operator()(std::int64_t t) const {
+  check();
+  check_options("schedule", {{"step", t, Range::whole_from(0)}});
   if (t < warmup) return peak * (static_cast<double>(t) + 1) / (static_cast<double>(warmup) + 1);
   if (kind == Kind::constant) return peak;
   if (t >= steps) return floor;

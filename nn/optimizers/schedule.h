@@ -21,7 +21,10 @@ struct Schedule {
   Kind kind = Kind::cosine;
   double decay = 0.2;  // the share of all steps in which warmup_stable_decay falls
 
-  // Before step `warmup`, a straight line up to peak.
+  // Throws Error that names the option out of its range. Rates are at least 0 and finite in f32, numbers of
+  // steps at least 0, and decay is from 0 to 1.
+  void check() const;
+  // Before step `warmup`, a straight line up to peak. Throws as check() does, and for a negative step.
   double operator()(std::int64_t t) const;
 };
 

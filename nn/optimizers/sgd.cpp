@@ -6,12 +6,11 @@ namespace tg::optim {
 
 Sgd::Sgd(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale, o.ranks), momentum_(o.momentum), nesterov_(o.nesterov) {
+  check_options("Sgd", {{"momentum", momentum_, Range::from_below(0, 1)}});
+  decays_ = decays(o.weight_decay, o.decay);
   if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov needs a momentum, got 0");
-  const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (std::size_t i = 0; i < shards().list().size(); ++i) {
-    decays_.push_back(decay(parameter_of(i)));
-    if (momentum_ != 0) momenta_.push_back(zero_beside(i, "momentum"));
-  }
+  for (std::size_t i = 0; momentum_ != 0 && i < shards().list().size(); ++i)
+    momenta_.push_back(zero_beside(i, "momentum"));
 }
 
 std::vector<Optimizer::Moment> Sgd::moments() const {

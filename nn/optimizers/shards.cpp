@@ -235,15 +235,20 @@ void Shards::gather(std::size_t shard, const std::vector<Parameter>& kept, Param
   write(bytes.size() * static_cast<std::size_t>(ranks_count()), {rest.raw(), rest.bytes()});
 }
 
-void Shards::scatter(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const {
-  const Parameter& p = parameter_of(shard);
-  if (value.shape() != p.shape())
-    throw ShapeError("[set_state] " + kept[shard].name() + " is of " + p.shape().text() + ", got " +
-                     value.shape().text());
-  if (value.dtype() != kept[shard].dtype())
-    throw DTypeError("[set_state] " + kept[shard].name() + " is " +
-                     std::string(name_of(kept[shard].dtype())) + ", got " +
+void check_value(const Parameter& to, const Shape& shape, const Array& value) {
+  if (value.shape() != shape)
+    throw ShapeError("[set_state] " + to.name() + " is of " + shape.text() + ", got " + value.shape().text());
+  if (value.dtype() != to.dtype())
+    throw DTypeError("[set_state] " + to.name() + " is " + std::string(name_of(to.dtype())) + ", got " +
                      std::string(name_of(value.dtype())));
+}
+
+void Shards::check(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const {
+  check_value(kept[shard], parameter_of(shard).shape(), value);
+}
+
+void Shards::scatter(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const {
+  check(shard, kept, value);
   for (std::size_t i = shard; i <= shard + has_rest(shard); ++i) {
     const std::size_t first = static_cast<std::size_t>(list_[i].first) * size_of(value.dtype());
     Parameter to = kept[i];

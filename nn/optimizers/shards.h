@@ -82,6 +82,7 @@ class Shards {
   // The other way round: sets what is kept from the value of one like whole(). Throws ShapeError or
   // DTypeError for another.
   void scatter(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;
+  void check(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;  // throws so
 
  private:
   int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
@@ -95,6 +96,9 @@ class Shards {
   std::vector<Shard> list_;
   std::vector<Parameter> parts_;  // by shard, of the parameter; empty for a whole one
 };
+
+// Throws ShapeError or DTypeError for a value that is not of the shape or of the parameter's dtype.
+void check_value(const Parameter& to, const Shape& shape, const Array& value);
 
 }  // namespace detail
 

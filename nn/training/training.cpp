@@ -21,9 +21,9 @@ namespace tg::train {
 namespace {
 
 std::shared_ptr<const OwnTokens> own_tokens(const nn::LanguageModel& model, const ProgramOptions& options) {
-  if (options.batch < 1 || model.context < 1)
-    throw ShapeError("[training] batch is " + std::to_string(options.batch) + " and the model's context " +
-                     std::to_string(model.context) + ", expected at least 1");
+  check_options<ShapeError>("training", {{"batch", options.batch, Range::whole_from(1)},
+                                         {"the model's context", model.context, Range::whole_from(1)},
+                                         {"threads", options.threads, Range::whole_from(0)}});
   return std::make_shared<OwnTokens>(options.context_parallel ? options.ranks.get() : nullptr, model.context);
 }
 
@@ -132,8 +132,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
                                                       const ProgramOptions& options,
                                                       const std::source_location& where) {
   constexpr std::int64_t most = 64, least_rows = 128;  // products of fewer rows are slow
-  if (options.loss_chunks < 0)
-    throw Error("[training] loss_chunks is " + std::to_string(options.loss_chunks) + ", expected 0 or more");
+  check_options("training", {{"loss_chunks", options.loss_chunks, Range::whole_from(0)}});
   const std::int64_t first = std::max<std::int64_t>(1, options.loss_chunks);
   const bool may_copy = options.half_copies && nn::half_type(options.precision);
   if (options.memory_budget == 0) return {first, may_copy};
@@ -205,8 +204,7 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
       threads_(options.threads),
       accumulate_(options.accumulate),
       ranks_(options.ranks) {
-  if (accumulate_ < 1)
-    throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected at least 1");
+  check_options("training", {{"accumulate", accumulate_, Range::whole_from(1)}});
   if (divides_batches() && accumulate_ % ranks_count() != 0)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected a multiple of the " +
                 std::to_string(ranks_count()) + " ranks, which share the batches of a step");
@@ -337,6 +335,7 @@ std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vecto
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                                const std::vector<std::int32_t>& targets, double learning_rate) {
+  check_options("training", {{"learning_rate", learning_rate, optim::learning_rates}});
   const Feed rate(update_.learning_rate, learning_rate);
   is_scattered_ = true;
   if (!share_.defined()) {

@@ -82,9 +82,9 @@ TEST(HostileTraining, NeedsABatch) {
   const nn::Model model(params, {.vocabulary = 8, .context = 4, .layers = 1, .heads = 1, .width = 4});
   const optim::AdamW adamw(params.all());
   expect_error<ShapeError>([&] { train::TrainingProgram(model, adamw, {.batch = 0}); },
-                           {"[training] batch is 0"});
+                           {"[training] batch is out of range: got 0"});
   expect_error<ShapeError>([&] { train::EvaluationProgram(model, {.batch = -1}); },
-                           {"[training] batch is -1"});
+                           {"[training] batch is out of range: got -1"});
   train::TrainingProgram program(model, adamw, {.batch = 1});
   expect_error<Error>([&] { program.set_step(-1); }, {"[training]"});
   optim::AdamW gone(params.all());

@@ -113,6 +113,11 @@ HalfCopies half_copies(World& w) {
   return HalfCopies(w.hostile() ? Draw<DType>::of(w) : w.one_of({bf16, f16}));
 }
 
+optim::Optimizer::Decay decay(World& w) {
+  if (!w.chance(0.2)) return {};
+  return [x = setting(w, 0.1)](const Parameter&) { return x; };
+}
+
 std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Parameter>& p) {
   switch (w.below(3)) {
     case 0:
@@ -121,21 +126,36 @@ std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Paramete
                                                                      .eps = setting(w, 1e-8),
                                                                      .weight_decay = setting(w, 0.1),
                                                                      .clip = setting(w, 1),
-                                                                     .loss_scale = loss_scale(w)});
+                                                                     .loss_scale = loss_scale(w),
+                                                                     .decay = decay(w)});
     case 1:
       return std::make_unique<optim::Sgd>(p, optim::Sgd::Options{.momentum = setting(w, 0.9),
                                                                  .nesterov = w.chance(0.3),
                                                                  .weight_decay = setting(w, 0),
                                                                  .clip = setting(w, 1),
-                                                                 .loss_scale = loss_scale(w)});
+                                                                 .loss_scale = loss_scale(w),
+                                                                 .decay = decay(w)});
     default:
       return std::make_unique<optim::Muon>(
           p, optim::Muon::Options{.momentum = setting(w, 0.9),
                                   .weight_decay = setting(w, 0),
                                   .clip = setting(w, 1),
+                                  .beta1 = setting(w, 0.9),
+                                  .beta2 = setting(w, 0.99),
+                                  .eps = setting(w, 1e-8),
                                   .iterations = w.hostile() ? Draw<int>::of(w) % 50 : 2,
                                   .products = w.chance(0.3) ? std::optional(bf16) : std::nullopt,
-                                  .loss_scale = loss_scale(w)});
+                                  .loss_scale = loss_scale(w),
+                                  .decay = decay(w)});
+  }
+}
+
+// Whatever options an optimizer accepted, weights stay finite: steps that are not are skipped.
+void expect_finite(const std::vector<Parameter>& parameters) {
+  for (const Parameter& p : parameters) {
+    const Array a = p.read();
+    for (std::int64_t i = 0; i < a.numel(); ++i)
+      if (!std::isfinite(a.at(i))) throw std::logic_error("training made " + p.name() + " not finite");
   }
 }
 
@@ -170,8 +190,10 @@ void train_model(World& w) {
   train::TrainingProgram step(model, *o, options, w.below(3));
   const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
-  for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
+  const double rate = setting(w, 1e-3);
+  for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), rate);
   step.gather_weights();
+  if (rate <= 1) expect_finite(params.all());
   std::vector<Array> state;
   for (const Parameter& p : o->whole_state()) state.push_back(w.hostile() ? Draw<Array>::of(w) : p.read());
   o->gather_state(o->whole_state());
@@ -574,12 +596,16 @@ std::vector<Call> model_calls() {
          std::vector<Parameter> copies;
          if (w.chance(0.3))
            copies = w.chance(0.5) ? Draw<std::vector<Parameter>>::of(w) : half_copies(w).of(o->parameters());
+         const auto other = optimizer(w, w.chance(0.5) ? p : Draw<std::vector<Parameter>>::of(w));
+         std::vector<Assign> assign;
+         if (w.chance(0.3)) assign = other->minimize(loss).assign;
          const auto update = w.chance(0.5)
                                  ? o->minimize(loss, copies)
                                  : o->update(loss, o->differentiate(loss), {.reading = {.copies = copies}});
          const std::vector<Tensor> fetch{loss, update.grad_norm};
+         assign.insert(assign.end(), update.assign.begin(), update.assign.end());
          Program step =
-             compile(w.graph, fetch, {.assign = update.assign, .plan_only = w.graph.nodes().size() > 4000});
+             compile(w.graph, fetch, {.assign = assign, .plan_only = w.graph.nodes().size() > 4000});
          w.keep(step);
          for (const Parameter& s : o->state()) w.keep(s);
        }},

@@ -300,6 +300,220 @@ TEST(Optimizers, ASkippedStepLeavesEveryBit) {
   check(static_cast<optim::Muon*>(nullptr), optim::Muon::Options{});
 }
 
+// Two optimizers of one loss, whose gradients are fed.
+struct TwoGroups {
+  nn::Params params;
+  Parameter a, b;
+  Graph graph;
+  Tensor c_a, c_b, loss;
+  std::unique_ptr<optim::Optimizer> first, second;
+  optim::Optimizer::Update u, v;
+  std::optional<Program> program;
+
+  explicit TwoGroups(DType dtype)
+      : params(1, dtype),
+        a(params.create("a", {2, 3}, nn::Init::normal(1))),
+        b(params.create("b", {4, 2}, nn::Init::normal(1))),
+        c_a(graph.input("c_a", {2, 3}, dtype)),
+        c_b(graph.input("c_b", {4, 2}, dtype)),
+        loss(tg::sum(cast(graph.param(a) * c_a, compute_type(dtype))) +
+             tg::sum(cast(graph.param(b) * c_b, compute_type(dtype)))) {}
+  void record(std::unique_ptr<optim::Optimizer> of_a, std::unique_ptr<optim::Optimizer> of_b) {
+    first = std::move(of_a), second = std::move(of_b);
+    u = first->minimize(loss), v = second->minimize(reshape(loss, {1, 1}));  // the same loss
+  }
+  std::vector<Assign> assigned() const {
+    std::vector<Assign> all = u.assign;
+    all.insert(all.end(), v.assign.begin(), v.assign.end());
+    return all;
+  }
+  void compile_both() {
+    program.emplace(compile(graph, {u.skipped, v.skipped, u.grad_norm, v.grad_norm},
+                            {.assign = assigned(), .verify = true}));
+  }
+  void run(const Vector& z_a, const Vector& z_b) {
+    program->run({{c_a, Array::of(c_a.shape(), z_a).to(c_a.dtype())},
+                  {c_b, Array::of(c_b.shape(), z_b).to(c_b.dtype())},
+                  {u.learning_rate, 0.1},
+                  {v.learning_rate, 0.1}});
+  }
+  std::vector<Array> bits() const {
+    std::vector<Array> all{a.read(), b.read()};
+    for (const auto* o : {first.get(), second.get()})
+      for (const Parameter& p : o->state())
+        if (p.name() != "optimizer.skipped") all.push_back(p.read());
+    return all;
+  }
+};
+
+const Vector good_a = {1, 2, 3, 4, 5, 6}, good_b = {1, 1, 1, 1, 2, 2, 2, 2};
+
+TEST(Optimizers, OfOneLossSkipTheSameSteps) {
+  using optim::AdamW, optim::Muon, optim::Sgd;
+  for (const DType dtype : {f64, f32, bf16, f16})
+    for (const double clip : {0.0, 1.0}) {
+      const auto made = [&](int kind, const Parameter& p) -> std::unique_ptr<optim::Optimizer> {
+        const std::vector<Parameter> one{p};
+        if (kind == 0) return std::make_unique<Sgd>(one, Sgd::Options{.clip = clip});
+        if (kind == 1) return std::make_unique<AdamW>(one, AdamW::Options{.clip = clip});
+        return std::make_unique<Muon>(one, Muon::Options{.clip = clip});
+      };
+      for (int kinds = 0; kinds < 9; ++kinds) {
+        TwoGroups t(dtype);
+        t.record(made(kinds / 3, t.a), made(kinds % 3, t.b));
+        t.compile_both();
+        t.run(good_a, good_b);
+        const auto before = t.bits();
+        Vector bad_a = good_a, bad_b = good_b;
+        bad_a[2] = inf, bad_b[5] = std::nan("");
+        t.run(bad_a, good_b);
+        t.run(good_a, bad_b);
+        EXPECT_TRUE(same_bits(t.bits(), before)) << name_of(dtype) << clip << kinds;
+        EXPECT_EQ(t.program->item<float>(t.u.skipped), 2);
+        EXPECT_EQ(t.program->item<float>(t.v.skipped), 2);
+        t.run(good_a, good_b);
+        for (std::size_t i = 0; i < 2; ++i) EXPECT_FALSE(t.bits()[i].same_bits(before[i]));
+        EXPECT_EQ(t.program->item<float>(t.u.skipped), 2);
+      }
+    }
+}
+
+// Each clips by its own norm, and steps as it does in a program of its own.
+TEST(Optimizers, OfOneLossClipByTheirOwnNorms) {
+  TwoGroups both(f64), of_a(f64), of_b(f64);
+  const auto adam = [](const Parameter& p) {
+    return std::make_unique<optim::AdamW>(std::vector{p}, optim::AdamW::Options{});
+  };
+  const auto sgd = [](const Parameter& p) {
+    return std::make_unique<optim::Sgd>(std::vector{p}, optim::Sgd::Options{});
+  };
+  both.record(adam(both.a), sgd(both.b));
+  both.compile_both();
+  of_a.first = adam(of_a.a), of_b.first = sgd(of_b.b);
+  for (TwoGroups* t : {&of_a, &of_b}) {
+    t->u = t->first->minimize(t->loss);
+    t->program.emplace(compile(t->graph, {t->u.grad_norm}, {.assign = t->u.assign}));
+  }
+  for (int i = 0; i < 3; ++i) {
+    both.run(good_a, good_b);
+    of_a.program->run({{of_a.c_a, good_a}, {of_a.u.learning_rate, 0.1}});
+    of_b.program->run({{of_b.c_b, good_b}, {of_b.u.learning_rate, 0.1}});
+  }
+  EXPECT_TRUE(both.a.read().same_bits(of_a.a.read()));
+  EXPECT_TRUE(both.b.read().same_bits(of_b.b.read()));
+  EXPECT_EQ(both.program->item<float>(both.u.grad_norm), of_a.program->item<float>(of_a.u.grad_norm));
+}
+
+TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
+  TwoGroups t(f16);
+  const optim::LossScale scale{.initial = 1024};
+  t.record(std::make_unique<optim::AdamW>(std::vector{t.a}, optim::AdamW::Options{.loss_scale = scale}),
+           std::make_unique<optim::Sgd>(std::vector{t.b}, optim::Sgd::Options{.loss_scale = scale}));
+  t.program.emplace(compile(
+      t.graph, {t.u.overflowed, t.v.overflowed, t.u.skipped, t.v.skipped, t.u.loss_scale, t.v.loss_scale},
+      {.assign = t.assigned(), .verify = true}));
+  Vector large = good_b;
+  large[0] = 100;  // times 1,024 it is beyond f16; the loss is not
+  t.run(good_a, large);
+  for (const auto& u : {t.u, t.v}) {
+    EXPECT_EQ(t.program->item<float>(u.overflowed), 1);
+    EXPECT_EQ(t.program->item<float>(u.skipped), 0);
+    EXPECT_EQ(t.program->item<float>(u.loss_scale), 512);
+  }
+}
+
+// Three optimizers share one call of gradients(), and a mean of weights is recorded before the last of them.
+// A program with only one of the updates skips the same steps.
+TEST(Optimizers, OfOneLossShareGradientsAndOutliveThem) {
+  nn::Params params(1, f32);
+  std::vector<Parameter> p;
+  Graph g;
+  std::vector<Tensor> c, weights;
+  Tensor loss = full(g, {}, 0);
+  for (int i = 0; i < 3; ++i) {
+    p.push_back(params.create("p" + std::to_string(i), {2, 2}, nn::Init::normal(1)));
+    c.push_back(g.input("c", {2, 2})), weights.push_back(g.param(p.back()));
+    loss = loss + tg::sum(weights.back() * c.back());
+  }
+  const std::vector<Tensor> z = gradients(loss, weights);
+  std::vector<std::unique_ptr<optim::Sgd>> optimizers;
+  std::vector<optim::Optimizer::Update> updates;
+  Parameter mean("mean", Array({2, 2}, f32));
+  std::vector<Assign> assign;
+  std::vector<Feed> rates;
+  for (int i = 0; i < 3; ++i) {
+    optimizers.push_back(
+        std::make_unique<optim::Sgd>(std::vector{p[static_cast<std::size_t>(i)]}, optim::Sgd::Options{}));
+    updates.push_back(optimizers.back()->update(loss, {z[static_cast<std::size_t>(i)]}, {}));
+    optimizers.back().reset();  // recording its update again does not need it
+    for (const Assign& a : updates.back().assign) {
+      assign.push_back(a);
+      if (i == 0 && a.target.key() == p[0].key()) assign.push_back({mean, 0.5 * g.param(mean) + a.value});
+    }
+    rates.emplace_back(updates.back().learning_rate, 0.1);
+  }
+  // Read after all: a tensor from before stands for what it became.
+  const Tensor taken = updates[0].skipped * 2;
+  Program program = compile(g, {taken, updates[0].skipped}, {.assign = assign, .verify = true});
+  Program alone = compile(g, {updates[1].skipped}, {.assign = updates[1].assign});
+  const auto run = [&](Program& which, double last) {
+    std::vector<Feed> feeds;
+    for (int i = 0; i < 3; ++i)
+      feeds.emplace_back(c[static_cast<std::size_t>(i)],
+                         Array::of<double>({2, 2}, {1, 1, 1, i == 2 ? last : 1}).to(f32));
+    for (const Feed& f : rates)
+      if (which.reads(f.input())) feeds.push_back(f);
+    which.run(feeds);
+  };
+  const auto bits = [&] {
+    std::vector<Array> all{mean.read()};
+    for (const Parameter& one : p) all.push_back(one.read());
+    return all;
+  };
+  run(program, 1);
+  const auto before = bits();
+  run(program, inf);
+  const auto after = bits();
+  for (std::size_t i = 1; i < before.size(); ++i) EXPECT_TRUE(after[i].same_bits(before[i])) << i;
+  for (int k = 0; k < 4; ++k) EXPECT_FLOAT_EQ(after[0].at(k), 0.5f * before[0].at(k) + before[1].at(k));
+  EXPECT_EQ(program.item<float>(taken), 2);
+  EXPECT_EQ(program.item<float>(updates[0].skipped), 1);
+  run(alone, inf);
+  EXPECT_TRUE(p[1].read().same_bits(before[2]));
+  std::erase_if(assign, [&](const Assign& a) { return a.value.id() == updates[0].skipped.id(); });
+  EXPECT_THROW(compile(g, {updates[0].skipped}, {.assign = assign}), Error) << "an assignment is missing";
+}
+
+TEST(Optimizers, SetStateChangesAllOrNothing) {
+  SlopeOf s;
+  s.learn_by<optim::AdamW>({.loss_scale = optim::LossScale{}});
+  s.run({1, 2, 3, 4, 5, 6}, {1, 1, 1}, 0.1f);
+  const auto read = [&] {
+    std::vector<Array> all;
+    for (const Parameter& p : s.optimizer->state()) all.push_back(p.read());
+    return all;
+  };
+  const auto before = read();
+  const auto state = s.optimizer->state();
+  const auto filled = [](const Shape& shape, DType dtype, double x) {
+    Array a(shape, dtype);
+    for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, x);
+    return a;
+  };
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    std::vector<Array> values;
+    for (const Array& a : before) values.push_back(filled(a.shape(), a.dtype(), 3));
+    std::vector<Array> wrong = {Array({5}, before[i].dtype()), Array(before[i].shape(), i32)};
+    if (before[i].shape().empty())
+      for (const double x : {-1.0, std::nan(""), inf}) wrong.push_back(filled({}, f32, x));
+    for (const Array& w : wrong) {
+      values[i] = w;
+      EXPECT_THROW(s.optimizer->set_state(values), Error) << state[i].name();
+      EXPECT_TRUE(same_bits(read(), before)) << state[i].name();
+    }
+  }
+}
+
 TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
   const auto decay = [](const Parameter& p) { return p.name() == "gain" ? 0.5 : 0.0; };
   const auto check = [&](auto tag, auto options) {

@@ -86,6 +86,49 @@ TEST(RanksTraining, AllSkipAStepThatIsNotFiniteOnOne) {
   EXPECT_TRUE(after[0] == after[1]);
 }
 
+// Two optimizers that divide their updates. An infinity in one rank's gradient of the second group: no rank
+// changes either group.
+TEST(RanksTraining, OptimizersOfOneLossSkipTheSameSteps) {
+  run_ranks(2, [](Communicator& ranks) {
+    const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
+    nn::Params params(1);
+    const Parameter a = params.create("a", {512, 256}, nn::Init::normal(1)),
+                    b = params.create("b", {512, 256}, nn::Init::normal(1));
+    Graph g;
+    const Tensor c_a = g.input("c_a", a.shape()), c_b = g.input("c_b", b.shape());
+    const Tensor loss = sum(g.param(a) * c_a) + sum(g.param(b) * c_b);
+    const optim::AdamW first({a}, {.ranks = shared});
+    const optim::Sgd second({b}, {.ranks = shared});
+    ASSERT_NE(first.shards().list()[0].kind, optim::Shard::Kind::whole);
+    const auto u = first.minimize(loss), v = second.minimize(loss);
+    std::vector<Assign> assign = u.assign;
+    assign.insert(assign.end(), v.assign.begin(), v.assign.end());
+    Program program = compile(g, {u.skipped, v.skipped}, {.assign = assign, .threads = 1, .ranks = shared});
+    const auto run = [&](float bad) {
+      std::vector<float> z(512 * 256, 1);
+      const std::vector<float> ones = z;
+      if (ranks.rank() == 1) z[7] = bad;
+      program.run({{c_a, ones}, {c_b, z}, {u.learning_rate, 0.1}, {v.learning_rate, 0.1}});
+    };
+    run(1);
+    std::vector<Parameter> all{a, b};
+    for (const optim::Optimizer* o :
+         {static_cast<const optim::Optimizer*>(&first), static_cast<const optim::Optimizer*>(&second)})
+      for (const Parameter& p : o->state())
+        if (p.name() != "optimizer.skipped") all.push_back(p);
+    std::vector<Array> before;
+    for (const Parameter& p : all) before.push_back(p.read());
+    run(std::numeric_limits<float>::infinity());
+    EXPECT_EQ(program.item<float>(u.skipped), 1);
+    EXPECT_EQ(program.item<float>(v.skipped), 1);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(all[i].read().same_bits(before[i])) << all[i].name();
+    run(1);
+    EXPECT_FALSE(a.read().same_bits(before[0]));
+    EXPECT_FALSE(b.read().same_bits(before[1]));
+  });
+}
+
 std::size_t bytes_of(const std::vector<Parameter>& parameters) {
   std::size_t bytes = 0;
   for (const Parameter& p : parameters) bytes += p.bytes();
