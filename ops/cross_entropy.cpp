@@ -159,10 +159,7 @@ Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOpti
 }
 
 void detail::check_smoothing(const char* op, double smoothing, const std::source_location& where) {
-  if (!(smoothing >= 0 && smoothing <= 1))
-    throw Error(in_context(
-        "[" + std::string(op) + "] label_smoothing is " + std::to_string(smoothing) + ", expected 0 to 1",
-        where));
+  check_options_at(where, op, {{"label_smoothing", smoothing, Range::between(0, 1)}});
 }
 
 Tensor detail::reduced(const Tensor& loss, const Tensor& targets, Reduction reduction,

@@ -21,11 +21,11 @@ void check_shape(const char* name, const Operand& x, const Shape& shape) {
 }
 
 void check_numbers(const AttentionAttrs& a) {
-  if (!std::isfinite(a.scale)) throw Error("the scale is not finite");
-  if (!(a.softcap >= 0 && std::isfinite(a.softcap))) throw Error("softcap must be 0 (none) or positive");
-  if (!(a.dropout >= 0 && a.dropout < 1)) throw Error("dropout must be in [0, 1)");
-  if (a.window_left < -1 || a.window_right < -1)
-    throw Error("a window bound must be at least 0, or -1 for none");
+  check_options({}, {{"scale", a.scale, Range::finite()},
+                     {"softcap", a.softcap, Range::softcap(a.softcap)},
+                     {"dropout", a.dropout, Range::from_below(0, 1)},
+                     {"window_left", a.window_left, Range::whole_from(-1)},
+                     {"window_right", a.window_right, Range::whole_from(-1)}});
   if (a.top_left && !a.causal) throw Error("top-left alignment needs causal = true");
 }
 

@@ -221,10 +221,7 @@ const Op& linear_cross_entropy_op = define_op(
 Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const LinearCrossEntropyOptions& o) {
   const Scope scope(x);
   detail::check_smoothing("linear_cross_entropy", o.label_smoothing, x.where());
-  if (!(o.z_loss >= 0 && std::isfinite(o.z_loss)))
-    throw Error(in_context(
-        "[linear_cross_entropy] z_loss is " + std::to_string(o.z_loss) + ", expected 0 or a positive number",
-        x.where()));
+  detail::check_options_at(x.where(), "linear_cross_entropy", {{"z_loss", o.z_loss, Range::at_least(0)}});
   const Tensor rows = x.tensor().rank() == 2 ? x.tensor() : reshape(x, {-1, x.tensor().size(-1)});
   const Tensor t = targets.tensor().rank() == 1 ? targets.tensor() : reshape(targets, {-1});
   LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};

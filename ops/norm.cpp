@@ -116,7 +116,7 @@ Cost norm_cost(std::span<const Operand> in, std::span<const Operand>, const Attr
 Tensors forward(const Op& op, const TensorArg& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (bias.defined() && !weight.defined())
     throw Error(in_context("[" + op.name + "] a bias needs a weight", x.where()));
-  if (!(eps >= 0)) throw Error(in_context("[" + op.name + "] eps must not be negative", x.where()));
+  detail::check_options_at(x.where(), op.name, {{"eps", eps, Range::at_least(0)}});
   Tensors in{x.tensor()};
   if (weight.defined()) in.push_back(weight);
   if (bias.defined()) in.push_back(bias);

@@ -57,9 +57,9 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
   if (k.dtype != q.dtype || v.dtype != q.dtype) throw DTypeError("q, k and v differ in dtype");
   check_pools(q, k, v);
   check_texts(q, k, in[3], in[4]);
-  if (!std::isfinite(a.scale)) throw Error("the scale is not finite");
-  if (!(a.softcap >= 0 && std::isfinite(a.softcap))) throw Error("softcap must be 0 (none) or positive");
-  if (a.window_left < -1) throw Error("window_left must be at least 0, or -1 for none");
+  check_options({}, {{"scale", a.scale, Range::finite()},
+                     {"softcap", a.softcap, Range::softcap(a.softcap)},
+                     {"window_left", a.window_left, Range::whole_from(-1)}});
   const Shape& s = q.shape();
   if (a.has_sink) {
     if (in[5].dtype != q.dtype)

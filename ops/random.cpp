@@ -50,6 +50,11 @@ void require_float(const Op& op, DType dtype, const std::source_location& where)
         in_context("[" + op.name + "] needs a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
+// The largest number of the type in which random numbers of this one are computed.
+double largest_of(DType dtype) {
+  return compute_type(dtype) == f64 ? std::numeric_limits<double>::max() : Range::largest_f32;
+}
+
 // Each sample has its own stream, so that its numbers do not depend on the graph before it.
 std::vector<Sample> fill_samples(const Op& op, DType dtype) {
   return {{"3d", {{{2, 3, 5}}}, [&op, dtype](std::span<const Tensor> x) {
@@ -72,7 +77,7 @@ const Op& dropout_op = define_op(
      .infer =
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 2);
-           a.as<DropoutAttrs>();
+           check_options({}, {{"p", a.as<DropoutAttrs>().p, Range::from_below(0, 1)}});
            detail::require_float(in[0].dtype);
            check_state(in[1]);
            return detail::row_major_output(in[0].dtype, in[0].shape());
@@ -121,9 +126,7 @@ const Op& randint_op = define_op({.name = "randint",
                                   .cost = draw_cost});
 
 Tensor dropout(TensorArg x, double p, bool training) {
-  if (!(p >= 0 && p <= 1))
-    throw Error(
-        in_context("[dropout] the probability is " + std::to_string(p) + ", expected 0 to 1", x.where()));
+  detail::check_options_at(x.where(), "dropout", {{"p", p, Range::between(0, 1)}});
   if (!training || p == 0) return x.tensor();
   if (p == 1) return zeros_like(x);
   const Source s = source(x.tensor().graph(), x.where());
@@ -143,12 +146,13 @@ Tensor uniform(Graph& graph, const Shape& shape, double low, double high, DType 
 Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType dtype,
               std::source_location where) {
   require_float(normal_op, dtype, where);
+  const double most = largest_of(dtype);
+  detail::check_options_at(
+      where, "normal", {{"mean", mean, Range::between(-most, most)}, {"std", std, Range::between(0, most)}});
   return fill(normal_op, graph, shape, mean, std, dtype, where);
 }
 Tensor bernoulli(Graph& graph, const Shape& shape, double p, std::source_location where) {
-  if (!(p >= 0 && p <= 1))
-    throw Error(
-        in_context("[bernoulli] the probability is " + std::to_string(p) + ", expected 0 to 1", where));
+  detail::check_options_at(where, "bernoulli", {{"p", p, Range::between(0, 1)}});
   return fill(bernoulli_op, graph, shape, p, 0, boolean, where);
 }
 Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype,

@@ -261,6 +261,7 @@ Tensor all(TensorArg x, const Axes& axes, bool keepdim) {
 
 Tensor var(TensorArg x, const Axes& axes, bool keepdim, double correction) {
   const Scope scope(x);
+  detail::check_options_at(x.where(), "var", {{"correction", correction, Range::finite()}});
   const DType dtype = x.tensor().dtype();
   const Tensor centred = cast(x, is_float(dtype) ? compute_type(dtype) : dtype);
   const Tensor squares = sum_squares(centred - mean(centred, axes, true), axes, keepdim);

@@ -257,12 +257,16 @@ void check(const TensorArg& q, const TensorArg& k, const TensorArg& v, int ranks
   if (ranks < 1 || ranks > most_ring_ranks)
     throw ShapeError(text("the number of ranks is " + std::to_string(ranks) + ", expected 1 to " +
                           std::to_string(most_ring_ranks)));
+  detail::check_options_at(q.where(), "ring_attention",
+                           {{"scale", o.scale, Range::finite()},
+                            {"softcap", o.softcap, Range::softcap(o.softcap)},
+                            {"dropout", o.dropout, Range::from_below(0, 1)},
+                            {"window_left", o.window_left, Range::whole_from(-1)},
+                            {"window_right", o.window_right, Range::whole_from(-1)}});
   if (o.dropout > 0) throw Error(text("there is no dropout of attention weights on several ranks"));
   if (o.bias.defined() || o.sink.defined() || o.cu_seqlens_q.defined() || o.cu_seqlens_k.defined() ||
       o.kv_lengths.defined())
     throw Error(text("there is no bias, sink, cu_seqlens or kv_lengths on several ranks"));
-  if (o.window_left < -1 || o.window_right < -1)
-    throw Error(text("a window bound must be at least 0, or -1 for none"));
   for (const TensorArg* x : {&q, &k, &v})
     if (x->tensor().rank() != 4)
       throw ShapeError(

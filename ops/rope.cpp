@@ -54,6 +54,8 @@ const Op& rope_op = define_op(
            detail::check_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
            if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
              throw ShapeError("more dimensions to rotate than a row has");
+           for (const double f : a.as<RopeAttrs>().frequencies)
+             check_options({}, {{"frequency", f, Range::finite()}});
            if (in.size() > 1) {
              detail::require_index(in[1].dtype);
              Shape rows = in[0].shape();
@@ -85,9 +87,8 @@ const Op& rope_op = define_op(
 
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
   constexpr std::int64_t most = 1 << 20;
-  if (dims < 0 || dims > most)
-    throw ShapeError("[rope_frequencies] got " + std::to_string(dims) + " dimensions, expected 0 to " +
-                     std::to_string(most));
+  check_options<ShapeError>("rope_frequencies", {{"dims", dims, Range::between(0, most)}});
+  check_options("rope_frequencies", {{"theta", theta, Range::above(0)}});
   std::vector<double> f;
   for (std::int64_t i = 0; i < dims; i += 2)
     f.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(dims)));
@@ -104,6 +105,8 @@ Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
                   std::to_string(dims));
   if (o.start < -max_elements || o.start > max_elements)
     refuse(x, "the first position must lie within ±2^53, got " + std::to_string(o.start));
+  if (o.frequencies.empty())
+    detail::check_options_at(x.where(), "rope", {{"theta", o.theta, Range::above(0)}});
   RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
               o.start};
   if (!positions.defined()) return record(rope_op, {x}, a);

@@ -2,6 +2,7 @@
 #include "ops/sample.h"
 
 #include "ops/common.h"
+#include "ops/sampling_ranges.h"
 
 namespace tg {
 
@@ -50,8 +51,10 @@ std::vector<Sample> sample_samples() {
           {"many", {{{6, 3000}}, temperature, keys, top_k, top_p}, cut}};
 }
 
-// A setting for all rows or one for each.
-Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double absent, DType dtype) {
+// A setting for all rows or one for each. A number is checked; a tensor has its values in the run.
+Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double absent, DType dtype,
+                const char* name, const Range& range) {
+  if (x.is_number()) detail::check_options_at(x.where(), "sample", {{name, x.number(), range}});
   if (x.is_number() || x.is_absent())
     return expand(full(graph, {}, x.is_number() ? x.number() : absent, dtype, x.where()), {rows});
   return x.tensor();
@@ -80,10 +83,12 @@ Tensor sample(TensorArg logits, TensorArg temperature, TensorArg keys, TensorArg
   Graph& graph = logits.tensor().graph();
   const Shape& shape = logits.tensor().shape();
   const std::int64_t rows = shape.empty() ? 0 : shape[0];
-  Tensors in{logits.tensor(), for_rows(graph, temperature, rows, 1, f64), keys.tensor()};
+  Tensors in{logits.tensor(),
+             for_rows(graph, temperature, rows, 1, f64, "temperature", sampling_ranges::temperature),
+             keys.tensor()};
   if (!top_k.is_absent() || !top_p.is_absent()) {
-    in.push_back(for_rows(graph, top_k, rows, 0, i32));
-    in.push_back(for_rows(graph, top_p, rows, 1, f64));
+    in.push_back(for_rows(graph, top_k, rows, 0, i32, "top_k", sampling_ranges::top_k));
+    in.push_back(for_rows(graph, top_p, rows, 1, f64, "top_p", sampling_ranges::top_p));
   }
   return graph.record(sample_op, in, {}, logits.where())[0];
 }

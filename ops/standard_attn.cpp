@@ -205,7 +205,7 @@ const Op& attention_keep_mask_op =
                      if (in[0].dtype != i64 || in[0].shape() != Shape{2})
                        throw ShapeError("needs the graph's rng, i64 [2]");
                      if (a.shape.size() != 4) throw ShapeError("needs a shape [B, H, L, T]");
-                     if (!(a.dropout >= 0 && a.dropout < 1)) throw Error("dropout must be in [0, 1)");
+                     check_options({}, {{"dropout", a.dropout, Range::from_below(0, 1)}});
                      return detail::row_major_output(boolean, a.shape);
                    },
                .not_differentiable = "its result is boolean",

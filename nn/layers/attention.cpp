@@ -79,8 +79,13 @@ GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, s
     throw ShapeError(at.refusal("attention", std::to_string(heads) + " query heads are not a multiple of " +
                                                  std::to_string(o.key_heads) + " key heads, or their width " +
                                                  std::to_string(o.head_width) + " is not positive"));
-  if (o.window < 0)
-    throw ShapeError(at.refusal("attention", "a window of " + std::to_string(o.window) + " keys"));
+  at.check<ShapeError>("attention", {{"window", o.window, Range::whole_from(0)}});
+  at.check("attention", {{"eps", o.eps, Range::at_least(0)},
+                         {"scale", o.scale, Range::finite()},
+                         {"softcap", o.softcap, Range::softcap(o.softcap)},
+                         {"dropout", o.dropout, Range::from_below(0, 1)},
+                         {"magnitude", o.magnitude, Range::above(0)},
+                         {"theta", o.rope.theta, Range::above(0)}});
   if (!o.rotate) o.magnitude = 1;
   if (o.magnitude != 1 && turning(o) == o.head_width) {  // scores are a² times as large
     const double usual = o.scale == 0 ? 1 / std::sqrt(static_cast<double>(o.head_width)) : o.scale;
@@ -105,6 +110,7 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
       dropout_(o.dropout),
       c_attn_(at / "c_attn", width, product(3, width), {.bias = o.bias, .init = o.init}),
       c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {
+  at.check("attention", {{"dropout", dropout_, Range::from_below(0, 1)}});
   at.setting(c_attn_.weight(), "heads", heads);
 }
 

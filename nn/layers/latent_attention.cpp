@@ -28,6 +28,11 @@ LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std
     refuse("expected half as many frequencies as the rotary width", std::ssize(o.frequencies));
   for (const std::int64_t n : {heads, o.latent, o.query_latent, o.value_width, o.rope_width, o.head_width})
     if (n > std::numeric_limits<std::int32_t>::max()) refuse("expected sizes below 2^31", n);
+  at.check("attention", {{"eps", o.eps, Range::at_least(0)},
+                         {"scale", o.scale, Range::finite()},
+                         {"dropout", o.dropout, Range::from_below(0, 1)},
+                         {"magnitude", o.magnitude, Range::above(0)},
+                         {"theta", o.theta, Range::above(0)}});
   if (o.scale == 0) o.scale = 1 / std::sqrt(static_cast<double>(o.head_width + o.rope_width));
   return o;
 }

@@ -49,7 +49,7 @@ std::int64_t detail::product(std::int64_t a, std::int64_t b) {
 }
 
 Tensor dropped(TensorArg x, double p, Mode mode) {
-  return mode == Mode::train && p > 0 ? dropout(x, p) : x.tensor();
+  return dropout(x, p, mode == Mode::train);  // which checks p in evaluation, too
 }
 
 Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
@@ -110,6 +110,7 @@ Tensor PositionEmbedding::record(TensorArg tokens, const Call& call) const {
 
 LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
     : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {
+  at.check("layer_norm", {{"eps", eps, Range::at_least(0)}});
   if (bias) bias_ = at.create("bias", {width}, Init::zeros());
   at.setting(weight_, "eps", eps);
 }
@@ -123,6 +124,7 @@ RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps, bool plus_one)
       weight_(at.create("weight", {width}, plus_one ? Init::zeros() : Init::ones())),
       eps_(eps),
       plus_one_(plus_one) {
+  at.check("rms_norm", {{"eps", eps, Range::at_least(0)}});
   at.setting(weight_, "eps", eps);
   if (plus_one) at.setting(weight_, "plus_one", plus_one);
 }

@@ -13,6 +13,7 @@ Tensor LowRank::rows_of_b(TensorArg x, std::int64_t out) const {
 
 Tensor LowRank::added_to(const Tensor& y, TensorArg x, Mode mode) const {
   const Scope scope("lora", x.where());
+  check_options("lora", {{"scale", scale, Range::finite()}});
   const Tensor w_a = transpose(a.tensor(x), 0, 1), w_b = transpose(rows_of_b(x, y.size(-1)), 0, 1);
   const Tensor in = dropped(Autocast::input(x), dropout, mode);
   // Scaled where it is small. An adapter that is wider than x computes in its own dtype.

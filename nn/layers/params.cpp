@@ -55,6 +55,9 @@ Parameter Params::create(const std::string& path, const Shape& shape, Init init,
   for (std::int64_t d : shape)
     if (d <= 0)
       throw ShapeError("[params] " + path + " would have shape " + shape.text() + " " + at_line(where));
+  check_options("params", {{"mean of " + path, init.mean, Range::finite()},
+                           {"std of " + path, init.std, Range::at_least(0)},
+                           {"bound of " + path, init.bound, Range::at_least(0)}});
   if (!place_.emplace(path, all_.size()).second)
     throw Error("[params] there is already a parameter " + path + " " + at_line(where));
   if (each_) each_(path, shape);

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/nn/layers/low_rank.h>
 #include <tilegrad/nn/layers/weight.h>
@@ -104,6 +105,11 @@ class Path {
   const std::string& name() const { return name_; }
   // An error's message about the layer at this path: "[transformer.h.0.attn/attention] what (model.cpp:7)".
   std::string refusal(const std::string& op, const std::string& what) const;
+  // Throws so for an option of this layer that is out of its range.
+  template <class E = Error>
+  void check(const std::string& op, std::initializer_list<OptionCheck> options) const {
+    if (const std::string mistake = range_mistake(options); !mistake.empty()) throw E(refusal(op, mistake));
+  }
 
  private:
   Params* params_;

@@ -1,11 +1,14 @@
 #include <tilegrad/nn/models/block.h>
 
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
 
 Block::Block(const Path& at, std::vector<Branch> branches, double dropout)
-    : Module(at), branches_(std::move(branches)), dropout_(dropout) {}
+    : Module(at), branches_(std::move(branches)), dropout_(dropout) {
+  check_options("block", {{"dropout", dropout, Range::from_below(0, 1)}});
+}
 
 Tensor Block::record(TensorArg input, const Call& call) const {
   Tensor x = input.tensor();

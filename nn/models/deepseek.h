@@ -53,9 +53,7 @@ struct DeepSeek {
     if (head_width == 0) check_divisible(c);
     check_rotary(head_width == 0 ? c.width / c.heads : head_width, theta);
     if (value_width != 0) check_size(value_width, "width of values");
-    if (!(attention_scale >= 0))
-      throw Error("[model] the scale of attention must not be negative, got " +
-                  std::to_string(attention_scale));
+    check_options("model", {{"attention_scale", attention_scale, Range::at_least(0)}});
     check_size(latent, "width of the latent");
     if (query_latent != 0) check_size(query_latent, "width of the queries' latent");
     check_size(rope_width, "rotary width");

@@ -23,7 +23,7 @@ struct Gpt {
     check_divisible(c);
     activation_named(activation);
     if (mlp_width != 0) check_size(mlp_width, "width of the MLP");
-    if (!(eps >= 0)) throw Error("[model] eps must not be negative, got " + std::to_string(eps));
+    check_options("model", {{"eps", eps, Range::at_least(0)}});
   }
   ModelParts make(const Path& at, const ModelConfig& c) const {
     const Path root = at / "transformer";

@@ -56,14 +56,16 @@ void Llama::check(const ModelConfig& c) const {
   check_size(d, "width of a head");
   if (window_theta != 0) check_rotary(2, window_theta);
   scaling.check(turning);
+  check_options<ShapeError>("model", {{"key_heads", key_heads, Range::size(0)},
+                                      {"rotary_width", rotary_width, Range::size(0)},
+                                      {"head_width", head_width, Range::size(0)}});
   if (key_heads < 0 || (key_heads > 0 && c.heads % key_heads != 0))
     throw ShapeError("[model] " + std::to_string(c.heads) + " heads are not divisible by " +
                      std::to_string(key_heads) + " key heads");
   for (const std::int64_t w : windows)
-    if (w < 0) throw ShapeError("[model] a window of " + std::to_string(w) + " keys");
-  if (!(attention_scale >= 0) || !(attention_softcap >= 0))
-    throw Error("[model] the scale and the softcap of attention must not be negative, got " +
-                std::to_string(attention_scale) + " and " + std::to_string(attention_softcap));
+    check_options<ShapeError>("model", {{"window", w, Range::whole_from(0)}});
+  check_options("model", {{"attention_scale", attention_scale, Range::at_least(0)},
+                          {"attention_softcap", attention_softcap, Range::softcap(attention_softcap)}});
 }
 
 std::string Llama::text(const ModelConfig& c) const {

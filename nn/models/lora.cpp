@@ -33,18 +33,12 @@ std::string last_part(const std::string& name) {
 }
 
 void check(const LoraOptions& o) {
-  const auto check_rank = [](std::int64_t rank) {
-    if (rank < 1 || rank > std::numeric_limits<std::int32_t>::max())
-      throw Error("[lora] the rank is " + std::to_string(rank) + ", expected at least 1");
-  };
-  const auto check_alpha = [](double alpha) {
-    if (!std::isfinite(alpha)) throw Error("[lora] alpha is " + std::to_string(alpha));
-  };
-  check_rank(o.rank), check_alpha(o.alpha);
-  for (const auto& [name, rank] : o.ranks) check_rank(rank);
-  for (const auto& [name, alpha] : o.alphas) check_alpha(alpha);
-  if (!(o.dropout >= 0 && o.dropout < 1))
-    throw Error("[lora] dropout must lie in [0, 1), got " + std::to_string(o.dropout));
+  constexpr Range rank = Range::size(1), alpha = Range::finite();
+  check_options(
+      "lora",
+      {{"rank", o.rank, rank}, {"alpha", o.alpha, alpha}, {"dropout", o.dropout, Range::from_below(0, 1)}});
+  for (const auto& [name, own] : o.ranks) check_options("lora", {{"rank of " + name, own, rank}});
+  for (const auto& [name, own] : o.alphas) check_options("lora", {{"alpha of " + name, own, alpha}});
   if (!is_float(o.dtype))
     throw DTypeError("[lora] the adapters' dtype is " + std::string(name_of(o.dtype)) +
                      ", expected a floating type");
@@ -180,6 +174,7 @@ void merge_lora(Model& model) {
 }
 
 Array merged_weight(const Array& weight, const Array& b, const Array& a, double scale, DType dtype) {
+  check_options("merged_weight", {{"scale", scale, Range::finite()}});
   Graph graph;
   const Tensor w = graph.input("weight", weight.shape(), weight.dtype());
   const Tensor low = graph.input("b", b.shape(), b.dtype()), high = graph.input("a", a.shape(), a.dtype());

@@ -24,8 +24,8 @@ Model::Model(const Path& at, ModelParts parts)
     throw Error("[model] a model needs a part for its tokens and a head");
   for (const Layer& block : parts_.blocks)
     if (block.is_empty()) throw Error("[model] one of the blocks is empty");
-  if (parts_.context < 1)
-    throw ShapeError("[model] expected a positive context, got " + std::to_string(parts_.context));
+  check_options<ShapeError>("model", {{"context", parts_.context, Range::whole_from(1)}});
+  check_options("model", {{"dropout", parts_.dropout, Range::from_below(0, 1)}});
 }
 
 Model::Model(const Path& at, const ModelConfig& config) : Model(at, made(at, config)) {}

@@ -10,10 +10,7 @@ namespace tg::nn {
 Architecture::Architecture() : Architecture(Gpt{}) {}
 
 void check_size(std::int64_t n, const char* what) {
-  if (n <= 0)
-    throw ShapeError("[model] expected a positive " + std::string(what) + ", got " + std::to_string(n));
-  if (n > std::numeric_limits<std::int32_t>::max())
-    throw ShapeError("[model] expected a " + std::string(what) + " below 2^31, got " + std::to_string(n));
+  check_options<ShapeError>("model", {{what, n, Range::size(1)}});
 }
 
 void check_divisible(const ModelConfig& c) {
@@ -30,8 +27,7 @@ void ModelConfig::check() const {
   check_size(heads, "number of heads");
   check_size(width, "width");
   architecture.check(*this);
-  if (!(dropout >= 0 && dropout < 1))
-    throw Error("[model] dropout must lie in [0, 1), got " + std::to_string(dropout));
+  check_options("model", {{"dropout", dropout, Range::from_below(0, 1)}, {"std", std, Range::at_least(0)}});
 }
 
 std::string ModelConfig::text() const {

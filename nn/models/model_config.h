@@ -50,7 +50,7 @@ struct ModelConfig {
   }
 };
 
-// Throws ShapeError naming `what` unless 0 < n < 2^31, so that numbers of parameters do not overflow.
+// Throws ShapeError that names `what` unless 0 < n < 2^31, so that numbers of parameters do not overflow.
 void check_size(std::int64_t n, const char* what);
 // Throws ShapeError unless the heads divide the width, for architectures whose heads share it.
 void check_divisible(const ModelConfig& c);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
@@ -45,19 +45,20 @@ void RopeScaling::check() const {
   const auto refuse = [](const std::string& what) { throw Error("[model] rope scaling: " + what); };
   if (type != "none" && type != "linear" && type != "llama3" && type != "yarn" && type != "longrope")
     refuse("got type '" + type + "', expected none, linear, llama3, yarn or longrope");
-  const auto positive = [&](double x, const char* name) {
-    if (!(x > 0 && x <= 1e18))
-      refuse("expected a positive " + std::string(name) + ", got " + std::to_string(x));
-  };
-  positive(factor, "factor"), positive(magnitude, "magnitude");
-  if (type == "llama3" || type == "yarn" || type == "longrope") positive(first_context, "first context");
-  positive(low_frequency, "low frequency"), positive(high_frequency, "high frequency");
-  positive(beta_fast, "beta_fast"), positive(beta_slow, "beta_slow");
+  constexpr Range positive = Range::above_to(0, 1e18);
+  const bool has_context = type == "llama3" || type == "yarn" || type == "longrope";
+  check_options("rope scaling", {{"factor", factor, positive},
+                                 {"magnitude", magnitude, positive},
+                                 {"first_context", first_context, has_context ? positive : Range()},
+                                 {"low_frequency", low_frequency, positive},
+                                 {"high_frequency", high_frequency, positive},
+                                 {"beta_fast", beta_fast, positive},
+                                 {"beta_slow", beta_slow, positive}});
   if (type == "llama3" && !(low_frequency < high_frequency))
     refuse("expected a low frequency below the high one, got " + std::to_string(low_frequency) + " and " +
            std::to_string(high_frequency));
-  for (const double f : short_factors) positive(f, "short factor");
-  for (const double f : long_factors) positive(f, "long factor");
+  for (const double f : short_factors) check_options("rope scaling", {{"short_factor", f, positive}});
+  for (const double f : long_factors) check_options("rope scaling", {{"long_factor", f, positive}});
 }
 
 void RopeScaling::check(std::int64_t d) const {
@@ -75,6 +76,7 @@ std::int64_t RopeScaling::short_length(std::int64_t context) const {
 }
 
 std::vector<double> RopeScaling::frequencies(std::int64_t d, double theta, std::int64_t context) const {
+  check();
   std::vector<double> omega = rope_frequencies(d, theta);
   if (type == "linear")
     for (double& w : omega) w /= factor;

@@ -66,17 +66,16 @@ ModelParts RotaryStack::make(
 void RotaryStack::check(const ModelConfig& c) const {
   check_size(mlp_width == 0 ? swiglu_width(c.width) : mlp_width, "width of the MLP");
   check_size(c.heads, "number of heads");
-  if (!(eps >= 0)) throw Error("[model] eps must not be negative, got " + std::to_string(eps));
-  if (!(embedding_scale > 0))
-    throw Error("[model] the scale of embeddings must be positive, got " + std::to_string(embedding_scale));
-  if (!(softcap >= 0)) throw Error("[model] a softcap must not be negative, got " + std::to_string(softcap));
+  check_options("model", {{"eps", eps, Range::at_least(0)},
+                          {"embedding_scale", embedding_scale, Range::above(0)},
+                          {"logit_softcap", softcap, Range::softcap(softcap)}});
 }
 
 void check_rotary(std::int64_t head_width, double theta) {
   check_size(head_width, "width of a head");
   if (head_width % 2 != 0)
     throw ShapeError("[model] heads of width " + std::to_string(head_width) + " have no rotary pairs");
-  if (!(theta > 0)) throw Error("[model] theta must be positive, got " + std::to_string(theta));
+  check_options("model", {{"theta", theta, Range::above(0)}});
 }
 
 Setting mlp_width_setting() {

@@ -92,13 +92,15 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
        "config.json: [model] rope scaling: got 1 factors, expected one for each of 2 pairs"},
       {llama_with(
            R"("rope_parameters": {"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [1, 0]})"),
-       "config.json: [model] rope scaling: expected a positive long factor, got 0.000000"},
+       "config.json: [rope scaling] long_factor is out of range: got 0, expected a number above 0 and at "
+       "most 1e+18"},
       {llama_with(R"("rope_parameters": {"partial_rotary_factor": 0.5})"),
        "config.json: rope_parameters: partial_rotary_factor is 0.5, expected 1"},
       {llama_with(R"("rope_scaling": {"rope_type": "linear"})"),
        "config.json: rope_scaling: has no factor, expected a number"},
       {llama_with(R"("rope_scaling": {"rope_type": "linear", "factor": -1})"),
-       "config.json: [model] rope scaling: expected a positive factor, got -1.000000"},
+       "config.json: [rope scaling] factor is out of range: got -1, expected a number above 0 and at most "
+       "1e+18"},
       {llama_with(R"("partial_rotary_factor": 0.5)"),
        "config.json: partial_rotary_factor is 0.5, expected 1"},
       {llama_with(R"("head_dim": 7)"), "config.json: [model] heads of width 7 have no rotary pairs"},

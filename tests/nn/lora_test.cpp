@@ -108,7 +108,7 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
   EXPECT_EQ(error_of([&] { modules({.targets = {"proj"}}); }),
             "[lora] target \"proj\" is no Linear layer of the model, which has down_proj, gate_proj, k_proj, "
             "lm_head, o_proj, q_proj, up_proj, v_proj");
-  EXPECT_NE(error_of([&] { modules({.rank = 0}); }).find("rank is 0"), std::string::npos);
+  EXPECT_NE(error_of([&] { modules({.rank = 0}); }).find("rank is out of range: got 0"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.dropout = 1}); }).find("dropout"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.alpha = NAN}); }).find("alpha"), std::string::npos);
   EXPECT_NE(error_of([&] {

@@ -264,13 +264,13 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, t({2, 2, 6, 8}, bf16), v), "q, k and v differ in dtype");
   expect(message(t({2, 4, 5, 8}, i32), t({2, 2, 6, 8}, i32), v), "needs a floating tensor");
   expect(message(t({2, 4, 5, 0}), t({2, 2, 6, 0}), v), "head size d must be at least 1");
-  expect(message(q, k, v, {.scale = INFINITY}), "scale is not finite");
+  expect(message(q, k, v, {.scale = INFINITY}), "scale is out of range: got inf");
   expect(message(q, k, v, {.alignment = AttentionOptions::top_left}), "top-left alignment");
-  expect(message(q, k, v, {.window_left = -2}), "window bound");
+  expect(message(q, k, v, {.window_left = -2}), "window_left is out of range: got -2");
   expect(message(q, k, v, {.bias = t({5, 7})}), "the bias [1, 1, 5, 7] does not broadcast to [2, 4, 5, 6]");
   expect(message(q, k, v, {.softcap = -1}), "softcap");
   expect(message(q, k, v, {.sink = t({2})}), "sink is [2], expected [4]");
-  expect(message(q, k, v, {.dropout = 1}), "dropout must be in [0, 1)");
+  expect(message(q, k, v, {.dropout = 1}), "dropout is out of range: got 1");
   expect(message(q, k, v, {.kv_lengths = t({3}, i32)}), "kv_lengths is [3], expected [2]");
   expect(message(q, k, v, {.kv_lengths = t({2})}), "needs indices of type i64 or i32");
   expect(message(q, k, v, {.cu_seqlens_q = cu, .kv_lengths = n}), "exclude each other");

@@ -224,8 +224,9 @@ TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
   expect_error<DTypeError>(call(x.tensor, w.tensor, g.input("f", {3}, f32)), {});
   expect_error<DTypeError>(call(cast(x.tensor, f32), w.tensor, t), {"differ in dtype"});
   expect_error<Error>(call(x.tensor, w.tensor, t, {.label_smoothing = 2}),
-                      {"[linear_cross_entropy] label_smoothing is 2"});
-  expect_error<Error>(call(x.tensor, w.tensor, t, {.z_loss = -1}), {"[linear_cross_entropy] z_loss is -1"});
+                      {"[linear_cross_entropy] label_smoothing is out of range: got 2"});
+  expect_error<Error>(call(x.tensor, w.tensor, t, {.z_loss = -1}),
+                      {"[linear_cross_entropy] z_loss is out of range: got -1"});
   const Tensor loss = linear_cross_entropy(x.tensor, w.tensor, t);
   expect_error<Error>(
       [&] {

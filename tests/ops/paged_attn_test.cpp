@@ -237,7 +237,8 @@ TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
   refused({"lengths is [1], expected [2]"}, q, k, v, table, slice(n, 0, 0, 1));
   refused({"sink is [3], expected [4]"}, q, k, v, table, n,
           PagedAttentionOptions{.sink = g.input("sink", {3}, f32)});
-  refused({"the scale is not finite"}, q, k, v, table, n, PagedAttentionOptions{.scale = std::nan("")});
+  refused({"scale is out of range: got nan"}, q, k, v, table, n,
+          PagedAttentionOptions{.scale = std::nan("")});
   refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
   refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
   const Tensor o = paged_attn(q, k, v, table, n).o;
