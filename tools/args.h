@@ -246,7 +246,8 @@ class Args {
     const auto [stop, error] = std::from_chars(value.data(), end, x);
     const std::string got = title_only(o) + " got '" + std::string(value) + "', expected ";
     if (error == std::errc::result_out_of_range) return got + kind + std::string(" in range");
-    if (error != std::errc() || stop != end || std::isnan(static_cast<double>(x))) return got + kind;
+    if (error != std::errc() || stop != end) return got + kind;
+    if (!std::isfinite(static_cast<double>(x))) return got + "a finite number";
     const auto [min, max] = std::pair(o.limits.min, o.limits.max);
     if (static_cast<double>(x) < min || static_cast<double>(x) > max) {
       if (std::isinf(max)) return got + kind + " of at least " + number(min);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/range.h>
 #include "io/plots/plot_axis.h"
 #include "io/plots/stroke_font.h"
 

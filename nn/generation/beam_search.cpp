@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/range.h>
 
 namespace tg::nn {
 
@@ -24,9 +24,8 @@ BeamSearch::BeamSearch(std::int64_t beams, std::int64_t tokens, std::vector<std:
       ends_(std::move(ends)),
       live_(1),
       candidates_(1) {
-  if (beams < 1 || tokens < 1)
-    throw Error("[beam search] expected positive numbers of beams and tokens, got " + std::to_string(beams) +
-                " and " + std::to_string(tokens));
+  check_options("beam search",
+                {{"beams", beams, Range::whole_from(1)}, {"tokens", tokens, Range::whole_from(1)}});
 }
 
 void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {

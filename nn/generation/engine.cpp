@@ -26,10 +26,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 const Engine::Options& checked(const Engine::Options& o) {
-  if (o.seats < 1 || o.page_size < 1 || o.chunk < 1 || o.cache_tokens < 0 || o.host_tokens < 0)
-    throw ShapeError("[engine] expected positive numbers of seats (" + std::to_string(o.seats) +
-                     "), of tokens in a page (" + std::to_string(o.page_size) + ") and in a chunk (" +
-                     std::to_string(o.chunk) + "), and none negative");
+  check_options<ShapeError>("engine", {{"seats", o.seats, Range::whole_from(1)},
+                                       {"cache_tokens", o.cache_tokens, Range::whole_from(0)},
+                                       {"page_size", o.page_size, Range::whole_from(1)},
+                                       {"chunk", o.chunk, Range::whole_from(1)},
+                                       {"host_tokens", o.host_tokens, Range::whole_from(0)},
+                                       {"threads", o.threads, Range::whole_from(0)}});
   return o;
 }
 
@@ -147,7 +149,7 @@ i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const 
              " of the prompt; the model has " + std::to_string(vocabulary_));
   // The last token is written but not read.
   const i64 size = std::ssize(prompt), context = model_.context;
-  if (tokens < 0) refuse("got " + std::to_string(tokens) + " tokens to write");
+  check_options("engine", {{"tokens", tokens, Range::whole_from(0)}});
   if (tokens == 0) tokens = std::max<i64>(1, context - size + 1);
   if (size > context || tokens - 1 > context - size)
     refuse("a prompt of " + std::to_string(size) + " tokens and " + std::to_string(tokens) +
@@ -168,10 +170,8 @@ Engine::Handle Engine::search(Search s) {
   const OneThread user(user_, "engine", used_by_two_threads);
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
             pages = pages_for(most, options_.page_size), room = scheduler_.pool().pages();
-  if (s.beams < 1 || s.beams > options_.seats || s.beams > room / pages)
-    throw Error("[engine] a search with " + std::to_string(s.beams) + " beams, expected 1 to " +
-                std::to_string(std::min(options_.seats, room / pages)) +
-                ", for which there are seats and pages");
+  const i64 most_beams = std::min<i64>(options_.seats, room / pages);  // for which there are seats and pages
+  check_options("engine", {{"beams", s.beams, Range::between(1, static_cast<double>(most_beams))}});
   const Handle text = scheduler_.add(s.prompt, most);
   auto search =
       std::make_shared<Beams>(Beams{text, {s.beams, tokens, std::move(s.ends)}, std::move(s.report), {text}});

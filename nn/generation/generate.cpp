@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include <tilegrad/core/base/range.h>
 #include <tilegrad/ops/ops.h>
 #include "nn/generation/run_options.h"
 
@@ -98,6 +99,8 @@ std::span<const float> Generator::next(std::span<const std::int32_t> text) {
 
 void Generator::extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
                        std::uint64_t seed, const std::function<bool(std::int32_t)>& report) {
+  check_sampling(sampling);
+  check_options("generate", {{"count", count, Range::whole_from(0)}});
   forget();
   for (std::int64_t k = 0; k < count; ++k) {
     text.push_back(sample_token(next(text), sampling, sampling_draw(seed, static_cast<std::uint64_t>(k))));

@@ -40,7 +40,8 @@ class Generator {
   void forget() { cached_.clear(); }
 
   // Forgets earlier texts, appends up to `count` tokens and reports each as it is chosen; false from report()
-  // ends the text there. Equal seeds give equal texts.
+  // ends the text there. Equal seeds give equal texts. Throws Error for a negative count and a sampling with
+  // numbers out of range, before it changes anything.
   void extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
               std::uint64_t seed, const std::function<bool(std::int32_t)>& report = {});
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <string>
 #include <vector>
 
-#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/range.h>
 #include "ops/sample.h"
+#include "ops/sampling_ranges.h"
 
 namespace tg::nn {
 
@@ -39,13 +39,14 @@ double sampling_draw(std::uint64_t seed, std::uint64_t k) {
 }
 
 void check_sampling(const Sampling& s) {
-  if (!(s.temperature >= 0) || s.top_k < 0 || !(s.top_p >= 0 && s.top_p <= 1))
-    throw Error(
-        "[sample] expected a temperature and a top_k that are not negative and a top_p of 0 to 1, got " +
-        std::to_string(s.temperature) + ", " + std::to_string(s.top_k) + " and " + std::to_string(s.top_p));
+  check_options("sample", {{"temperature", s.temperature, sampling_ranges::temperature},
+                           {"top_k", s.top_k, sampling_ranges::top_k},
+                           {"top_p", s.top_p, sampling_ranges::top_p}});
 }
 
 std::int32_t sample_token(std::span<const float> logits, const Sampling& s, double u) {
+  check_sampling(s);
+  check_options("sample", {{"u", u, sampling_ranges::draw}});
   std::int32_t best = -1;
   for (std::size_t i = 0; i < logits.size(); ++i)
     if (!std::isnan(logits[i]) && (best < 0 || logits[i] > logits[best])) best = static_cast<std::int32_t>(i);
@@ -56,9 +57,7 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling& s, doub
     weights.push_back(sample_weight(logit, logits[best], 1 / s.temperature, sample_bits(logits.size())));
   if (s.top_k > 0 || s.top_p < 1) cut(logits, weights, s);
   const std::uint64_t total = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
-  std::uint64_t left = share_of(total, u >= 1  ? ~std::uint64_t{0}
-                                       : u > 0 ? static_cast<std::uint64_t>(u * 0x1p64)
-                                               : 0);
+  std::uint64_t left = share_of(total, static_cast<std::uint64_t>(u * 0x1p64));
   std::size_t i = 0;
   for (; left >= weights[i]; ++i) left -= weights[i];
   return static_cast<std::int32_t>(i);

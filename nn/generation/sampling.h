@@ -14,12 +14,13 @@ struct Sampling {
 
 // The op `sample` in plain C++. A token drawn from softmax(logits / temperature), restricted to top_k and
 // then to top_p, by the uniform number u in [0, 1). Ties go to the first. Logits that are NaN are never
-// drawn; throws Error if all are NaN.
+// drawn; throws Error if all are NaN, and for a u or a setting out of its range.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
 // The u of a text's k-th new token: texts with the same seed draw the same numbers.
 double sampling_draw(std::uint64_t seed, std::uint64_t k);
-// Throws Error for a temperature or top_k below 0, and a top_p outside [0, 1].
+// Throws Error that names the setting out of its range: a temperature that is negative or not finite in f32,
+// a negative top_k, a top_p outside [0, 1].
 void check_sampling(const Sampling& sampling);
 
 }  // namespace tg::nn

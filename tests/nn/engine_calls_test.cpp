@@ -32,11 +32,11 @@ TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
        "[engine] a prompt of 49 tokens and 1 more exceed the model's context of 48"},
       {{.prompt = Tokens(40, 1), .tokens = 10}, "a prompt of 40 tokens and 10 more exceed"},
       {{.prompt = {1}, .tokens = huge}, "exceed the model's context"},
-      {{.prompt = {1}, .tokens = -1}, "[engine] got -1 tokens to write"},
-      {{.prompt = {1}, .sampling = {.temperature = -1}}, "[sample] expected a temperature"},
-      {{.prompt = {1}, .sampling = {.temperature = nan}}, "[sample] expected a temperature"},
-      {{.prompt = {1}, .sampling = {.top_k = -1}}, "[sample] expected a temperature"},
-      {{.prompt = {1}, .sampling = {.top_p = 1.5}}, "[sample] expected a temperature"}};
+      {{.prompt = {1}, .tokens = -1}, "[engine] tokens is out of range: got -1"},
+      {{.prompt = {1}, .sampling = {.temperature = -1}}, "[sample] temperature is out of range: got -1"},
+      {{.prompt = {1}, .sampling = {.temperature = nan}}, "[sample] temperature is out of range: got nan"},
+      {{.prompt = {1}, .sampling = {.top_k = -1}}, "[sample] top_k is out of range: got -1"},
+      {{.prompt = {1}, .sampling = {.top_p = 1.5}}, "[sample] top_p is out of range: got 1.5"}};
   for (const auto& [request, message] : refused) {
     const std::string error = error_of([&] { engine.add(request); });
     EXPECT_NE(error.find(message), std::string::npos) << error;
@@ -435,7 +435,7 @@ TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
   for (const std::int64_t beams : {-1, 0, 5})
     EXPECT_NE(error_of([&] {
                 engine.search({.prompt = prompt, .beams = beams});
-              }).find(std::to_string(beams) + " beams, expected 1 to 4"),
+              }).find("got " + std::to_string(beams) + ", expected a whole number from 1 to 4"),
               std::string::npos);
   std::vector<nn::Hypothesis> expected;
   const auto keep = [&](std::vector<nn::Hypothesis> found) { expected = std::move(found); };
