@@ -7,7 +7,7 @@
 
 namespace tg::gradcheck {
 
-// Whether the case is checked at special points: those of ops are. With --fast, of an op with many samples
+// Whether the case is checked at special points: those of ops are. With --quick, of an op with many samples
 // every fourth is: others for each seed.
 bool has_special_points(const Case& c, const Options& options);
 
