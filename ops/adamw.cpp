@@ -100,7 +100,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-const Op& adamw_op = define_op(
+const Op& adamw_op = *define_op(
     {.name = "adamw",
      .doc =
          "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, "

@@ -7,7 +7,7 @@
 
 namespace tg {
 
-const Op& arange_op = define_op(
+const Op& arange_op = *define_op(
     {.name = "arange",
      .doc = "→ y [count]: yᵢ = start + i·step",
      .infer =

@@ -61,75 +61,75 @@ Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& wh
 
 }  // namespace
 
-const Op& split_op = define_op({.name = "split",
-                                .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
-                                .infer = infer_split,
-                                .vjp = [](const Backprop& g) -> Tensors {
-                                  Tensors z;
-                                  for (std::size_t i = 0; i < g.z.size(); ++i)
-                                    z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
-                                  return {concat(z, g.attrs.as<SplitAttrs>().axis)};
-                                },
-                                .samples = []() -> std::vector<Sample> {
-                                  return {{"three",
-                                           {{{2, 6, 3}}},
-                                           [](auto x) {
-                                             return split(x[0], {1, 3, 2}, 1);
-                                           }},
-                                          {"one is used",
-                                           {{{4, 6}}},
-                                           [](auto x) {
-                                             return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
-                                           }},
-                                          {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
-                                          {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
-                                },
-                                .view = true});
+const Op& split_op = *define_op({.name = "split",
+                                 .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
+                                 .infer = infer_split,
+                                 .vjp = [](const Backprop& g) -> Tensors {
+                                   Tensors z;
+                                   for (std::size_t i = 0; i < g.z.size(); ++i)
+                                     z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
+                                   return {concat(z, g.attrs.as<SplitAttrs>().axis)};
+                                 },
+                                 .samples = []() -> std::vector<Sample> {
+                                   return {{"three",
+                                            {{{2, 6, 3}}},
+                                            [](auto x) {
+                                              return split(x[0], {1, 3, 2}, 1);
+                                            }},
+                                           {"one is used",
+                                            {{{4, 6}}},
+                                            [](auto x) {
+                                              return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
+                                            }},
+                                           {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
+                                           {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
+                                 },
+                                 .view = true});
 
 const Op& concat_op =
-    define_op({.name = "concat",
-               .doc = "x₁, x₂, … → y: the tensors joined along an axis",
-               .infer = infer_concat,
-               .vjp = [](const Backprop& g) -> Tensors {
-                 const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
-                 Sizes sizes;
-                 for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
-                 return split(g.z[0], sizes, axis);
-               },
-               .samples = []() -> std::vector<Sample> {
-                 return {{"rows",
-                          {{{2, 3}}, {{1, 3}}, {{0, 3}}},
-                          [](auto x) {
-                            return Tensors{concat({x[0], x[1], x[2]}, 0)};
-                          }},
-                         {"columns",
-                          {{{2, 2, 3}}, {{2, 4, 3}}},
-                          [](auto x) {
-                            return Tensors{concat({x[0], x[1]}, 1)};
-                          }},
-                         {"twice the same",
-                          {{{2, 3}}},
-                          [](auto x) {
-                            return Tensors{concat({x[0], x[0]}, -1)};
-                          }},
-                         {"stack",
-                          {{{2, 3}}, {{2, 3}}},
-                          [](auto x) {
-                            return Tensors{stack({x[0], x[1]}, 1)};
-                          }},
-                         {"pad",
-                          {{{2, 3}}},
-                          [](auto x) {
-                            return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-                          }},
-                         {"pad, where it lands",
-                          {{.shape = {2, 2}, .values = {1, 2, 3, 4}}},
-                          [](auto x) {
-                            return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-                          },
-                          Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
-               },
-               .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }});
+    *define_op({.name = "concat",
+                .doc = "x₁, x₂, … → y: the tensors joined along an axis",
+                .infer = infer_concat,
+                .vjp = [](const Backprop& g) -> Tensors {
+                  const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+                  Sizes sizes;
+                  for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
+                  return split(g.z[0], sizes, axis);
+                },
+                .samples = []() -> std::vector<Sample> {
+                  return {{"rows",
+                           {{{2, 3}}, {{1, 3}}, {{0, 3}}},
+                           [](auto x) {
+                             return Tensors{concat({x[0], x[1], x[2]}, 0)};
+                           }},
+                          {"columns",
+                           {{{2, 2, 3}}, {{2, 4, 3}}},
+                           [](auto x) {
+                             return Tensors{concat({x[0], x[1]}, 1)};
+                           }},
+                          {"twice the same",
+                           {{{2, 3}}},
+                           [](auto x) {
+                             return Tensors{concat({x[0], x[0]}, -1)};
+                           }},
+                          {"stack",
+                           {{{2, 3}}, {{2, 3}}},
+                           [](auto x) {
+                             return Tensors{stack({x[0], x[1]}, 1)};
+                           }},
+                          {"pad",
+                           {{{2, 3}}},
+                           [](auto x) {
+                             return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+                           }},
+                          {"pad, where it lands",
+                           {{.shape = {2, 2}, .values = {1, 2, 3, 4}}},
+                           [](auto x) {
+                             return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+                           },
+                           Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
+                },
+                .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }});
 
 namespace {
 

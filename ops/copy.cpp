@@ -10,7 +10,7 @@ struct CastAttrs {
 };
 }  // namespace
 
-const Op& cast_op = define_op(
+const Op& cast_op = *define_op(
     {.name = "cast",
      .doc = "x → y: x in another dtype: rounded to nearest even; to integers towards zero; to bool by x ≠ 0",
      .infer =
@@ -24,20 +24,20 @@ const Op& cast_op = define_op(
      },
      .pointwise = true});
 
-const Op& copy_op = define_op({.name = "copy",
-                               .doc = "x → y: x, in memory of its own",
-                               .infer =
-                                   [](std::span<const Operand> in, const Attrs&) {
-                                     detail::require_operands(in, 1);
-                                     return detail::pointwise_output(in, in[0].dtype);
-                                   },
-                               .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
-                               .samples = []() -> std::vector<Sample> {
-                                 return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
-                               },
-                               .pointwise = true});
+const Op& copy_op = *define_op({.name = "copy",
+                                .doc = "x → y: x, in memory of its own",
+                                .infer =
+                                    [](std::span<const Operand> in, const Attrs&) {
+                                      detail::require_operands(in, 1);
+                                      return detail::pointwise_output(in, in[0].dtype);
+                                    },
+                                .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
+                                .samples = []() -> std::vector<Sample> {
+                                  return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
+                                },
+                                .pointwise = true});
 
-const Op& contiguous_op = define_op(
+const Op& contiguous_op = *define_op(
     {.name = "contiguous",
      .doc = "x → y: x in row-major order",
      .infer =
@@ -52,20 +52,20 @@ const Op& contiguous_op = define_op(
      .pointwise = true,
      .join_axis = [](const Attrs&) { return 0; }});
 
-const Op& stop_gradient_op = define_op({.name = "stop_gradient",
-                                        .doc = "x → y: x, through which no gradient passes",
-                                        .infer =
-                                            [](std::span<const Operand> in, const Attrs&) {
-                                              detail::require_operands(in, 1);
-                                              return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
-                                            },
-                                        .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
-                                        .samples = []() -> std::vector<Sample> {
-                                          return {{"times zero", {{{3, 4}}}, [](auto x) {
-                                                     return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])};
-                                                   }}};
-                                        },
-                                        .view = true});
+const Op& stop_gradient_op = *define_op({.name = "stop_gradient",
+                                         .doc = "x → y: x, through which no gradient passes",
+                                         .infer =
+                                             [](std::span<const Operand> in, const Attrs&) {
+                                               detail::require_operands(in, 1);
+                                               return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
+                                             },
+                                         .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
+                                         .samples = []() -> std::vector<Sample> {
+                                           return {{"times zero", {{{3, 4}}}, [](auto x) {
+                                                      return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])};
+                                                    }}};
+                                         },
+                                         .view = true});
 
 Tensor cast(TensorArg x, DType dtype) {
   return x.tensor().dtype() == dtype ? x.tensor() : record(cast_op, {x}, CastAttrs{dtype});

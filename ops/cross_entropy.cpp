@@ -86,7 +86,7 @@ Sample one_large_logit() {
 
 }  // namespace
 
-const Op& cross_entropy_op = define_op(
+const Op& cross_entropy_op = *define_op(
     {.name = "cross_entropy",
      .doc = "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
             "smoothing ε; 0 where t is ignored",
@@ -125,31 +125,31 @@ const Op& cross_entropy_op = define_op(
      .cost = cross_entropy_cost});
 
 const Op& cross_entropy_backward_op =
-    define_op({.name = "cross_entropy_backward",
-               .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs& a) {
-                     detail::require_operands(in, 4);
-                     a.as<CrossEntropyAttrs>();
-                     check(in[0], in[1]);
-                     for (const Operand& x : in.subspan(2)) {  // ξ and z
-                       if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
-                       if (x.dtype != compute_type(in[0].dtype))
-                         throw DTypeError("needs ξ and z in the compute type");
-                     }
-                     return detail::row_major_output(in[0].dtype, in[0].shape());
-                   },
-               .decompose = decompose_backward,
-               .samples = []() -> std::vector<Sample> {
-                 return {{"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
-                            const CrossEntropyAttrs a{2, 0.1};
-                            const Tensor lse = rows_of(x[0], x[1], a)[1];
-                            return Tensors{record(cross_entropy_backward_op,
-                                                  {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
-                          }}};
-               },
-               .cost = cross_entropy_cost,
-               .inplace = {{0, 0}}});
+    *define_op({.name = "cross_entropy_backward",
+                .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 4);
+                      a.as<CrossEntropyAttrs>();
+                      check(in[0], in[1]);
+                      for (const Operand& x : in.subspan(2)) {  // ξ and z
+                        if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
+                        if (x.dtype != compute_type(in[0].dtype))
+                          throw DTypeError("needs ξ and z in the compute type");
+                      }
+                      return detail::row_major_output(in[0].dtype, in[0].shape());
+                    },
+                .decompose = decompose_backward,
+                .samples = []() -> std::vector<Sample> {
+                  return {{"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
+                             const CrossEntropyAttrs a{2, 0.1};
+                             const Tensor lse = rows_of(x[0], x[1], a)[1];
+                             return Tensors{record(cross_entropy_backward_op,
+                                                   {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
+                           }}};
+                },
+                .cost = cross_entropy_cost,
+                .inplace = {{0, 0}}});
 
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);

@@ -249,7 +249,7 @@ const Op standard_attn_checks{.name = "standard_attn",
 
 }  // namespace
 
-const Op& flash_attn_op = define_op(
+const Op& flash_attn_op = *define_op(
     {.name = "flash_attn",
      .doc =
          "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
@@ -260,7 +260,7 @@ const Op& flash_attn_op = define_op(
      .samples = forward_samples,
      .cost = attention_cost});
 
-const Op& flash_attn_backward_op = define_op(
+const Op& flash_attn_backward_op = *define_op(
     {.name = "flash_attn_backward",
      .doc =
          "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "

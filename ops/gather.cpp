@@ -36,7 +36,7 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
 
 }  // namespace
 
-const Op& gather_op = define_op(
+const Op& gather_op = *define_op(
     {.name = "gather",
      .doc = "x, indices → y: y[a, b, c] = x[a, indices[a, b, c], c]",
      .infer = infer_gather,
@@ -52,7 +52,7 @@ const Op& gather_op = define_op(
                 }}};
      }});
 
-const Op& scatter_add_op = define_op(
+const Op& scatter_add_op = *define_op(
     {.name = "scatter_add",
      .doc = "x, indices, src → y: y = x, then y[a, indices[a, b, c], c] += src[a, b, c]",
      .infer = infer_scatter,

@@ -51,34 +51,34 @@ Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const A
 }  // namespace
 
 const Op& embedding_op =
-    define_op({.name = "embedding",
-               .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
-               .infer = infer_embedding,
-               .vjp = select_gradient,
-               .samples = []() -> std::vector<Sample> {
-                 const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
-                 return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
-                         {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
-               }});
+    *define_op({.name = "embedding",
+                .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
+                .infer = infer_embedding,
+                .vjp = select_gradient,
+                .samples = []() -> std::vector<Sample> {
+                  const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
+                  return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
+                          {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
+                }});
 
 const Op& index_select_op =
-    define_op({.name = "index_select",
-               .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
-               .infer = infer_select,
-               .vjp = select_gradient,
-               .samples = []() -> std::vector<Sample> {
-                 return {{"rows",
-                          {{{4, 3}}, detail::sample_indices({6}, 4)},
-                          [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
-                         {"middle",
-                          {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5)},
-                          [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
-                         {"last", {{{3, 4}}, detail::sample_indices({3}, 4)}, [](auto x) {
-                            return Tensors{index_select(x[0], -1, x[1])};
-                          }}};
-               }});
+    *define_op({.name = "index_select",
+                .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
+                .infer = infer_select,
+                .vjp = select_gradient,
+                .samples = []() -> std::vector<Sample> {
+                  return {{"rows",
+                           {{{4, 3}}, detail::sample_indices({6}, 4)},
+                           [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
+                          {"middle",
+                           {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5)},
+                           [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
+                          {"last", {{{3, 4}}, detail::sample_indices({3}, 4)}, [](auto x) {
+                             return Tensors{index_select(x[0], -1, x[1])};
+                           }}};
+                }});
 
-const Op& index_add_op = define_op(
+const Op& index_add_op = *define_op(
     {.name = "index_add",
      .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
      .infer = infer_add,

@@ -49,7 +49,7 @@ Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z
 
 }  // namespace
 
-const Op& index_assign_op = define_op(
+const Op& index_assign_op = *define_op(
     {.name = "index_assign",
      .doc =
          "x, src, …, indices → y, …: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal "

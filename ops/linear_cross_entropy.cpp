@@ -194,7 +194,7 @@ std::int64_t linear_cross_entropy_unit(std::int64_t classes) {
       std::bit_ceil(std::max(least, logits / static_cast<std::uint64_t>(classes))));
 }
 
-const Op& linear_cross_entropy_op = define_op(
+const Op& linear_cross_entropy_op = *define_op(
     {.name = "linear_cross_entropy",
      .doc =
          "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − ε)·l_t + "

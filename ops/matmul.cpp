@@ -115,7 +115,7 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias,
 
 }  // namespace
 
-const Op& matmul_op = define_op(
+const Op& matmul_op = *define_op(
     {.name = "matmul",
      .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
      .infer = infer_matmul,

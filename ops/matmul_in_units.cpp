@@ -62,7 +62,7 @@ Tensors decompose_product(std::span<const Tensor> in, const Attrs& attrs) {
 
 }  // namespace
 
-const Op& matmul_in_units_op = define_op(
+const Op& matmul_in_units_op = *define_op(
     {.name = "matmul_in_units",
      .doc =
          "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "

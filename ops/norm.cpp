@@ -138,7 +138,7 @@ Tensors sample_backward(std::span<const Tensor> x) {
 
 }  // namespace
 
-const Op& layer_norm_op = define_op(
+const Op& layer_norm_op = *define_op(
     {.name = "layer_norm",
      .doc = "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
             "σ² = mean((x − μ)²) + eps over the last axis; y = b if squares overflow, as in PyTorch",
@@ -155,7 +155,7 @@ const Op& layer_norm_op = define_op(
      .cost = norm_cost,
      .inplace = {{0, 0}}});
 
-const Op& rms_norm_op = define_op(
+const Op& rms_norm_op = *define_op(
     {.name = "rms_norm",
      .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis; y = 0 if "
             "squares overflow, as in PyTorch",
@@ -170,19 +170,19 @@ const Op& rms_norm_op = define_op(
      .inplace = {{0, 0}}});
 
 const Op& layer_norm_backward_op =
-    define_op({.name = "layer_norm_backward",
-               .doc = "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
-                      "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
-               .infer = infer_backward<2>,
-               .decompose = decompose_backward<true>,
-               .samples = []() -> std::vector<Sample> {
-                 return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
-                         {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
-               },
-               .cost = norm_cost,
-               .inplace = {{0, 1}, {0, 0}}});
+    *define_op({.name = "layer_norm_backward",
+                .doc = "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
+                       "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
+                .infer = infer_backward<2>,
+                .decompose = decompose_backward<true>,
+                .samples = []() -> std::vector<Sample> {
+                  return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
+                          {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
+                },
+                .cost = norm_cost,
+                .inplace = {{0, 1}, {0, 0}}});
 
-const Op& rms_norm_backward_op = define_op(
+const Op& rms_norm_backward_op = *define_op(
     {.name = "rms_norm_backward",
      .doc = "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂",
      .infer = infer_backward<1>,

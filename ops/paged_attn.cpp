@@ -149,7 +149,7 @@ std::vector<Sample> paged_samples() {
 
 }  // namespace
 
-const Op& paged_attn_op = define_op(
+const Op& paged_attn_op = *define_op(
     {.name = "paged_attn",
      .doc =
          "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "

@@ -182,50 +182,50 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 // Each line: op, definition of its result y, shape rule, the operands of samples, and the gradient in terms
 // of z, operands a and b (or x), and y.
-#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                \
-  Tensor op(TensorArg a, TensorArg b);                                                                   \
-  const Op& op##_op =                                                                                    \
-      define_op({.name = #op,                                                                            \
-                 .doc = "a, b → y: y = " formula,                                                        \
-                 .infer = operands<2, rule>,                                                             \
-                 .vjp = [](const Backprop& g) -> Tensors {                                               \
-                   [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], &y = g.out[0]; \
-                   return __VA_ARGS__;                                                                   \
-                 },                                                                                      \
-                 .samples = [] { return binary_samples<op, Fill::fill_a, Fill::fill_b>(#op); },          \
-                 .pointwise = true});                                                                    \
-  Tensor op(TensorArg a, TensorArg b) {                                                                  \
-    const auto [x, y] = broadcast_pair(op##_op, a, b);                                                   \
-    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                            \
+#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                 \
+  Tensor op(TensorArg a, TensorArg b);                                                                    \
+  const Op& op##_op =                                                                                     \
+      *define_op({.name = #op,                                                                            \
+                  .doc = "a, b → y: y = " formula,                                                        \
+                  .infer = operands<2, rule>,                                                             \
+                  .vjp = [](const Backprop& g) -> Tensors {                                               \
+                    [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], &y = g.out[0]; \
+                    return __VA_ARGS__;                                                                   \
+                  },                                                                                      \
+                  .samples = [] { return binary_samples<op, Fill::fill_a, Fill::fill_b>(#op); },          \
+                  .pointwise = true});                                                                    \
+  Tensor op(TensorArg a, TensorArg b) {                                                                   \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                                    \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                             \
   }
 
-#define TG_UNARY(op, formula, rule, fill, gradient)                                                        \
-  Tensor op(TensorArg x);                                                                                  \
-  const Op& op##_op = define_op({.name = #op,                                                              \
-                                 .doc = "x → y: y = " formula,                                             \
-                                 .infer = operands<1, rule>,                                               \
-                                 .vjp = [](const Backprop& g) -> Tensors {                                 \
-                                   [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
-                                   return {gradient};                                                      \
-                                 },                                                                        \
-                                 .samples = [] { return unary_samples<op, Fill::fill>(#op); },             \
-                                 .pointwise = true});                                                      \
-  Tensor op(TensorArg x) {                                                                                 \
-    return record(op##_op, {x});                                                                           \
+#define TG_UNARY(op, formula, rule, fill, gradient)                                                         \
+  Tensor op(TensorArg x);                                                                                   \
+  const Op& op##_op = *define_op({.name = #op,                                                              \
+                                  .doc = "x → y: y = " formula,                                             \
+                                  .infer = operands<1, rule>,                                               \
+                                  .vjp = [](const Backprop& g) -> Tensors {                                 \
+                                    [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
+                                    return {gradient};                                                      \
+                                  },                                                                        \
+                                  .samples = [] { return unary_samples<op, Fill::fill>(#op); },             \
+                                  .pointwise = true});                                                      \
+  Tensor op(TensorArg x) {                                                                                  \
+    return record(op##_op, {x});                                                                            \
   }
 
-#define TG_COMPARISON(op, formula)                                                                  \
-  Tensor op(TensorArg a, TensorArg b);                                                              \
-  const Op& op##_op =                                                                               \
-      define_op({.name = #op,                                                                       \
-                 .doc = "a, b → y: y = [" formula "]",                                              \
-                 .infer = operands<2, truth>,                                                       \
-                 .not_differentiable = "its result is boolean",                                     \
-                 .samples = [] { return binary_samples<op, Fill::distinct, Fill::distinct>(#op); }, \
-                 .pointwise = true});                                                               \
-  Tensor op(TensorArg a, TensorArg b) {                                                             \
-    const auto [x, y] = broadcast_pair(op##_op, a, b);                                              \
-    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                       \
+#define TG_COMPARISON(op, formula)                                                                   \
+  Tensor op(TensorArg a, TensorArg b);                                                               \
+  const Op& op##_op =                                                                                \
+      *define_op({.name = #op,                                                                       \
+                  .doc = "a, b → y: y = [" formula "]",                                              \
+                  .infer = operands<2, truth>,                                                       \
+                  .not_differentiable = "its result is boolean",                                     \
+                  .samples = [] { return binary_samples<op, Fill::distinct, Fill::distinct>(#op); }, \
+                  .pointwise = true});                                                               \
+  Tensor op(TensorArg a, TensorArg b) {                                                              \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                               \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                        \
   }
 
 TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
@@ -269,36 +269,36 @@ TG_COMPARISON(logical_and, "a and b")
 TG_COMPARISON(logical_or, "a or b")
 
 const Op& logical_not_op =
-    define_op({.name = "logical_not",
-               .doc = "x → y: y = [not x]",
-               .infer = operands<1, truth>,
-               .not_differentiable = "its result is boolean",
-               .samples = [] { return unary_samples<logical_not, Fill::off_zero>("logical_not"); },
-               .pointwise = true});
+    *define_op({.name = "logical_not",
+                .doc = "x → y: y = [not x]",
+                .infer = operands<1, truth>,
+                .not_differentiable = "its result is boolean",
+                .samples = [] { return unary_samples<logical_not, Fill::off_zero>("logical_not"); },
+                .pointwise = true});
 Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
 
-const Op& where_op =
-    define_op({.name = "where",
-               .doc = "condition, a, b → y: y = a where the condition holds, else b",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs&) {
-                     detail::require_operands(in, 3);
-                     if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
-                     check_one_dtype(in.subspan(1));
-                     if (in[0].shape() != in[1].shape()) throw ShapeError("operands differ in shape");
-                     return detail::pointwise_output(in.subspan(1), in[1].dtype);
-                   },
-               .vjp = [](const Backprop& g) -> Tensors {
-                 return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
-               },
-               .samples = []() -> std::vector<Sample> {
-                 const auto call = [](std::span<const Tensor> x) { return Tensors{where(x[0], x[1], x[2])}; };
-                 return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
-                         {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
-               },
-               .pointwise = true});
+const Op& where_op = *define_op(
+    {.name = "where",
+     .doc = "condition, a, b → y: y = a where the condition holds, else b",
+     .infer =
+         [](std::span<const Operand> in, const Attrs&) {
+           detail::require_operands(in, 3);
+           if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
+           check_one_dtype(in.subspan(1));
+           if (in[0].shape() != in[1].shape()) throw ShapeError("operands differ in shape");
+           return detail::pointwise_output(in.subspan(1), in[1].dtype);
+         },
+     .vjp = [](const Backprop& g) -> Tensors {
+       return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
+     },
+     .samples = []() -> std::vector<Sample> {
+       const auto call = [](std::span<const Tensor> x) { return Tensors{where(x[0], x[1], x[2])}; };
+       return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
+               {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
+     },
+     .pointwise = true});
 
 Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);

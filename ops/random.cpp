@@ -71,7 +71,7 @@ Cost draw_cost(std::span<const Operand>, std::span<const Operand> out, const Att
 }  // namespace
 
 // y = keep ⊛ x / (1 - p); the gradient is the same op on z.
-const Op& dropout_op = define_op(
+const Op& dropout_op = *define_op(
     {.name = "dropout",
      .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
      .infer =
@@ -100,30 +100,30 @@ const Op& dropout_op = define_op(
      .inplace = {{0, 0}}});
 
 const Op& uniform_op =
-    define_op({.name = "uniform",
-               .doc = "rng → y: uniform in [a, b), in f64 and then rounded once, within the interval",
-               .infer = infer_fill,
-               .not_differentiable = "it has no differentiable inputs",
-               .samples = [] { return fill_samples(uniform_op, f32); },
-               .cost = draw_cost});
-const Op& normal_op = define_op({.name = "normal",
-                                 .doc = "rng → y: normally distributed with mean a and standard deviation b",
-                                 .infer = infer_fill,
-                                 .not_differentiable = "it has no differentiable inputs",
-                                 .samples = [] { return fill_samples(normal_op, f32); },
-                                 .cost = draw_cost});
-const Op& bernoulli_op = define_op({.name = "bernoulli",
-                                    .doc = "rng → y: true with probability a",
-                                    .infer = infer_fill,
-                                    .not_differentiable = "its result is boolean",
-                                    .samples = [] { return fill_samples(bernoulli_op, boolean); },
-                                    .cost = draw_cost});
-const Op& randint_op = define_op({.name = "randint",
-                                  .doc = "rng → y: integers, uniform in [a, b)",
+    *define_op({.name = "uniform",
+                .doc = "rng → y: uniform in [a, b), in f64 and then rounded once, within the interval",
+                .infer = infer_fill,
+                .not_differentiable = "it has no differentiable inputs",
+                .samples = [] { return fill_samples(uniform_op, f32); },
+                .cost = draw_cost});
+const Op& normal_op = *define_op({.name = "normal",
+                                  .doc = "rng → y: normally distributed with mean a and standard deviation b",
                                   .infer = infer_fill,
-                                  .not_differentiable = "its result is an integer",
-                                  .samples = [] { return fill_samples(randint_op, i64); },
+                                  .not_differentiable = "it has no differentiable inputs",
+                                  .samples = [] { return fill_samples(normal_op, f32); },
                                   .cost = draw_cost});
+const Op& bernoulli_op = *define_op({.name = "bernoulli",
+                                     .doc = "rng → y: true with probability a",
+                                     .infer = infer_fill,
+                                     .not_differentiable = "its result is boolean",
+                                     .samples = [] { return fill_samples(bernoulli_op, boolean); },
+                                     .cost = draw_cost});
+const Op& randint_op = *define_op({.name = "randint",
+                                   .doc = "rng → y: integers, uniform in [a, b)",
+                                   .infer = infer_fill,
+                                   .not_differentiable = "its result is an integer",
+                                   .samples = [] { return fill_samples(randint_op, i64); },
+                                   .cost = draw_cost});
 
 Tensor dropout(TensorArg x, double p, bool training) {
   detail::check_options_at(x.where(), "dropout", {{"p", p, Range::between(0, 1)}});

@@ -131,7 +131,7 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
 
 }  // namespace
 
-const Op& sum_ranks_op = define_op(
+const Op& sum_ranks_op = *define_op(
     {.name = "sum_ranks",
      .doc = "x₁, … → y₁, …: yᵢ = Σ of xᵢ over all ranks, by a fixed tree",
      .infer = infer_of<Sizes::kept, false, true>,
@@ -140,7 +140,7 @@ const Op& sum_ranks_op = define_op(
      .inplace = {{0, 0}},
      .each = {1, 1}});
 
-const Op& spread_ranks_op = define_op(
+const Op& spread_ranks_op = *define_op(
     {.name = "spread_ranks",
      .doc = "x → y: x, the same on all ranks, of which each makes its own use",
      .infer =
@@ -156,55 +156,55 @@ const Op& spread_ranks_op = define_op(
      .view = true});
 
 const Op& gather_ranks_op =
-    define_op({.name = "gather_ranks",
-               .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
-               .infer = infer_of<Sizes::times_ranks, false, false>,
-               .vjp = [](const Backprop& g) { return gradient_by(scatter_sum_op, g); },
-               .samples = [] { return samples_of(gather_ranks_op, {.ranks = 1}); },
-               .each = {1, 1}});
+    *define_op({.name = "gather_ranks",
+                .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
+                .infer = infer_of<Sizes::times_ranks, false, false>,
+                .vjp = [](const Backprop& g) { return gradient_by(scatter_sum_op, g); },
+                .samples = [] { return samples_of(gather_ranks_op, {.ranks = 1}); },
+                .each = {1, 1}});
 
 const Op& scatter_sum_op =
-    define_op({.name = "scatter_sum",
-               .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
-               .infer = infer_of<Sizes::divided, true, true>,
-               .vjp =
-                   [](const Backprop& g) {
-                     return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
-                       return recorded(gather_ranks_op, z, {.ranks = a.ranks});
-                     });
-                   },
-               .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
-               .each = {1, 1}});
+    *define_op({.name = "scatter_sum",
+                .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
+                .infer = infer_of<Sizes::divided, true, true>,
+                .vjp =
+                    [](const Backprop& g) {
+                      return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
+                        return recorded(gather_ranks_op, z, {.ranks = a.ranks});
+                      });
+                    },
+                .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
+                .each = {1, 1}});
 
-const Op& exchange_ranks_op =
-    define_op({.name = "exchange_ranks",
-               .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this "
-                      "rank's number",
-               .infer = infer_of<Sizes::kept, true, false>,
-               .vjp = [](const Backprop& g) { return gradient_by(exchange_ranks_op, g); },
-               .samples = [] { return samples_of(exchange_ranks_op, {.ranks = 1}); },
-               .each = {1, 1}});
+const Op& exchange_ranks_op = *define_op(
+    {.name = "exchange_ranks",
+     .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this "
+            "rank's number",
+     .infer = infer_of<Sizes::kept, true, false>,
+     .vjp = [](const Backprop& g) { return gradient_by(exchange_ranks_op, g); },
+     .samples = [] { return samples_of(exchange_ranks_op, {.ranks = 1}); },
+     .each = {1, 1}});
 
 const Op& shift_ranks_op =
-    define_op({.name = "shift_ranks",
-               .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
-               .infer = infer_of<Sizes::kept, false, false>,
-               .vjp =
-                   [](const Backprop& g) {
-                     return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
-                       a.shift = -a.shift;
-                       return recorded(shift_ranks_op, z, a);
-                     });
-                   },
-               .samples = [] { return samples_of(shift_ranks_op, {.ranks = 1, .shift = 1}); },
-               .each = {1, 1}});
+    *define_op({.name = "shift_ranks",
+                .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
+                .infer = infer_of<Sizes::kept, false, false>,
+                .vjp =
+                    [](const Backprop& g) {
+                      return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
+                        a.shift = -a.shift;
+                        return recorded(shift_ranks_op, z, a);
+                      });
+                    },
+                .samples = [] { return samples_of(shift_ranks_op, {.ranks = 1, .shift = 1}); },
+                .each = {1, 1}});
 
-const Op& own_piece_op = define_op({.name = "own_piece",
-                                    .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
-                                    .infer = infer_of<Sizes::divided, true, false>,
-                                    .vjp = [](const Backprop& g) { return gradient_by(gather_ranks_op, g); },
-                                    .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
-                                    .each = {1, 1}});
+const Op& own_piece_op = *define_op({.name = "own_piece",
+                                     .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+                                     .infer = infer_of<Sizes::divided, true, false>,
+                                     .vjp = [](const Backprop& g) { return gradient_by(gather_ranks_op, g); },
+                                     .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
+                                     .each = {1, 1}});
 
 TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& o, std::source_location where) {
   return along(sum_ranks_op, xs, {.ranks = ranks, .wide = o.wide}, 0, where);

@@ -141,69 +141,69 @@ Tensor reduce(const Op& op, const TensorArg& x, const Axes& axes, bool keepdim) 
 }  // namespace
 
 const Op& sum_op =
-    define_op({.name = "sum",
-               .doc = "x → y: y = Σ x over the axes; i64 for integers and booleans",
-               .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
-               .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
-               .samples = samples<sum, Fill::normal>});
+    *define_op({.name = "sum",
+                .doc = "x → y: y = Σ x over the axes; i64 for integers and booleans",
+                .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
+                .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
+                .samples = samples<sum, Fill::normal>});
 
-const Op& mean_op = define_op({.name = "mean",
-                               .doc = "x → y: y = Σ x / n over the axes",
-                               .infer = infer_float,
-                               .vjp = [](const Backprop& g) -> Tensors {
-                                 const double n =
-                                     static_cast<double>(g.in[0].numel()) /
-                                     static_cast<double>(std::max<std::int64_t>(g.out[0].numel(), 1));
-                                 return {stretched(g.z[0] * (1 / n), g)};
-                               },
-                               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                                 const auto& r = a.as<ReduceAttrs>();
-                                 double n = 1;
-                                 for (std::int64_t axis : r.axes) n *= static_cast<double>(in[0].size(axis));
-                                 return {sum(in[0], r.axes, r.keepdim) * (1 / n)};
-                               },
-                               .samples = samples<mean, Fill::normal>});
+const Op& mean_op = *define_op({.name = "mean",
+                                .doc = "x → y: y = Σ x / n over the axes",
+                                .infer = infer_float,
+                                .vjp = [](const Backprop& g) -> Tensors {
+                                  const double n =
+                                      static_cast<double>(g.in[0].numel()) /
+                                      static_cast<double>(std::max<std::int64_t>(g.out[0].numel(), 1));
+                                  return {stretched(g.z[0] * (1 / n), g)};
+                                },
+                                .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                                  const auto& r = a.as<ReduceAttrs>();
+                                  double n = 1;
+                                  for (std::int64_t axis : r.axes) n *= static_cast<double>(in[0].size(axis));
+                                  return {sum(in[0], r.axes, r.keepdim) * (1 / n)};
+                                },
+                                .samples = samples<mean, Fill::normal>});
 
 // y = Σ x², in f32 for half types, whose range it would soon exceed
 const Op& sum_squares_op =
-    define_op({.name = "sum_squares",
-               .doc = "x → y: y = Σ x² over the axes; f32 for half types",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs& a) {
-                     detail::require_operands(in, 1);
-                     detail::require_float(in[0].dtype);
-                     return reduce_to(compute_type(in[0].dtype), in[0], a);
-                   },
-               .vjp = [](const Backprop& g) -> Tensors {
-                 return {cast(2 * stretched(g.z[0], g) * g.in[0], g.in[0].dtype())};
-               },
-               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                 const Tensor x = cast(in[0], compute_type(in[0].dtype()));
-                 return {sum(x * x, a.as<ReduceAttrs>().axes, a.as<ReduceAttrs>().keepdim)};
-               },
-               .samples = samples<sum_squares, Fill::normal>});
+    *define_op({.name = "sum_squares",
+                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 1);
+                      detail::require_float(in[0].dtype);
+                      return reduce_to(compute_type(in[0].dtype), in[0], a);
+                    },
+                .vjp = [](const Backprop& g) -> Tensors {
+                  return {cast(2 * stretched(g.z[0], g) * g.in[0], g.in[0].dtype())};
+                },
+                .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                  const Tensor x = cast(in[0], compute_type(in[0].dtype()));
+                  return {sum(x * x, a.as<ReduceAttrs>().axes, a.as<ReduceAttrs>().keepdim)};
+                },
+                .samples = samples<sum_squares, Fill::normal>});
 
 const Op& prod_op =
-    define_op({.name = "prod",
-               .doc = "x → y: y = Π x over the axes; i64 for integers and booleans",
-               .infer = infer_total,
-               .vjp = prod_gradient,
-               .samples = [] {
-                 std::vector<Sample> all = samples<prod, Fill::uniform>();
-                 all.push_back({"zeros",
-                                {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
-                                [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
-                                Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
-                 return all;
-               }});
-const Op& max_op = define_op(
+    *define_op({.name = "prod",
+                .doc = "x → y: y = Π x over the axes; i64 for integers and booleans",
+                .infer = infer_total,
+                .vjp = prod_gradient,
+                .samples = [] {
+                  std::vector<Sample> all = samples<prod, Fill::uniform>();
+                  all.push_back({"zeros",
+                                 {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
+                                 [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
+                                 Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
+                  return all;
+                }});
+const Op& max_op = *define_op(
     {.name = "max",
      .doc =
          "x → y: the largest element over the axes; NaN if there is one; equal elements share the gradient",
      .infer = infer_extreme,
      .vjp = extreme_gradient,
      .samples = [] { return extreme_samples<max>(1); }});
-const Op& min_op = define_op(
+const Op& min_op = *define_op(
     {.name = "min",
      .doc =
          "x → y: the smallest element over the axes; NaN if there is one; equal elements share the gradient",
@@ -211,13 +211,13 @@ const Op& min_op = define_op(
      .vjp = extreme_gradient,
      .samples = [] { return extreme_samples<min>(-1); }});
 
-const Op& argmax_op = define_op(
+const Op& argmax_op = *define_op(
     {.name = "argmax",
      .doc = "x → y: row-major index within the axes of the first largest element (i64); NaN is largest",
      .infer = infer_position,
      .not_differentiable = "its result is an index",
      .samples = samples<argmax, Fill::distinct>});
-const Op& argmin_op = define_op(
+const Op& argmin_op = *define_op(
     {.name = "argmin",
      .doc = "x → y: row-major index within the axes of the first smallest element (i64); NaN is smallest",
      .infer = infer_position,

@@ -43,7 +43,7 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 
 }  // namespace
 
-const Op& rope_op = define_op(
+const Op& rope_op = *define_op(
     {.name = "rope",
      .doc = "x [..., L, d], positions? → y: pair i of the row at position p is rotated by p·ωᵢ: "
             "(a, b) → (a·cos − b·sin, a·sin + b·cos)",

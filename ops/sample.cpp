@@ -62,7 +62,7 @@ Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double abse
 
 }  // namespace
 
-const Op& sample_op = define_op(
+const Op& sample_op = *define_op(
     {.name = "sample",
      .doc =
          "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn from "

@@ -73,7 +73,7 @@ Tensors assign_gradient(const Backprop& g) {
 
 }  // namespace
 
-const Op& slice_op = define_op(
+const Op& slice_op = *define_op(
     {.name = "slice",
      .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
      .infer =
@@ -92,7 +92,7 @@ const Op& slice_op = define_op(
      },
      .view = true});
 
-const Op& slice_assign_op = define_op(
+const Op& slice_assign_op = *define_op(
     {.name = "slice_assign",
      .doc = "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute "
             "or a "
@@ -115,7 +115,7 @@ const Op& slice_assign_op = define_op(
      },
      .inplace = {{0, 0}}});
 
-const Op& slice_at_op = define_op(
+const Op& slice_at_op = *define_op(
     {.name = "slice_at",
      .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
      .infer =

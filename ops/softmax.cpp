@@ -120,84 +120,84 @@ std::vector<Sample> backward_samples(const Op& op) {
 
 }  // namespace
 
-const Op& softmax_op = define_op({.name = "softmax",
-                                  .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
-                                  .infer = infer_like<1>,
-                                  .vjp = [](const Backprop& g) -> Tensors {
-                                    return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
-                                  },
-                                  .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                                    const Tensor e = exp(lowered(in[0], axis_of(a)));
-                                    return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
-                                  },
-                                  .samples = softmax_samples,
-                                  .cost = softmax_cost,
-                                  .inplace = {{0, 0}}});
+const Op& softmax_op = *define_op({.name = "softmax",
+                                   .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
+                                   .infer = infer_like<1>,
+                                   .vjp = [](const Backprop& g) -> Tensors {
+                                     return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
+                                   },
+                                   .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                                     const Tensor e = exp(lowered(in[0], axis_of(a)));
+                                     return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
+                                   },
+                                   .samples = softmax_samples,
+                                   .cost = softmax_cost,
+                                   .inplace = {{0, 0}}});
 
 const Op& log_softmax_op =
-    define_op({.name = "log_softmax",
-               .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
-               .infer = infer_like<1>,
-               .vjp = [](const Backprop& g) -> Tensors {
-                 return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
-               },
-               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                 const Tensor d = lowered(in[0], axis_of(a));
-                 return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
-               },
-               .samples = log_softmax_samples,
-               .cost = softmax_cost,
-               .inplace = {{0, 0}}});
+    *define_op({.name = "log_softmax",
+                .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
+                .infer = infer_like<1>,
+                .vjp = [](const Backprop& g) -> Tensors {
+                  return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
+                },
+                .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                  const Tensor d = lowered(in[0], axis_of(a));
+                  return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
+                },
+                .samples = log_softmax_samples,
+                .cost = softmax_cost,
+                .inplace = {{0, 0}}});
 
 const Op& softmax_backward_op =
-    define_op({.name = "softmax_backward",
-               .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
-               .infer = infer_like<2>,
-               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                 const Tensor p = wide(in[0]), z = wide(in[1]);
-                 return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
-               },
-               .samples = [] { return backward_samples(softmax_backward_op); },
-               .cost = softmax_cost,
-               .inplace = {{0, 0}, {0, 1}}});
+    *define_op({.name = "softmax_backward",
+                .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
+                .infer = infer_like<2>,
+                .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                  const Tensor p = wide(in[0]), z = wide(in[1]);
+                  return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
+                },
+                .samples = [] { return backward_samples(softmax_backward_op); },
+                .cost = softmax_cost,
+                .inplace = {{0, 0}, {0, 1}}});
 const Op& log_softmax_backward_op =
-    define_op({.name = "log_softmax_backward",
-               .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
-               .infer = infer_like<2>,
-               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                 const Tensor z = wide(in[1]);
-                 const Tensor z_x = z - exp(wide(in[0])) * sum(z, {axis_of(a)}, true);
-                 return {cast(z_x, in[0].dtype())};
-               },
-               .samples = [] { return backward_samples(log_softmax_backward_op); },
-               .cost = softmax_cost,
-               .inplace = {{0, 0}, {0, 1}}});
+    *define_op({.name = "log_softmax_backward",
+                .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
+                .infer = infer_like<2>,
+                .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                  const Tensor z = wide(in[1]);
+                  const Tensor z_x = z - exp(wide(in[0])) * sum(z, {axis_of(a)}, true);
+                  return {cast(z_x, in[0].dtype())};
+                },
+                .samples = [] { return backward_samples(log_softmax_backward_op); },
+                .cost = softmax_cost,
+                .inplace = {{0, 0}, {0, 1}}});
 
 const Op& logsumexp_op =
-    define_op({.name = "logsumexp",
-               .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs& a) {
-                     detail::require_operands(in, 1);
-                     detail::require_float(in[0].dtype);
-                     Shape shape = in[0].shape();
-                     shape[static_cast<int>(axis_of(a))] = 1;
-                     return detail::row_major_output(in[0].dtype, shape);
-                   },
-               .vjp = [](const Backprop& g) -> Tensors {
-                 // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
-                 const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
-                 return {g.z[0] * exp(g.in[0] - xi)};
-               },
-               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                 // Of a row of −∞ alone, ξ = −∞ and the gradient is 0, not that of log 0.
-                 const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
-                 const Tensor empty = equal(top, -INFINITY), shift = where(empty, 0, top);
-                 const Tensor total = where(empty, 1, sum(exp(x - shift), {axis_of(a)}, true));
-                 return {cast(where(empty, -INFINITY, log(total) + shift), in[0].dtype())};
-               },
-               .samples = logsumexp_samples,
-               .cost = softmax_cost});
+    *define_op({.name = "logsumexp",
+                .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 1);
+                      detail::require_float(in[0].dtype);
+                      Shape shape = in[0].shape();
+                      shape[static_cast<int>(axis_of(a))] = 1;
+                      return detail::row_major_output(in[0].dtype, shape);
+                    },
+                .vjp = [](const Backprop& g) -> Tensors {
+                  // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
+                  const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
+                  return {g.z[0] * exp(g.in[0] - xi)};
+                },
+                .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                  // Of a row of −∞ alone, ξ = −∞ and the gradient is 0, not that of log 0.
+                  const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
+                  const Tensor empty = equal(top, -INFINITY), shift = where(empty, 0, top);
+                  const Tensor total = where(empty, 1, sum(exp(x - shift), {axis_of(a)}, true));
+                  return {cast(where(empty, -INFINITY, log(total) + shift), in[0].dtype())};
+                },
+                .samples = logsumexp_samples,
+                .cost = softmax_cost});
 
 Tensor softmax(TensorArg x, std::int64_t axis) {
   return record_along(softmax_op, x, axis);

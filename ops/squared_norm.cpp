@@ -19,7 +19,7 @@ DType result_type(std::span<const Operand> in) {
 
 }  // namespace
 
-const Op& squared_norm_op = define_op(
+const Op& squared_norm_op = *define_op(
     {.name = "squared_norm",
      .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
      .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
@@ -62,7 +62,7 @@ const Op& squared_norm_op = define_op(
                 Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
      }});
 
-const Op& global_norm_op = define_op(
+const Op& global_norm_op = *define_op(
     {.name = "global_norm",
      .doc =
          "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is, else f32. No "
@@ -105,7 +105,7 @@ const Op& global_norm_op = define_op(
                 Sample::Expected{{{64}}, {std::vector<double>(16384, 0.0078125)}}}};
      }});
 
-const Op& block_norms_op = define_op(
+const Op& block_norms_op = *define_op(
     {.name = "block_norms",
      .doc = "x₁, … → y₁, …: yᵢ [⌈n/1024⌉] = √Σ x² over each 1024 of the n elements of xᵢ, in f32 or f64",
      .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {

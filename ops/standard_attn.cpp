@@ -195,25 +195,25 @@ Tensor attention_weights(TensorArg result) {
 }
 
 const Op& attention_keep_mask_op =
-    define_op({.name = "attention_keep_mask",
-               .doc = "rng → keep [B, H, L, T]: the elements of P that attention dropout keeps, "
-                      "each with probability 1 − p",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs& attrs) {
-                     detail::require_operands(in, 1);
-                     const auto& a = attrs.as<KeepMaskAttrs>();
-                     if (in[0].dtype != i64 || in[0].shape() != Shape{2})
-                       throw ShapeError("needs the graph's rng, i64 [2]");
-                     if (a.shape.size() != 4) throw ShapeError("needs a shape [B, H, L, T]");
-                     check_options({}, {{"dropout", a.dropout, Range::from_below(0, 1)}});
-                     return detail::row_major_output(boolean, a.shape);
-                   },
-               .not_differentiable = "its result is boolean",
-               .samples = []() -> std::vector<Sample> {
-                 return {{"mask", {{{2}, {Fill::index, 0, 9}, i64}}, [](auto x) {
-                            return Tensors{attention_keep_mask(x[0], {2, 3, 5, 7}, 0.3, 1)};
-                          }}};
-               }});
+    *define_op({.name = "attention_keep_mask",
+                .doc = "rng → keep [B, H, L, T]: the elements of P that attention dropout keeps, "
+                       "each with probability 1 − p",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& attrs) {
+                      detail::require_operands(in, 1);
+                      const auto& a = attrs.as<KeepMaskAttrs>();
+                      if (in[0].dtype != i64 || in[0].shape() != Shape{2})
+                        throw ShapeError("needs the graph's rng, i64 [2]");
+                      if (a.shape.size() != 4) throw ShapeError("needs a shape [B, H, L, T]");
+                      check_options({}, {{"dropout", a.dropout, Range::from_below(0, 1)}});
+                      return detail::row_major_output(boolean, a.shape);
+                    },
+                .not_differentiable = "its result is boolean",
+                .samples = []() -> std::vector<Sample> {
+                  return {{"mask", {{{2}, {Fill::index, 0, 9}, i64}}, [](auto x) {
+                             return Tensors{attention_keep_mask(x[0], {2, 3, 5, 7}, 0.3, 1)};
+                           }}};
+                }});
 
 Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream) {
   return record(attention_keep_mask_op, {rng}, KeepMaskAttrs{shape, dropout, stream});

@@ -4,7 +4,7 @@
 
 namespace tg {
 
-const Op& top_k_op = define_op(
+const Op& top_k_op = *define_op(
     {.name = "top_k",
      .doc =
          "x → values, indices: the k largest along an axis in descending order, and their positions (i64); "

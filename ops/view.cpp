@@ -22,31 +22,31 @@ struct ShapeAttrs {
 }  // namespace
 
 const Op& permute_op =
-    define_op({.name = "permute",
-               .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs& a) {
-                     detail::require_operands(in, 1);
-                     return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
-                   },
-               .vjp = [](const Backprop& g) -> Tensors {
-                 const Axes& order = g.attrs.as<PermuteAttrs>().order;
-                 Axes inverse = order;
-                 for (int i = 0; i < order.size(); ++i)
-                   inverse[normalize_axis(order[i], order.size(), "permute")] = i;
-                 return {permute(g.z[0], inverse)};
-               },
-               .samples = []() -> std::vector<Sample> {
-                 return {{"rotate",
-                          {{{2, 3, 4}}},
-                          [](auto x) {
-                            return Tensors{permute(x[0], {2, 0, 1})};
-                          }},
-                         {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
-               },
-               .view = true});
+    *define_op({.name = "permute",
+                .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 1);
+                      return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
+                    },
+                .vjp = [](const Backprop& g) -> Tensors {
+                  const Axes& order = g.attrs.as<PermuteAttrs>().order;
+                  Axes inverse = order;
+                  for (int i = 0; i < order.size(); ++i)
+                    inverse[normalize_axis(order[i], order.size(), "permute")] = i;
+                  return {permute(g.z[0], inverse)};
+                },
+                .samples = []() -> std::vector<Sample> {
+                  return {{"rotate",
+                           {{{2, 3, 4}}},
+                           [](auto x) {
+                             return Tensors{permute(x[0], {2, 0, 1})};
+                           }},
+                          {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
+                },
+                .view = true});
 
-const Op& view_op = define_op(
+const Op& view_op = *define_op(
     {.name = "view",
      .doc = "x → y: x in another shape with the same number of elements, if its strides allow that without a "
             "copy",
@@ -67,18 +67,18 @@ const Op& view_op = define_op(
      .view = true});
 
 const Op& expand_op =
-    define_op({.name = "expand",
-               .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs& a) {
-                     detail::require_operands(in, 1);
-                     return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape));
-                   },
-               .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
-               .samples = []() -> std::vector<Sample> {
-                 return {{"stretch", {{{3, 1}}}, [](auto x) { return Tensors{expand(x[0], {2, 3, 4})}; }}};
-               },
-               .view = true});
+    *define_op({.name = "expand",
+                .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 1);
+                      return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape));
+                    },
+                .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
+                .samples = []() -> std::vector<Sample> {
+                  return {{"stretch", {{{3, 1}}}, [](auto x) { return Tensors{expand(x[0], {2, 3, 4})}; }}};
+                },
+                .view = true});
 
 Tensor permute(TensorArg x, const Axes& order) {
   return record(permute_op, {x}, PermuteAttrs{order});

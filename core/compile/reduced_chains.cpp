@@ -8,11 +8,11 @@
 namespace tg {
 
 const Op& reduced_chain_op =
-    define_op({.name = "reduced_chain",
-               .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
-                 throw Error("made by the compiler, not recorded");
-               },
-               .not_differentiable = "it is made by the compiler"});
+    *define_op({.name = "reduced_chain",
+                .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
+                  throw Error("made by the compiler, not recorded");
+                },
+                .not_differentiable = "it is made by the compiler"});
 
 int ReducedChain::stored() const {
   const auto last = chain.results.end() - 1, found = std::find(chain.results.begin(), last, *last);

@@ -24,37 +24,37 @@ thread_local Recording recording;
 
 }  // namespace
 
-const Op& input_op = define_op({.name = "input",
-                                .infer =
-                                    [](std::span<const Operand>, const Attrs& a) {
-                                      const auto& leaf = a.as<InputAttrs>();
-                                      return std::vector<OutSpec>{{leaf.dtype, row_major(leaf.shape)}};
-                                    },
-                                .not_differentiable = "it is a leaf",
-                                .leaf = true});
-const Op& parameter_op = define_op({.name = "parameter",
+const Op& input_op = *define_op({.name = "input",
+                                 .infer =
+                                     [](std::span<const Operand>, const Attrs& a) {
+                                       const auto& leaf = a.as<InputAttrs>();
+                                       return std::vector<OutSpec>{{leaf.dtype, row_major(leaf.shape)}};
+                                     },
+                                 .not_differentiable = "it is a leaf",
+                                 .leaf = true});
+const Op& parameter_op = *define_op({.name = "parameter",
+                                     .infer =
+                                         [](std::span<const Operand>, const Attrs& a) {
+                                           const Parameter& p = a.as<ParameterAttrs>().parameter;
+                                           return std::vector<OutSpec>{{p.dtype(), row_major(p.shape())}};
+                                         },
+                                     .not_differentiable = "it is a leaf",
+                                     .leaf = true});
+const Op& constant_op = *define_op({.name = "constant",
                                     .infer =
                                         [](std::span<const Operand>, const Attrs& a) {
-                                          const Parameter& p = a.as<ParameterAttrs>().parameter;
-                                          return std::vector<OutSpec>{{p.dtype(), row_major(p.shape())}};
+                                          const Array& v = a.as<ConstantAttrs>().value;
+                                          return std::vector<OutSpec>{{v.dtype(), row_major(v.shape())}};
                                         },
                                     .not_differentiable = "it is a leaf",
                                     .leaf = true});
-const Op& constant_op = define_op({.name = "constant",
-                                   .infer =
-                                       [](std::span<const Operand>, const Attrs& a) {
-                                         const Array& v = a.as<ConstantAttrs>().value;
-                                         return std::vector<OutSpec>{{v.dtype(), row_major(v.shape())}};
-                                       },
-                                   .not_differentiable = "it is a leaf",
-                                   .leaf = true});
-const Op& rng_op = define_op({.name = "rng",
-                              .infer =
-                                  [](std::span<const Operand>, const Attrs&) {
-                                    return std::vector<OutSpec>{{i64, row_major({2})}};
-                                  },
-                              .not_differentiable = "it is a leaf",
-                              .leaf = true});
+const Op& rng_op = *define_op({.name = "rng",
+                               .infer =
+                                   [](std::span<const Operand>, const Attrs&) {
+                                     return std::vector<OutSpec>{{i64, row_major({2})}};
+                                   },
+                               .not_differentiable = "it is a leaf",
+                               .leaf = true});
 
 std::string at_line(const std::source_location& where) {
   const std::string file = where.file_name();

@@ -138,10 +138,10 @@ struct Op {
   }
 };
 
-// Creates an op of the library: `const Op& add_op = define_op({.name = "add", …});`. The op is never
+// Creates an op of the library: `const Op& add_op = *define_op({.name = "add", …});`. The op is never
 // destroyed. If several shared objects of a process contain the library, the dynamic linker gives them one
 // add_op, and each of them runs this initialiser: calls after the first return the op that the first one
 // made. Throws Error if another line defined an op of that name.
-const Op& define_op(Op op);
+const Op* define_op(Op op);  // a pointer: for a reference, compilers warn of one to a temporary
 
 }  // namespace tg
