@@ -47,7 +47,8 @@ inline std::vector<SampledRow> random_rows(std::mt19937_64& random, std::int64_t
     row.sampling.temperature = below(6) == 0 ? 0 : std::exp2(6 * unit() - 3);
     if (below(8) == 0) row.sampling.temperature = below(2) ? 1e-30 : 1e30;
     if (below(2)) row.sampling.top_k = static_cast<std::int64_t>(below(2 * static_cast<std::uint64_t>(n)));
-    if (below(2)) row.sampling.top_p = below(8) == 0 ? static_cast<double>(below(2)) : 1.1 * unit();
+    if (below(2))
+      row.sampling.top_p = below(8) == 0 ? static_cast<double>(below(2)) : std::min(1.0, 1.1 * unit());
     row.seed = random(), row.k = below(1000);
   }
   return all;
