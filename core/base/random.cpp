@@ -5,13 +5,13 @@
 #include <string>
 
 #include <tilegrad/core/base/attrs.h>
-#include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/host_view.h>
 #include <tilegrad/core/base/range.h>
 
 namespace tg {
 
 namespace {
+
 constexpr Range f64_numbers =
     Range::between(-std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
 
@@ -44,8 +44,8 @@ UniformRange uniform_range(DType dtype, double low, double high) {
   };
   if (!is_float(dtype))
     throw DTypeError("[uniform] needs a floating dtype, got " + std::string(name_of(dtype)));
-  if (!std::isfinite(low) || !std::isfinite(high) || low > high)
-    refuse("got the interval", "finite ends, the first not above the second");
+  check_options("uniform",
+                {{"low", low, f64_numbers}, {"high", high, Range::between(low, f64_numbers.high)}});
   if (low == high) {
     const double only = stored_number(dtype, low);
     return {low, 0, 1, only, only};
