@@ -59,6 +59,8 @@ struct At {
   using P = SwizzledTile<rows, tile_keys>;
   static constexpr int blocks = most_values / 64;  // of 64 columns of V, as many rows of Gᵀ
   using Block = Accumulator<16, rows>;             // a warp's part of one
+  // Of an item's tiles, only a first third is in a stage that the other group had before (multiply()).
+  static_assert(stages == groups * thirds + 1);
 };
 // What the warps of a group tell each other of each head: the largest score and the sum of 16 keys of a tile.
 struct OfWarps {
@@ -229,6 +231,10 @@ struct Consumer {
   __device__ __forceinline__ void multiply(At::Block& s, u32 nth) const {
 #pragma unroll
     for (int n = 0; n < At::thirds; ++n) {
+      // Copies may arrive in any order. While the third before in this stage, which is the other group's, has
+      // not arrived, a wait for this one would end at once. Of thirds before in the other stages this group
+      // has waited for those of the same item, and both groups for all of earlier items.
+      if (n == 0) shared.ring_k().acquire(nth);
       shared.ring_k().wait(nth + n);
       const At::K k = shared.third_of_k(nth + n);
       const At::ThirdOfQ q = shared.third_of_q(n);
