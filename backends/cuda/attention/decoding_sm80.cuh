@@ -63,10 +63,6 @@ struct MultipliedByTensorCores {
   using S = S_;
   using At = At_;
 
-  // With the shape's constant, so that no registers are needed for short items where there are none.
-  static __device__ __forceinline__ bool is_short(const Item& item) {
-    return At::takes_short && item.is_short;
-  }
   // A streaming warp that has items: its short items and then all others of the block. `alone`: there is one
   // of these.
   template <class Cache>
@@ -93,7 +89,7 @@ struct MultipliedByTensorCores {
 #pragma unroll 1
     while (n < items.count) {
       bool knows_seen = false;
-      if (is_short(*item)) begin_short(place());
+      if (item->is_short) begin_short(place());
       Accumulator<At::D, At::rows> o;
       o.fill(0);
       ColumnSoftmax<At::rows> softmax;
@@ -121,14 +117,14 @@ struct MultipliedByTensorCores {
         mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
         __syncwarp();                            // no lane needs the slice
         loader.ask();
-        if (is_short(*item)) {
+        if (item->is_short) {
           add_slice(place(), softmax, o, factor);
           o.fill(0);
           softmax = {};
         }
       }
-      const bool was_short = is_short(*item);
-      if (was_short) put_short<S>(x, *item, place());
+      const bool is_short = item->is_short;
+      if (is_short) put_short<S>(x, *item, place());
       // Queries of the next item arrive while this one's sums are left.
       n = items.after(n, At::streams);
       if (n < items.count) {
@@ -136,7 +132,7 @@ struct MultipliedByTensorCores {
         load(
             q, [&](int r) { return query<S>(x, *item, r); }, x.d);
       }
-      if (was_short) continue;
+      if (is_short) continue;
       if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
       first = false;
       leave(place(), softmax, o);

@@ -88,16 +88,16 @@ struct Workspace {
   // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
   // all blocks add to the same.
   int workers = 0;
-  int parts = 1;           // of the keys; see o and lse
-  int width = 0;           // of a backward on Hopper; see rows
   Taken* taken = nullptr;  // of a forward on Hopper; not part of the workspace: it outlives the call
   // Of a forward on Hopper whose keys are cut in parts, the results of each: O [parts, B, H, L, dv] and {c,
   // π} [parts, B, H, L]. Of decoding the parts are ranges, in the order of Partial (decoding_merge.cuh).
+  int parts = 1;
   float* o = nullptr;
   float2* lse = nullptr;
   // Of a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2 (+∞ where P
   // is 0, and of far rows) and u of each, and which keys they see. z_q has queries·width sums of each tile,
   // in the order in which its warps hold them.
+  int width = 0;
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
   int* seen = nullptr;  // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
                         // that some sees
@@ -128,8 +128,6 @@ struct Workspace {
     return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
   }
 };
-// nvcc loads the members of a larger argument again at each use, and ptxas then spills registers.
-static_assert(sizeof(Workspace) <= 128);
 
 // Exponents of a key head and its query heads: q holds q·2^q, and so on.
 struct Powers {
