@@ -33,8 +33,7 @@ struct AttentionOptions {
   bool causal = false;                               // query i sees keys t ≤ i + T − L (bottom-right), or
   Alignment alignment = bottom_right;                // t ≤ i with top_left
   std::int64_t window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; -1: no bound
-  Tensor bias = {};  // floating: added to the scores, −∞ masks; boolean: true where a query may see a key.
-                     // Broadcasts to [B, H, L, T]
+  Tensor bias = {};    // added to the scores; broadcasts to [B, H, L, T]; −∞ masks
   double softcap = 0;  // cap·tanh(s / cap) before the bias; 0: none
   Tensor sink = {};    // [H]: one more logit in the denominator, without a value
   Tensor cu_seqlens_q = {},
@@ -79,7 +78,6 @@ struct AttentionAttrs {
   bool free_order = false;
   AttentionKernels kernels = AttentionKernels::best;
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
-  bool has_lse_rest = false;  // of a forward: a third result, ξ minus its rounded value
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
     field("window_left", window_left, -1), field("window_right", window_right, -1);
@@ -89,7 +87,6 @@ struct AttentionAttrs {
     field("kernels", std::string(name_of(kernels)), std::string("best"));
     field("backward", backward, false), field("z_lse", has_z_lse, false);
     field("z_bias", needs_z_bias, false), field("z_sink", needs_z_sink, false);
-    field("lse_rest", has_lse_rest, false);
   }
 };
 
@@ -119,14 +116,6 @@ struct AttentionOperands {
   }
   const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
 };
-
-// flash_attn with what the rounding of ξ leaves, f64 or f32: results over parts of the keys can be merged
-// whatever the scores are. rest has no gradient.
-struct SplitAttentionResult {
-  Tensor o, lse, rest;
-};
-SplitAttentionResult flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,
-                                          const AttentionOptions& options);
 
 // decompose of the two ops, in standard_attn.cpp.
 std::vector<Tensor> decompose_attention(std::span<const Tensor> in, const Attrs& attrs);

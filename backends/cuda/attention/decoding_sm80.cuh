@@ -39,7 +39,7 @@ __device__ __forceinline__ void leave(const Left<At>& to, ColumnSoftmax<At::rows
 // Of a short tile, those of a slice more.
 template <class At>
 __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
-                                          Accumulator<At::D, At::rows>& o, float exponent) {
+                                          Accumulator<At::D, At::rows>& o) {
 #pragma unroll
   for (int c = 0; c < o.columns; ++c) {
     const int query = lane_column() + o.column(c);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::
     const float2 before = query < to.rows ? to.tops[query] : float2{0, 0};
     __syncwarp();
     if (query >= to.rows) continue;
-    const Joined all(before.x, softmax.top[c], exponent);
+    const Joined all(before.x, softmax.top[c]);
     if (lane_row() == 0) to.tops[query] = {all.top, all.of(before.y, sum)};
 #pragma unroll
     for (int r = 0; r < o.rows; ++r) {
@@ -118,7 +118,7 @@ struct MultipliedByTensorCores {
         __syncwarp();                            // no lane needs the slice
         loader.ask();
         if (item->is_short) {
-          add_slice(place(), softmax, o, factor);
+          add_slice(place(), softmax, o);
           o.fill(0);
           softmax = {};
         }
