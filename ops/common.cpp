@@ -49,6 +49,10 @@ Tensor zeros_view(const Tensor& x) {
   return x.rank() == 0 ? zero : expand(zero, x.shape());
 }
 
+Tensor cast_float(const Tensor& x, DType dtype) {
+  return is_float(x.dtype()) && is_float(dtype) ? cast(x, dtype) : x;
+}
+
 void require_float(DType t) {
   if (!is_float(t)) throw DTypeError("needs a floating tensor");
 }

@@ -50,6 +50,9 @@ inline void require_operands(std::span<const Operand> in, std::size_t count) {
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);
 std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
 
+// x in `dtype` if both are floating; else x unchanged, for the op's check to refuse.
+Tensor cast_float(const Tensor& x, DType dtype);
+
 // Whether elements along the last axis are neighbours; and the tensor, as a copy unless they are.
 bool is_last_axis_contiguous(const Layout& l);
 Tensor last_axis_contiguous(const Tensor& x);

@@ -67,14 +67,18 @@ void check(const Operands& x, const AttentionAttrs& a) {
                      " key heads");
   check_numbers(a);
   if (x.bias) {
-    if (x.bias->dtype != dtype) throw DTypeError("bias differs from q in dtype");
+    if (x.bias->dtype != dtype)
+      throw DTypeError("the bias is " + std::string(name_of(x.bias->dtype)) + ", expected " +
+                       std::string(name_of(dtype)) + ", or bool for a mask (true: visible)");
     const Shape &s = x.bias->shape(), full{q[0], q[1], q[2], k[2]};
     for (int i = 0; i < 4; ++i)
       if (s.size() != 4 || (s[i] != 1 && s[i] != full[i]))
         throw ShapeError("the bias " + s.text() + " does not broadcast to " + full.text());
   }
   if (x.sink) {
-    if (x.sink->dtype != dtype) throw DTypeError("sink differs from q in dtype");
+    if (x.sink->dtype != dtype)
+      throw DTypeError("the sink is " + std::string(name_of(x.sink->dtype)) + ", expected " +
+                       std::string(name_of(dtype)));
     check_shape("sink", *x.sink, {q[1]});
   }
   check_sequences(x, a);
@@ -185,6 +189,12 @@ struct Prepared {
   AttentionAttrs attrs;
 };
 
+// 0 where `mask` is true and −∞ elsewhere.
+Tensor visible_only(const Tensor& mask, DType dtype) {
+  const Tensor zero = full(mask.graph(), {1, 1, 1, 1}, 0, is_float(dtype) ? dtype : f32);
+  return where(mask, zero, -INFINITY);
+}
+
 Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                   const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
@@ -211,9 +221,11 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
   if (a.has_bias) {
     Shape four = o.bias.shape();
     while (four.size() < 4) four.insert(0, 1);
-    p.in.push_back(cast(view(o.bias, four), query.dtype()));
+    const Tensor bias = view(o.bias, four);
+    p.in.push_back(bias.dtype() == boolean ? visible_only(bias, query.dtype())
+                                           : detail::cast_float(bias, query.dtype()));
   }
-  if (a.has_sink) p.in.push_back(contiguous(cast(o.sink, query.dtype())));
+  if (a.has_sink) p.in.push_back(contiguous(detail::cast_float(o.sink, query.dtype())));
   if (a.packed) {
     p.in.push_back(contiguous(o.cu_seqlens_q));
     p.in.push_back(o.cu_seqlens_k.defined() ? contiguous(o.cu_seqlens_k) : p.in.back());

@@ -33,7 +33,8 @@ struct AttentionOptions {
   bool causal = false;                               // query i sees keys t ≤ i + T − L (bottom-right), or
   Alignment alignment = bottom_right;                // t ≤ i with top_left
   std::int64_t window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; -1: no bound
-  Tensor bias = {};    // added to the scores; broadcasts to [B, H, L, T]; −∞ masks
+  Tensor bias = {};  // floating: added to the scores, −∞ masks; boolean: true where a query may see a key.
+                     // Broadcasts to [B, H, L, T]
   double softcap = 0;  // cap·tanh(s / cap) before the bias; 0: none
   Tensor sink = {};    // [H]: one more logit in the denominator, without a value
   Tensor cu_seqlens_q = {},

@@ -62,7 +62,9 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
                      {"window_left", a.window_left, Range::whole_from(-1)}});
   const Shape& s = q.shape();
   if (a.has_sink) {
-    if (in[5].dtype != q.dtype) throw DTypeError("sink differs from q in dtype");
+    if (in[5].dtype != q.dtype)
+      throw DTypeError("the sink is " + std::string(name_of(in[5].dtype)) + ", expected " +
+                       std::string(name_of(q.dtype)));
     if (in[5].shape() != Shape{s[1]}) refuse_shape("sink", in[5], Shape{s[1]}.text());
     if (!in[5].layout.is_contiguous()) throw ShapeError("needs a contiguous sink");
   }
@@ -173,7 +175,7 @@ AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg tabl
   Tensors in;
   for (const TensorArg* x : {&q, &k, &v}) in.push_back(detail::last_axis_contiguous(x->tensor()));
   for (const TensorArg* x : {&table, &lengths}) in.push_back(contiguous(x->tensor()));
-  if (attrs.has_sink) in.push_back(contiguous(cast(options.sink, query.dtype())));
+  if (attrs.has_sink) in.push_back(contiguous(detail::cast_float(options.sink, query.dtype())));
   const Tensors out = query.graph().record(paged_attn_op, in, attrs, q.where());
   return {out[0], out[1]};
 }
