@@ -276,8 +276,7 @@ void save_plot(const std::string& path, const Plot& plot) {
 }
 
 std::vector<double> smoothed(const std::vector<double>& y, std::int64_t half) {
-  if (half < 0)
-    throw Error("[smoothed] half of the window is " + std::to_string(half) + ", expected at least 0");
+  check_options("smoothed", {{"half", half, Range::whole_from(0)}});
   const auto n = static_cast<std::int64_t>(y.size());
   std::vector<double> out = y;
   for (std::int64_t i = 0; i < n; ++i) {
