@@ -111,9 +111,9 @@ TEST(Uniform, RefusesWhatIsNoInterval) {
   constexpr double infinity = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   Graph g;
-  expect_error<Error>([&] { uniform(g, {2}, 1, 0); }, {"[uniform]", "[1, 0)"});
-  expect_error<Error>([&] { uniform(g, {2}, 0, infinity); }, {"[uniform]", "finite"});
-  expect_error<Error>([&] { uniform(g, {2}, nan, 1); }, {"[uniform]", "finite"});
+  expect_error<Error>([&] { uniform(g, {2}, 1, 0); }, {"[uniform] high is out of range: got 0"});
+  expect_error<Error>([&] { uniform(g, {2}, 0, infinity); }, {"[uniform] high is out of range: got inf"});
+  expect_error<Error>([&] { uniform(g, {2}, nan, 1); }, {"[uniform] low is out of range: got nan"});
   expect_error<Error>([&] { uniform(g, {2}, 1.001, 1.002, bf16); }, {"[uniform]", "bf16 has no number"});
   expect_error<Error>([&] { uniform_array({2}, f16, 1.0001, 1.0002, 1); }, {"f16 has no number"});
 }
