@@ -168,8 +168,9 @@ TEST(Clipping, ActsOnGradientsOfAnyFiniteSize) {
         z.set(0, 3 * size), z.set(2, -4 * size);
         program.run({{c, z}, {update.learning_rate, std::vector<float>{1}}});
         EXPECT_EQ(program.fetch(update.skipped).at(0), 0) << size;
-        if (dtype != f64)
+        if (dtype != f64) {
           EXPECT_NEAR(program.fetch(update.grad_norm).at(0) / (5 * size), 1, 3 * rounding(dtype));
+        }
         const Vector moved = doubles(p.read());
         for (const auto& [i, part] : {std::pair(0, -0.6), {1, 0.}, {2, 0.8}})
           EXPECT_NEAR(moved[static_cast<std::size_t>(i)] / clip, part, 6 * rounding(dtype))

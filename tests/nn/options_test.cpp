@@ -206,7 +206,7 @@ TEST(Options, ALearningRateThatIsFedIsChecked) {
 TEST(OptionsOfOps, OutOfRangeAreRefused) {
   Graph g;
   const Tensor x = g.input("x", {4, 8}), logits = g.input("logits", {4, 9}), targets = g.input("t", {4}, i64);
-  const Tensor weight = g.input("w", {8, 9}), q = g.input("q", {1, 2, 4, 8}), scalar = g.input("s", {});
+  const Tensor weight = g.input("w", {8, 9}), q = g.input("q", {1, 2, 4, 8});
   const Tensor keys = g.input("keys", {4, 2}, i64);
   using Attend = AttentionResult (*)(TensorArg, TensorArg, TensorArg, const AttentionOptions&);
   std::vector<Option> all;

@@ -284,7 +284,9 @@ TEST(Extremes, DerivativesOfPowersDoNotEndAtExponentZeroOrBaseZero) {
         EXPECT_EQ(got[static_cast<std::size_t>(order)].at(1), at_zero) << exponent << " " << order;
         EXPECT_EQ(got[static_cast<std::size_t>(order)].at(3), factor * (factor == 0 ? 0 : std::pow(2, left)))
             << exponent << " " << order;
-        if (order < 2) EXPECT_FALSE(std::isnan(got[static_cast<std::size_t>(order)].at(2))) << exponent;
+        if (order < 2) {
+          EXPECT_FALSE(std::isnan(got[static_cast<std::size_t>(order)].at(2))) << exponent;
+        }
         factor *= left;
       }
     }
