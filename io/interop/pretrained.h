@@ -19,8 +19,8 @@ namespace tg::nn {
 
 struct PretrainedOptions {
   DType dtype = f32;  // of the parameters, whatever the file's is
-  // The most tokens in a row; 0: as many as config.json says. With a cache LongRoPE's long factors are those of models
-  // for more than original_max_position_embeddings.
+  // The most tokens in a row; 0: as many as config.json says. With a cache LongRoPE's long factors are those
+  // of models for more than original_max_position_embeddings.
   std::int64_t context = 0;
 };
 

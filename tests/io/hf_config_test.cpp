@@ -51,7 +51,8 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
       {replaced(llama_json, "\"hidden_size\": 8,", ""),
        "config.json: has no hidden_size, expected an integer"},
       {replaced(llama_json, "\"num_key_value_heads\": 1", "\"num_key_value_heads\": -1"),
-       "config.json: [model] key_heads is out of range: got -1, expected a whole number from 0 to 2147483647"},
+       "config.json: [model] key_heads is out of range: got -1, expected a whole number from 0 to "
+       "2147483647"},
       {llama_with(R"("quantization_config": {"quant_method": "fp8"})"),
        "config.json: quantization_config is {\"quant_method\": \"fp8\"}, expected none: quantized weights "
        "cannot be "

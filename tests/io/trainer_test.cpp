@@ -154,7 +154,8 @@ TEST(Trainer, OptionsThatNoRunCanHaveAreRefused) {
   EXPECT_NE(refusal({.validate_every = 0})
                 .find("validate_every is out of range: got 0, expected a whole number of at least 1"),
             std::string::npos);
-  EXPECT_NE(refusal({.validation_batches = 0}).find("validation_batches is out of range: got 0"), std::string::npos);
+  EXPECT_NE(refusal({.validation_batches = 0}).find("validation_batches is out of range: got 0"),
+            std::string::npos);
   EXPECT_NE(refusal({.save_every = 0}).find("save_every is out of range: got 0"), std::string::npos);
   EXPECT_NE(refusal({.program = {.plan_only = true}}).find("plan_only"), std::string::npos);
   const struct : ClassBatches {

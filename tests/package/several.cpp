@@ -1,5 +1,5 @@
-// The library in this program and in two shared objects that it links and one that it loads: they work together, and the
-// process ends without an error.
+// The library in this program and in two shared objects that it links and one that it loads: they work
+// together, and the process ends without an error.
 #include <tilegrad/tilegrad.h>
 
 #include <dlfcn.h>
