@@ -374,8 +374,8 @@ TEST(BenchTrain, ReportsOnAnyModel) {
   const std::string path = testing::TempDir() + "train" + std::to_string(getpid());
   for (const char* model :
        {"gpt", "llama --key-heads 1", "deepseek --latent 4 --rope-width 2 --dtype bf16"}) {
-    const Outcome run =
-        bench(small_train + "--overwrite --json " + path + ".json --plot " + path + ".png --model " + model);
+    const Outcome run = bench(small_train + "--overwrite --json " + path + ".json --plot " + path +
+                              ".png --architecture " + model);
     ASSERT_EQ(run.code, 0) << run.output;
     for (const char* line : {"parameters  ", "step  ", "model FLOP  ", "utilisation  ", "time by family",
                              "matrix products  ", "head and loss  ", "optimizer  ", "peak memory  "})

@@ -53,7 +53,7 @@ is_png "$dir/reads.png"
 shows '^model' --model "$dir/run" --text 'Line 7 of a text' --attention "$dir/attention.png"
 is_png "$dir/attention.png"
 cp -r "$dir/run" "$dir/other run"
-shows ': 1 steps, smoothed train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
+shows ': 1 step, smoothed train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
   --run "$dir/other run/"
 is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
