@@ -127,15 +127,17 @@ double least_invertible(DType t) {
 
 // ∂(a^b)/∂a = b·a^(b-1), which is 0 where b is, though 1/a be infinite, and ∂(a^b)/∂b = a^b·log a, which is 0
 // where a or a^b is. What is not chosen gets a harmless base, or 0·∞ would enter the derivatives of these.
+// Both conditions are comparisons of floating numbers, which fuse, where a boolean and of two results would
+// be stored.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
   if (g.needed[0]) {
-    const Tensor is_one = logical_and(equal(b, 0), less(abs(a), least_invertible(a.dtype())));
+    const Tensor is_one = less(where(equal(b, 0), abs(a), 1), least_invertible(a.dtype()));
     za = g.z[0] * where(is_one, 0, b * pow(where(is_one, 1, a), b - 1));
   }
   if (g.needed[1]) {
-    const Tensor is_zero = logical_or(equal(a, 0), equal(g.out[0], 0));
+    const Tensor is_zero = equal(where(equal(g.out[0], 0), 0, a), 0);
     zb = g.z[0] * where(is_zero, 0, g.out[0] * log(where(is_zero, 1, a)));
   }
   return {za, zb};

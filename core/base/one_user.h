@@ -47,7 +47,7 @@ class OneThread {
 // with `what` beyond `most` levels, long before the stack overflows.
 class Nested {
  public:
-  static constexpr int most = 100;
+  static constexpr int most = 32;
   Nested(int& depth, const std::string& who, const char* what) : depth_(depth) {
     if (depth >= most)
       throw Error("[" + who + "] " + what + ": more than " + std::to_string(most) +
