@@ -114,7 +114,7 @@ class Program {
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   // Feeds, then runs every step once; allocates nothing. Runs that host functions start may contain one
-  // another up to 100 levels deep. Throws Error if an input was never fed, or if the program is running
+  // another up to 32 levels deep. Throws Error if an input was never fed, or if the program is running
   // already: one set of buffers serves one run at a time. An index out of range (embedding, gather, …) throws
   // Error with step and source line, and so does an exception of a user-defined op, with the exception itself
   // nested (std::rethrow_if_nested): on the CPU by run(), on a GPU by the first fetch, Pending or
