@@ -182,12 +182,18 @@ TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
   EXPECT_EQ(lora.of_weights, 0u);
 }
 
-// The model's weights, rounded to bf16, in parameters of either dtype.
+// The initial weights in bf16, in parameters of either dtype. Those drawn in f32 and then rounded would
+// differ: drawn in bf16, a number is rounded once.
 struct RoundedModel {
   nn::Params params;
   nn::Model model;
   RoundedModel(const nn::ModelConfig& config, DType dtype) : params(1, dtype), model(params, config) {
-    for (Parameter p : model.parameters()) p.write(p.read().to(bf16).to(dtype));
+    nn::Params drawn(1, bf16);
+    const std::vector<Parameter> weights = nn::Model(drawn, config).parameters();
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      Parameter p = model.parameters()[i];
+      p.write(weights[i].read().to(dtype));
+    }
   }
 };
 

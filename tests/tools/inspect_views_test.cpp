@@ -247,8 +247,9 @@ TEST(Curves, AreThoseOfTheRuns) {
   EXPECT_EQ(plot.series[2].y, (std::vector<double>{2.5, 2.75}));
   EXPECT_EQ(plot.series[4].label, "b, train");
   EXPECT_EQ(plot.series[5].label, "") << "without validation there is none in the legend";
-  EXPECT_EQ(plot.series[0].color, plot.series[2].color);
-  EXPECT_NE(plot.series[0].color, plot.series[3].color);
+  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // training, faint and smoothed
+  for (int i : {2, 3, 5})
+    EXPECT_NE(plot.series[0].color, plot.series[i].color) << i;  // validation; the other run
 }
 
 TEST(AttentionPicture, HasARowOfHeadsForEachLayerAndTokensAsTheyCanBeSeen) {

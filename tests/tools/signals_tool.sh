@@ -25,6 +25,8 @@ await() {  # await COMMAND...: until it succeeds; a busy machine may take long
 begin() { "$@" >"$at/out" 2>&1 </dev/null & pid=$!; }
 has_rows() { [ "$(wc -l 2>/dev/null <"$at/run/metrics.jsonl" || echo 0)" -ge "$1" ]; }
 is_in_state() { grep -qs "^State:[[:space:]]*$2" "/proc/$1/status"; }
+is_over() { [ ! -e "/proc/$1" ] || is_in_state "$1" '[ZX]'; }
+waits_for_ranks() { grep -qs 'waiting for' "$at/out" || has_threads "$1" 2; }  # before or after it has met rank 0
 has_threads() { [ "$(ls "/proc/$1/task" 2>/dev/null | wc -l)" -ge "$2" ]; }
 process_of() {  # process_of launch | RANK
   [ "$1" = launch ] && { echo $pid; return; }
@@ -97,7 +99,7 @@ case_before_rendezvous() {  # one rank never joins
   begin "$launch" -n "$ranks" --grace 60 sh -c '[ $RANK = '"$who"' ] && exec sleep 1000; exec "$@"' sh "$train" "${endless[@]}" --out "$at/run"
   local waits
   [ "$target" = launch ] && waits=$((who == 0 ? 1 : 0)) || waits=$target
-  await has_threads "$(process_of "$waits")" 2  # it has joined: the thread that watches launch is there
+  await waits_for_ranks "$(process_of "$waits")"
   kill -"$signal" "$(process_of "$target")"
   ends $((128 + $(number_of "$signal"))) 0
 }
@@ -150,7 +152,7 @@ case_launch_killed() {
 case_launch_killed_in_save() {
   saves --grace 60
   kill -KILL $pid
-  await is_in_state $pid '[ZX]' 2>/dev/null || true
+  await is_over $pid
   rm "$TG_HOLD"
   ends 137 8
   resumes
@@ -226,8 +228,9 @@ case_alone_unread() {
 }
 case_alone_saving() {
   export TG_HOLD=$at/hold
-  : >"$TG_HOLD"
   begin env LD_PRELOAD="$held" "$train" "${endless[@]}" --save-every 5 --out "$at/run"
+  await [ -e "$at/run/last" ]
+  : >"$TG_HOLD"
   await [ -e "$TG_HOLD.held" ]
   local first=$SECONDS
   kill -"$signal" $pid
