@@ -363,12 +363,18 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
     if (reader.has(experts) && reader.whole(experts) > 0 && family != "deepseek_v3")
       file.refuse(reader.key(experts), "0: mixture-of-experts layers are not supported");
   reader.check_layers();
-  if (family == "gpt2")
-    reader.read_gpt();
-  else if (family == "deepseek_v3")
-    reader.read_deepseek();
-  else
-    reader.read_llama();
+  try {
+    if (family == "gpt2")
+      reader.read_gpt();
+    else if (family == "deepseek_v3")
+      reader.read_deepseek();
+    else
+      reader.read_llama();
+  } catch (const FormatError&) {
+    throw;
+  } catch (const Error& e) {  // of settings that no model may have, such as the scaling of positions
+    throw FormatError(file.where() + ": " + e.what());
+  }
   if (reader.has("attention.causal") && !file.boolean(reader.key("attention.causal")))
     file.refuse(reader.key("attention.causal"), "true");
   reader.set("model_type", json_string(family));

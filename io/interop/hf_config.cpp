@@ -383,9 +383,9 @@ HfConfig parse_hf_config(std::string_view text, const std::string& where) {
   if (json.is_set("architectures") && json.strings("architectures") != std::vector{c.head})
     json.refuse("architectures", "[\"" + c.head + "\"]");
   refuse_other_models(json);
-  family->read(json, family->usual, c);
-  read_ids(json, c);
   try {
+    family->read(json, family->usual, c);
+    read_ids(json, c);
     c.model.check();
   } catch (const FormatError&) {
     throw;

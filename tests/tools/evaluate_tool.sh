@@ -50,7 +50,7 @@ refuses() {  # CODE WORD ARGUMENTS...
 refuses 2 'missing --model' --text "$text"
 refuses 2 'missing --text' --model "$folder"
 refuses 2 --stride --model "$folder" --text "$text" --stride 0
-refuses 1 'stride from 1 to the context of 20, got 21' --model "$folder" --text "$text" --context 20 --stride 21
+refuses 1 'stride got 21, expected at most 20' --model "$folder" --text "$text" --context 20 --stride 21
 refuses 1 'context up to 96, the model.s, got 97' --model "$folder" --text "$text" --context 97
 refuses 1 "$dir/nowhere: does not exist" --model "$dir/nowhere" --text "$text"
 refuses 1 'nothing.txt: No such file' --model "$folder" --text "$dir/nothing.txt"

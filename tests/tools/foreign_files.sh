@@ -87,33 +87,37 @@ cp -al "$dir/good" "$dir/into"
 [ "$(content "$dir/good")" = "$before" ] || fail "replacing a copy of hard links changes the original"
 
 # Single files.
-files() {  # NAME COMMAND...: of which the last argument is an option for a file
+files() {  # NAME COMMAND...: of which the last argument is an option for a file whose name ends in $suffix
   local name=$1 kind
   shift
   rm -rf "$dir/file"
   mkdir "$dir/file"
   for kind in $kinds; do
-    plant $kind "$dir/file/$kind"
-    refuses_command "$code" "file/$kind" timeout 60 "$@" "$dir/file/$kind"
-    [ $kind = file ] || refuses_command "$code" "file/$kind" timeout 60 "$@" "$dir/file/$kind" --overwrite
+    plant $kind "$dir/file/$kind$suffix"
+    refuses_command "$code" "file/$kind$suffix" timeout 60 "$@" "$dir/file/$kind$suffix"
+    [ $kind = file ] || refuses_command "$code" "file/$kind$suffix" timeout 60 "$@" "$dir/file/$kind$suffix" --overwrite
   done
   untouched "$name"
-  [ "$(cat "$dir/file/file")" = mine ] || fail "$name replaces a file"
-  timeout 60 "$@" "$dir/file/file" --overwrite >/dev/null 2>&1 || fail "$name does not replace a file with --overwrite"
-  [ "$(cat -v "$dir/file/file")" = mine ] && fail "$name leaves a file with --overwrite"
-  timeout 60 "$@" "$dir/file/new" >/dev/null 2>&1 && [ -s "$dir/file/new" ] || fail "$name writes no new file"
+  [ "$(cat "$dir/file/file$suffix")" = mine ] || fail "$name replaces a file"
+  timeout 60 "$@" "$dir/file/file$suffix" --overwrite >/dev/null 2>&1 || fail "$name does not replace a file with --overwrite"
+  [ "$(cat -v "$dir/file/file$suffix")" = mine ] && fail "$name leaves a file with --overwrite"
+  timeout 60 "$@" "$dir/file/new$suffix" >/dev/null 2>&1 && [ -s "$dir/file/new$suffix" ] || fail "$name writes no new file"
   [ "$(ls -A "$dir/file" | wc -l)" = 7 ] || fail "$name leaves $(ls -A "$dir/file")"
 }
-code=1
+code=1 suffix=
 files tokens "$tools/tokens" --text "$text" --tokenizer bytes --out
 tiny=(--layers 1 --heads 1 --width 8 --context 8)
-for option in --graphviz --plan --attention-memory; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
+files 'inspect --graphviz' "$tools/inspect" "${tiny[@]}" --graphviz
+files 'bench --json' "$tools/bench" overhead --quick --shape 10 --json
+suffix=.png
+for option in --plan --attention-memory; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
 files 'inspect --reads' "$tools/inspect" --heads 1 --width 64 --length 512 --fast-memory 64 --reads
 files 'inspect --attention' "$tools/inspect" --model "$dir/good" --text Line --attention
 files 'inspect --curves' "$tools/inspect" --run "$dir/good" --curves
-files 'bench --json' "$tools/bench" overhead --quick --shape 10 --json
 code=2
-for option in --json --vcurve; do files "gradcheck $option" "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous "$option"; done
+files 'gradcheck --vcurve' "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous --vcurve
+suffix=
+files 'gradcheck --json' "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous --json
 refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plan "$dir/same.png" --reads "$dir/same.png"
 "$tools/gradcheck" --op exp --quick --dtype f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
 
