@@ -112,9 +112,10 @@ inline bool is_asked_to_stop() {
 class OrderlyStop {
  public:
   OrderlyStop() { stop_signals::is_orderly = true; }
-  // A process that was asked meanwhile keeps its time to end.
+  // A process that was asked meanwhile keeps its time to end, and so does a rank of launch: it may have
+  // stopped because another rank was asked, before launch's own signal arrives here.
   ~OrderlyStop() {
-    if (!is_asked_to_stop()) stop_signals::is_orderly = false;
+    if (!is_asked_to_stop() && !stop_signals::launch) stop_signals::is_orderly = false;
   }
   OrderlyStop(const OrderlyStop&) = delete;
 };
