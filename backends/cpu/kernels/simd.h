@@ -360,7 +360,7 @@ TG_INLINE F64 rounded(F64 x) {
   constexpr double least = is_bf16 ? 0x1p-126 : 0x1p-14;   // normal number
   constexpr double last_bit = is_bf16 ? 0x1p-81 : 0x1p28;  // whose last bit is the subnormals'
   constexpr double above = is_bf16 ? 0x1p128 : 0x1p16;
-  const F64 size = abs(x);
+  const F64 size = select(x == x, abs(x), F64{});  // of NaN, whose bits would overflow, 0
   const I64 bits = (I64)size, up = bits + ((i64{1} << (surplus - 1)) - 1) + ((bits >> surplus) & 1);
   const F64 normal = (F64)(up & ~((i64{1} << surplus) - 1));
   F64 y = select(size < splat<F64>(least), (size + splat<F64>(last_bit)) - splat<F64>(last_bit), normal);
