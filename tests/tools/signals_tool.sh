@@ -23,11 +23,18 @@ await() {  # await COMMAND...: until it succeeds; a busy machine may take long
   done
 }
 begin() { "$@" >"$at/out" 2>&1 </dev/null & pid=$!; }
+has_three_rows() { has_rows 3; }
 has_rows() { [ "$(wc -l 2>/dev/null <"$at/run/metrics.jsonl" || echo 0)" -ge "$1" ]; }
 is_in_state() { grep -qs "^State:[[:space:]]*$2" "/proc/$1/status"; }
 is_over() { [ ! -e "/proc/$1" ] || is_in_state "$1" '[ZX]'; }
-waits_for_ranks() { grep -qs 'waiting for' "$at/out" || has_threads "$1" 2; }  # before or after it has met rank 0
-has_threads() { [ "$(ls "/proc/$1/task" 2>/dev/null | wc -l)" -ge "$2" ]; }
+# A shell starts background processes with SIGINT ignored. So it is too early for a signal before they have a handler.
+catches_interrupts() {  # catches_interrupts PROCESS, or it has ended
+  local caught
+  caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
+  (((0x${caught:-2} & 2) != 0))
+}
+waits_for_ranks() { catches_interrupts "$1" && is_in_state "$1" '[SZ]'; }
+rank_waits_for_ranks() { waits_for_ranks "$(process_of "$1")"; }
 process_of() {  # process_of launch | RANK
   [ "$1" = launch ] && { echo $pid; return; }
   local p
@@ -99,7 +106,7 @@ case_before_rendezvous() {  # one rank never joins
   begin "$launch" -n "$ranks" --grace 60 sh -c '[ $RANK = '"$who"' ] && exec sleep 1000; exec "$@"' sh "$train" "${endless[@]}" --out "$at/run"
   local waits
   [ "$target" = launch ] && waits=$((who == 0 ? 1 : 0)) || waits=$target
-  await waits_for_ranks "$(process_of "$waits")"
+  await rank_waits_for_ranks "$waits"
   kill -"$signal" "$(process_of "$target")"
   ends $((128 + $(number_of "$signal"))) 0
 }
@@ -189,15 +196,12 @@ alone() {  # alone CODE SECONDS READY COMMAND...
   local code=$1 seconds=$2 ready=$3
   shift 3
   begin "$@"
-  await $ready
+  await $ready $pid
   kill -"$signal" $pid
   ends "$code" "$seconds"
 }
 killed() { echo $((128 + $(number_of "$signal"))); }
-# A shell starts background processes with SIGINT ignored. So it is too early before they have a handler.
-catches_interrupts() { (((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null || echo 0) & 2) != 0)) || ! kill -0 $pid; }
-waits_for_ranks() { catches_interrupts && grep -q tilegrad /proc/net/unix; }
-case_alone_running() { alone 130 8 "has_rows 3" "$train" "${endless[@]}" --out "$at/run"; resumes; }
+case_alone_running() { alone 130 8 has_three_rows "$train" "${endless[@]}" --out "$at/run"; resumes; }
 case_alone_twice() {  # as GNU timeout does
   begin "$train" "${endless[@]}" --out "$at/run"
   await has_rows 3
@@ -216,7 +220,7 @@ case_alone_unread() {
   await is_in_state "$(cat "$at/yes")" S
   "$train" "${endless[@]}" --out "$at/run" >&7 2>"$at/out" </dev/null 7>&- &
   pid=$!
-  await catches_interrupts
+  await catches_interrupts $pid
   await is_in_state $pid S
   kill -"$signal" $pid
   local code
@@ -250,7 +254,7 @@ case_tool() {  # of $target
     bench) command="train" ;;
   esac
   begin "$tools/$target" $command
-  await catches_interrupts
+  await catches_interrupts $pid
   kill -"$signal" $pid
   ends "$(killed) 0 1 2" 8  # it may have ended before
 }
