@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the project next to this script, without a warning, in the three ways to use tilegrad: installed in an empty
-# folder, from the build tree, and as a folder of the project's own tree. Runs what was built, and the installed gradcheck
-# with the project's plugin.
+# Builds the project next to this script, without a warning, in the four ways to use tilegrad: installed in an empty
+# folder, as a static and as a shared library, from the build tree, and as a folder of the project's own tree. Runs what
+# was built, and the installed gradcheck with the project's plugin.
 #   check.sh CMAKE BUILD_DIR GENERATOR COMPILER
 set -euo pipefail
 cmake=$1 build=$2 generator=$3 compiler=$4
@@ -46,3 +46,35 @@ project build_tree consumer -Dtilegrad_DIR="$build"
 
 # Its objects and the plugin only: the library would be compiled once more.
 project folder "objects plugin" -DTILEGRAD_SOURCE="$here/../.." -DTILEGRAD_CUDA=OFF
+
+# As a shared library, from the objects of the build above: they do not depend on BUILD_SHARED_LIBS.
+options=()
+while IFS= read -r option; do options+=("-D$option"); done < <(
+  grep -E '^(TILEGRAD_(CPU_ISAS|CUDA|UNITY)|CMAKE_(BUILD_TYPE|CUDA_ARCHITECTURES)|CMAKE_CXX_FLAGS):' "$build/CMakeCache.txt")
+tools=$(cd "$build/tools" && ls)
+"$cmake" -S "$here/../.." -B "$dir/shared" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" "${options[@]}" \
+  -DCMAKE_CXX_COMPILER_LAUNCHER="$here/reuse.sh;$build" -DCMAKE_CUDA_COMPILER_LAUNCHER="$here/reuse.sh;$build" \
+  -DBUILD_SHARED_LIBS=ON -DTILEGRAD_TESTS=OFF >"$dir/log" &&
+  # shellcheck disable=SC2086
+  "$cmake" --build "$dir/shared" --target tilegrad $tools >"$dir/log" || { cat "$dir/log"; echo "failed: shared"; exit 1; }
+"$cmake" --install "$dir/shared" --prefix "$dir/before" >/dev/null
+mv "$dir/before" "$dir/moved"  # the tools find the library by their own place
+rm -r "$dir/shared"
+lib=$(dirname "$(find "$dir/moved" -name libtilegrad.so)")
+soname=libtilegrad.so.$(sed -nE 's/^#define TILEGRAD_VERSION "([0-9]+\.[0-9]+).*/\1/p' "$here/../../version.h")
+dynamic() {  # dynamic FILE WORD: fails if the file's dynamic section does not have the word
+  readelf -d "$1" | grep -F "$2" >/dev/null || { readelf -d "$1"; echo "failed: $1 does not have $2"; exit 1; }
+}
+dynamic "$lib/libtilegrad.so" "soname: [$soname]"
+for tool in $tools; do
+  dynamic "$dir/moved/bin/$tool" "[$soname]"
+  dynamic "$dir/moved/bin/$tool" "\$ORIGIN/$(realpath --relative-to "$dir/moved/bin" "$lib")"
+  "$dir/moved/bin/$tool" --help >/dev/null
+done
+project shared_package all -DCMAKE_PREFIX_PATH="$dir/moved" -DCMAKE_CXX_COMPILER_LAUNCHER="$here/reuse.sh;$dir/package"
+for program in consumer several; do dynamic "$dir/shared_package/$program" "[$soname]"; done
+"$dir/shared_package/consumer"
+"$dir/shared_package/several" "$dir"/shared_package/libloaded.so
+for plugin in plugin full_plugin; do
+  "$dir/moved/bin/gradcheck" --plugin "$dir/shared_package/$plugin.so" --op twice
+done

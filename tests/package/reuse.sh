@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# A compiler launcher: uses the object that another build has made, and compiles only what it has not made.
+#   reuse.sh BUILD_DIR COMMAND...
+set -euo pipefail
+build=$1
+shift
+for ((i = 1; i < $#; ++i)); do
+  next=$((i + 1))
+  case ${!i} in
+    -o) object=${!next} ;;
+    -MF) dependencies=${!next} ;;
+  esac
+done
+if [[ ${object:-} == *.gch ]]; then  # precompiled headers are of use for compiling only
+  : >"$object"
+elif [ -n "${object:-}" ] && [ -e "$build/$object" ]; then
+  ln -sf "$build/$object" "$object"
+else
+  exec "$@"
+fi
+: >"${dependencies:-/dev/null}"
