@@ -116,14 +116,14 @@ def check_golden(tools, by_settings, source, out):
     if IS_OLD:
         return
     same = out / "same"
-    run(tools / "export", "--from", source, "--to", "hf", same)
+    run(tools / "export", "--model", source, "--to", "hf", same)
     model = checked(same, "as it is", dtype=torch.float32)
     assert torch.equal(logits(model, tokens), wanted), f"{source.name}: other logits"
     check_tensors(same, source)
     for file in ("config.json", "generation_config.json"):
         assert json.loads((same / file).read_text()) == json.loads((source / file).read_text()), f"{source.name}: {file}"
     for name, dtype in DTYPES.items():
-        run(tools / "export", "--from", source, "--to", "hf", "--dtype", name, out / name)
+        run(tools / "export", "--model", source, "--to", "hf", "--dtype", name, out / name)
         model = checked(out / name, name)
         assert model.dtype == dtype, f"{source.name}: config.json says {model.dtype}, not {dtype}"
         rounded = opened(source, dtype=dtype)[0].float()

@@ -4,8 +4,9 @@
 usage: run_in_llama_cpp.py TOOLS RANDOM_MODEL ENCODE_STRINGS [--only WORD] [--transformers] [--table]
 
 RANDOM_MODEL writes a small model with random weights for every family and every option of its config.json, one at a time.
-`export` writes it as a GGUF file or refuses it. The engine must compute from the file the log probabilities that this library
-computes from the folder. This library must compute the same logits from the file, too.
+This library refuses to read it, with an error that names a key of the option, or `export` refuses it, with an error about
+llama.cpp, or the file is written. From the file, the engine must compute the log probabilities that this library computes from the
+folder. This library must compute the same logits from the file, too. No family is refused without an option.
 For every tokenizer below, `export` refuses it, or the engine returns the ids that this library returns for some hundred strings.
 --transformers also compares this library's logits with transformers. --table prints a row for each option.
 
@@ -281,6 +282,13 @@ class Models:
     def run(self, *command):
         return subprocess.run(command, capture_output=True, text=True)
 
+    def refused(self, kind, name, key, error, reasons):
+        """Records that `export` or the reading of the folder refused an option. The error must have one of the reasons."""
+        error = error.strip()
+        self.outcomes[key] = f"{kind}: " + error.split(": llama.cpp " if kind == "refused" else ": ", 1)[-1]
+        if key[1] == "as it is" or not any(r in error for r in reasons):
+            fail(f"{name}: {kind} without naming {' or '.join(reasons)}: {error}")
+
     def logits(self, path):
         done = self.run(self.random_model, "logits", path, str(CONTEXT), *map(str, TOKENS))
         return [[float(x) for x in line.split()] for line in done.stdout.splitlines()] if done.returncode == 0 else done.stderr.strip()
@@ -290,17 +298,17 @@ class Models:
         name = f"{family}: {option}"
         place = self.directory / f"{len(self.outcomes)}"
         config = self.directory / "config.json"
-        config.write_text(json.dumps(config_of(family, change)))
+        changed = config_of(family, change)
+        config.write_text(json.dumps(changed))
         made = self.run(self.random_model, "make", config, place)
         if made.returncode:
-            self.outcomes[family, option] = "not read: " + made.stderr.strip().split(": ", 1)[-1]
-            return None
+            keys = [k for k, v in changed.items() if FAMILIES[family].get(k) != v and k != "model_type"]
+            return self.refused("unread", name, (family, option), made.stderr, keys)
         with_letters(place, VOCABULARY)
         path = place.with_suffix(".gguf")
-        done = self.run(self.tools / "export", "--from", place, "--to", "gguf", "--dtype", "f32", path)
+        done = self.run(self.tools / "export", "--model", place, "--to", "gguf", "--dtype", "f32", path)
         if done.returncode:
-            self.outcomes[family, option] = "refused: " + done.stderr.strip().split(": llama.cpp ", 1)[-1]
-            return None
+            return self.refused("refused", name, (family, option), done.stderr, ["llama.cpp"])
         self.outcomes[family, option] = "exported"
         bounded, approximate = "it is right for texts up to" in done.stdout, "computes GELU by tanh" in done.stdout
         lengths = [n for n in LENGTHS if not bounded or n <= BOUNDED.get(option, 5)]
@@ -482,9 +490,9 @@ class Tokenizers(Models):
                 sys.exit(made.stderr)
             (place / "tokenizer.json").write_text(json.dumps(file))
             path = place.with_suffix(".gguf")
-            done = self.run(self.tools / "export", "--from", place, "--to", "gguf", "--dtype", "f32", path)
+            done = self.run(self.tools / "export", "--model", place, "--to", "gguf", "--dtype", "f32", path)
             if done.returncode:
-                self.outcomes["tokenizers", name] = "refused: " + done.stderr.strip().split(": llama.cpp ", 1)[-1]
+                self.refused("refused", name, ("tokenizers", name), done.stderr, ["llama.cpp"])
                 continue
             self.outcomes["tokenizers", name] = "exported"
             texts = texts_for(file)
