@@ -386,7 +386,7 @@ class Mutation {
       faults.emplace_back("zero where input " + std::to_string(k) + " is", misses_zeros(k));
       faults.emplace_back("NaN where input " + std::to_string(k) + " is huge", overflows(k));
     }
-    const std::vector<std::optional<double>> right = special_derivatives(case_, options_);
+    const std::vector<SpecialDerivative> right = special_derivatives(case_, options_);
     for (const auto& [name, vjp] : faults) {
       Planted planted(op, vjp);
       const Case wrong = replayed(case_, planted.substitute());
@@ -399,7 +399,7 @@ class Mutation {
           m.fate = Mutant::caught;
         } else if (same_derivatives(right, special_derivatives(wrong, options_))) {
           m.fate = Mutant::equivalent;
-          m.why = "the derivatives at special points stay the same";
+          m.why = "where the function is smooth, the derivatives at special points stay the same";
         }
       } catch (const Error& e) {
         m.fate = Mutant::unplantable;
@@ -409,12 +409,13 @@ class Mutation {
     }
   }
 
-  // Where both are decided by quotients: a fault that makes a derivative jump leaves it undecided there.
-  static bool same_derivatives(const std::vector<std::optional<double>>& a,
-                               const std::vector<std::optional<double>>& b) {
-    if (a.size() != b.size()) return false;
-    for (std::size_t i = 0; i < a.size(); ++i)
-      if (a[i] && b[i] && !(std::abs(*a[i] - *b[i]) <= 1e-4 * std::max(1.0, std::abs(*a[i])))) return false;
+  // Whether the derivatives are the same wherever quotients decide the right one, whatever they say of the
+  // other: one that jumps has no quotient.
+  static bool same_derivatives(const std::vector<SpecialDerivative>& right,
+                               const std::vector<SpecialDerivative>& other) {
+    if (right.size() != other.size()) return false;
+    for (std::size_t i = 0; i < right.size(); ++i)
+      if (right[i].is_smooth && right[i].value != other[i].value) return false;
     return true;
   }
 

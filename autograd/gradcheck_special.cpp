@@ -85,6 +85,7 @@ struct Sides {
 enum class Verdict { agrees, wrong, at_kink, undecided };
 
 struct Decision {
+  double analytic;
   Verdict verdict = Verdict::undecided;
   bool is_smooth =
       false;  // by the quotient that agrees: a convention at a kink may be the mean of both slopes
@@ -96,8 +97,15 @@ class SpecialElements {
   // Called with each element's derivative, its verdict and its description.
   using Visit = std::function<void(const Decision&, const std::string& where)>;
 
-  SpecialElements(const Case& c, std::size_t inputs, const char* order, const Options& options)
-      : case_(c), inputs_(inputs), order_(order), options_(options), harness_(c, View::contiguous, f64, {}) {}
+  // `first` has the first derivatives if this has the second.
+  SpecialElements(const Case& c, std::size_t inputs, const char* order, const Options& options,
+                  SpecialElements* first = nullptr)
+      : case_(c),
+        inputs_(inputs),
+        order_(order),
+        options_(options),
+        first_(first),
+        harness_(c, View::contiguous, f64, {}) {}
 
   void each(const Visit& visit) {
     if (!harness_.differentiable()) return;
@@ -111,6 +119,11 @@ class SpecialElements {
     harness_.set(p.x);
     f_ = harness_.outputs();
     const bool finite = is_finite(f_);
+    // A gradient that is not finite has no derivatives, and must belong to a function without a slope.
+    if (!finite && first_)
+      first_->at(
+          {p.name, {p.x.begin(), p.x.begin() + static_cast<std::ptrdiff_t>(inputs_)}, p.only, p.is_huge},
+          visit);
     const Point z = harness_.gradients();
     std::size_t number = 0;
     for (std::size_t l = 0; l < inputs_; ++l) {
@@ -118,7 +131,7 @@ class SpecialElements {
       const Values& z_l = z[number++];
       if (p.only && *p.only != l) continue;
       for (std::size_t k : chosen(z_l.size()))
-        visit(finite ? decided(l, k, p.x[l][k], z_l[k], p.is_huge) : Decision(),
+        visit(finite ? decided(l, k, p.x[l][k], z_l[k], p.is_huge) : Decision{z_l[k]},
               order_ + (" at a special point (" + p.name) + "), input " + std::to_string(l) + " " +
                   index_text(harness_.leaves()[l].shape, static_cast<std::int64_t>(k)));
     }
@@ -135,7 +148,7 @@ class SpecialElements {
   Decision decided(std::size_t l, std::size_t k, double x, double a, bool is_huge) {
     const double at = std::isfinite(x) ? x : std::copysign(far_out, x);
     std::vector<Sides> seen;
-    Decision d;
+    Decision d{a};
     // A function may bend within 1 of a huge number, or rounding errors may hide its slope in all but large
     // steps.
     std::vector<double> steps{1e-3, 1e-4, 1e-5};
@@ -156,13 +169,13 @@ class SpecialElements {
       }
     }
     harness_.set(l, k, x);
-    if (d.verdict != Verdict::agrees && seen.size() > 1) judge(a, is_huge, seen, d);
+    if (d.verdict != Verdict::agrees && !seen.empty()) judge(a, is_huge, seen, d);
     return d;
   }
 
   bool is_pointwise() const { return case_.op && case_.op->pointwise; }
 
-  // No quotient agrees: several steps together may decide.
+  // No quotient agrees: several steps together may decide. One is enough for a derivative that is not finite.
   void judge(double a, bool is_huge, const std::vector<Sides>& seen, Decision& d) const {
     if (!std::isfinite(a)) {
       d.verdict = Verdict::wrong;
@@ -211,17 +224,22 @@ class SpecialElements {
   const std::size_t inputs_;
   const std::string order_;
   const Options& options_;
+  SpecialElements* const first_;
   Harness harness_;
   Point r_, f_;
 };
 
-void each_element(const Case& c, const Options& options, const SpecialElements::Visit& visit) {
-  if (!c.expected) SpecialElements(c, c.inputs.size(), "first derivative", options).each(visit);
+// With `repeats`, first derivatives also at those points of the second where these do not exist.
+void each_element(const Case& c, const Options& options, bool repeats, const SpecialElements::Visit& visit) {
+  SpecialElements first(c, c.inputs.size(), "first derivative", options);
+  if (!c.expected) first.each(visit);
   if (c.op && c.op->first_order_only) return;
   std::optional<Case> second;
   try {
     second = derivative(c);
-    SpecialElements(*second, c.inputs.size(), "second derivative", options).each(visit);
+    SpecialElements(*second, c.inputs.size(), "second derivative", options,
+                    repeats && !c.expected ? &first : nullptr)
+        .each(visit);
   } catch (const GradientError&) {  // that is for --order 2 to judge
   }
 }
@@ -239,7 +257,7 @@ bool has_special_points(const Case& c, const Options& options) {
 
 void check_special(const Case& c, const Options& options, Result& result) {
   Tally tally(result);
-  each_element(c, options, [&](const Decision& d, const std::string& where) {
+  each_element(c, options, true, [&](const Decision& d, const std::string& where) {
     if (d.verdict == Verdict::agrees || d.verdict == Verdict::wrong)
       tally.add(d.comparison, [&] { return where; });
     else if (d.verdict == Verdict::at_kink)
@@ -247,10 +265,10 @@ void check_special(const Case& c, const Options& options, Result& result) {
   });
 }
 
-std::vector<std::optional<double>> special_derivatives(const Case& c, const Options& options) {
-  std::vector<std::optional<double>> all;
-  each_element(c, options, [&](const Decision& d, const std::string&) {
-    all.push_back(d.is_smooth ? std::optional(d.comparison.analytic) : std::nullopt);
+std::vector<SpecialDerivative> special_derivatives(const Case& c, const Options& options) {
+  std::vector<SpecialDerivative> all;
+  each_element(c, options, false, [&](const Decision& d, const std::string&) {
+    all.push_back({d.analytic, d.is_smooth});
   });
   return all;
 }

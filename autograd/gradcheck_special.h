@@ -19,9 +19,12 @@ bool has_special_points(const Case& c, const Options& options);
 // at these, and only its second derivative, because check_expected checks the first.
 void check_special(const Case& c, const Options& options, Result& result);
 
-// The analytic derivatives of the same elements, in the same order; none where nothing is decided by
-// quotients.
-std::vector<std::optional<double>> special_derivatives(const Case& c, const Options& options);
+// The analytic derivatives of the same elements, in the same order, those that check_special skips included.
+struct SpecialDerivative {
+  double value;
+  bool is_smooth;  // quotients agree with it, and the function is smooth there
+};
+std::vector<SpecialDerivative> special_derivatives(const Case& c, const Options& options);
 
 // The case with its nodes recorded once more, others in the place of some. Gradients that a builder
 // records around its nodes are kept, or dropped if they belong to the replaced op.

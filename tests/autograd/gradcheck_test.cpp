@@ -680,6 +680,19 @@ TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   }
 }
 
+// For some x, the quotients of x^y at y = −2·10¹³ are finite for one step only.
+TEST(Mutants, WhereFewQuotientsAreFiniteAreCaught) {
+  Options o = f64_contiguous(true);
+  o.seed = 3;
+  int seen = 0;
+  for (const Mutant& m : mutate(named("pow/same"), o)) {
+    if (m.fault != "NaN where input 1 is huge") continue;
+    ++seen;
+    EXPECT_EQ(m.fate, Mutant::caught) << m.why;
+  }
+  EXPECT_EQ(seen, 1);
+}
+
 TEST(Mutants, AreNotPlantedIntoAGradientThatIsWrong) {
   const Case wrong = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; });
   for (bool fast : {false, true}) {
