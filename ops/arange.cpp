@@ -34,7 +34,7 @@ const Op& arange_op = *define_op(
 
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);
-  if (!(count >= 0 && count <= static_cast<double>(max_elements)))
+  if (!(count >= 0 && count <= static_cast<double>(max_elements) && std::isfinite(step)))
     throw ShapeError(in_context("[arange] steps of " + detail::attr_text(step) + " do not lead from " +
                                     detail::attr_text(start) + " to " + detail::attr_text(stop),
                                 where));

@@ -280,7 +280,7 @@ TEST(OptionsOfOps, OutOfRangeAreRefused) {
   });
   EXPECT_THROW(clamp(x, 1, -1), Error);
   EXPECT_THROW(clamp(x, nan, 1), Error);
-  for (const double step : {0.0, nan, -1.0}) EXPECT_THROW(arange(g, 0, 4, step), Error);
+  for (const double step : {0.0, nan, -1.0, inf, -inf}) EXPECT_THROW(arange(g, 0, 4, step), Error);
   EXPECT_THROW(uniform(g, {3}, 0, huge), Error);
   EXPECT_THROW(randint(g, {3}, 2, 2), Error);
 }
