@@ -1,7 +1,6 @@
 // tilegrad: everything for a program that builds, differentiates, trains, saves, opens and runs models. These
 // have headers of their own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h),
-// plots (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h,
-// nn/models/deepseek.h), several processes (parallel/group.h).
+// plots (io/plots/), profiles (core/report/), several processes (parallel/group.h).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>
@@ -16,6 +15,9 @@
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/latent_attention.h>
 #include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/muon.h>
