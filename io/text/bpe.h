@@ -3,6 +3,7 @@
 // encoded, and are decoded unchanged.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -25,8 +26,10 @@ class Bpe final : public Tokenizer {
   // Repeatedly joins the most frequent pair of tokens within the words of the text (of equally frequent pairs
   // the one with the smaller ids) that makes a token of at most max_word_bytes bytes, until there are
   // `vocabulary` tokens or no pair occurs twice. The result depends on the text alone. Error for a vocabulary
-  // below 257 or above max_vocabulary.
-  static Bpe train(std::string_view text, std::int64_t vocabulary);
+  // below 257 or above max_vocabulary. Calls `text_read` after the last use of the text, before the first
+  // merge, which takes the time; what it throws ends the training (MappedFile::check).
+  static Bpe train(std::string_view text, std::int64_t vocabulary,
+                   const std::function<void()>& text_read = {});
   static constexpr std::int64_t max_vocabulary = 1 << 20;
 
   const std::vector<Merge>& merges() const { return merges_; }

@@ -121,11 +121,12 @@ class PairCounts {
 
 }  // namespace
 
-Bpe Bpe::train(std::string_view text, std::int64_t vocabulary) {
+Bpe Bpe::train(std::string_view text, std::int64_t vocabulary, const std::function<void()>& text_read) {
   if (vocabulary < 257 || vocabulary > max_vocabulary)
     throw Error("[bpe] got a vocabulary of " + std::to_string(vocabulary) + ", expected 257 to " +
                 std::to_string(max_vocabulary));
   PairCounts counts(text);
+  if (text_read) text_read();
   std::vector<Merge> merges;
   Merge best;
   while (256 + static_cast<std::int64_t>(merges.size()) < vocabulary && counts.take_best(best)) {

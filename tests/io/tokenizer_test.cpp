@@ -233,6 +233,16 @@ TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
   }());
 }
 
+// A mapped text that has become shorter, read as zeros, would be one long word.
+TEST(Bpe, TextIsCheckedBeforeTheFirstMerge) {
+  int calls = 0;
+  EXPECT_EQ(text::Bpe::train("the other the other", 262, [&] { ++calls; }).merges(),
+            text::Bpe::train("the other the other", 262).merges());
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(error_of([] { text::Bpe::train("the other", 262, [] { throw Error("it shrank"); }); }),
+            "it shrank");
+}
+
 TEST(Bpe, AVocabularyItCannotHaveIsAnError) {
   EXPECT_EQ(error_of([] { text::Bpe::train("text", 256); }),
             "[bpe] got a vocabulary of 256, expected 257 to 1048576");
