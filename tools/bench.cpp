@@ -126,9 +126,9 @@ int run(int argc, char** argv, const Join& join) {
     return args.fail(mistake);
   if (std::string mistake = serve.take(args, mode); !mistake.empty()) return args.fail(mistake);
   settings.serve = serve.settings;
-  if (std::string mistake = train.take(args, mode); !mistake.empty()) return args.fail(mistake);
+  if (std::string mistake = train.take(args, mode, shapes); !mistake.empty()) return args.fail(mistake);
   settings.train = train.settings;
-  check_outputs("bench", {json, settings.train.plot}, overwrite);
+  check_outputs("bench", {json, settings.train.plot}, overwrite, {settings.text, settings.serve.trace});
   for (const std::string& s : shapes) {
     if (mode == "attention" || mode == "decode") break;
     if (mode == "ranks" && is_cell(s)) continue;
@@ -152,7 +152,13 @@ int run(int argc, char** argv, const Join& join) {
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
   if (!settings.train.model || settings.ranks) report.head();
-  m.run(settings, machine, report);
+  const std::vector<std::vector<std::int64_t>> sizes = settings.shapes;
+  if (sizes.size() < 2 || mode == "ranks") {
+    m.run(settings, machine, report);
+  } else {
+    for (const std::vector<std::int64_t>& shape : sizes)
+      settings.shapes = {shape}, m.run(settings, machine, report);
+  }
   if (report.empty()) {
     std::fprintf(stderr, "bench: no row of %s has '%s' in its name\n", mode.c_str(), settings.filter.c_str());
     return 2;

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -431,6 +432,11 @@ TEST(BenchTrain, PrintsPyTorchsStepOfTheSameModel) {
        {"PyTorch 9.9", "PyTorch, eager", "PyTorch, compiled", "2.000      3.000        8,000", "1.00 MiB",
         "PyTorch, CUDA graphs           not measured: no graphs here"})
     EXPECT_NE(run.output.find(text), std::string::npos) << text << run.output;
+  // --shape gives the same sizes.
+  const Outcome shape = bench("train --quick --threads 1 --shape 1x2x16x8x2 --vocabulary 11 --compare",
+                              FakePython(python(loss)).environment());
+  EXPECT_EQ(shape.code, 0) << shape.output;
+  EXPECT_NE(shape.output.find("PyTorch, compiled"), std::string::npos) << shape.output;
   const Outcome other = bench(small_train + "--compare", FakePython(python(loss + 0.01)).environment());
   EXPECT_EQ(other.code, 1) << other.output;
   EXPECT_NE(other.output.find("bench: [train] PyTorch, eager, is not the same model: loss "),
@@ -456,6 +462,17 @@ TEST(BenchTrain, RefusesWhatDoesNotFit) {
     ASSERT_NE(said, std::string::npos) << run.output;
     EXPECT_NE(run.output.find(message, said), std::string::npos) << run.output;
     EXPECT_EQ(run.output.find("bench: ", said + 1), std::string::npos) << run.output;
+  }
+}
+
+TEST(Bench, MeasuresEachShape) {
+  for (const auto& [arguments, first, second] :
+       {std::array{"ops --shape 4x8 --shape 8x4", " 4×8 ", " 8×4 "},
+        std::array{"train --shape 1x2x16x8x2 --shape 1x2x16x8x4", " 1×2×16×8×2 ", " 1×2×16×8×4 "}}) {
+    const Outcome run = bench(std::string(arguments) + " --quick --threads 1");
+    EXPECT_EQ(run.code, 0) << run.output;
+    for (const char* shape : {first, second})
+      EXPECT_NE(run.output.find(shape), std::string::npos) << shape << run.output;
   }
 }
 
@@ -495,6 +512,8 @@ TEST(Bench, MistakesAreOneLineAndExitCodeTwo) {
                                 "train --key-heads 2",
                                 "train --width 130 --heads 4",
                                 "train --layers 3 --shape 1x2x16x8x2",
+                                "train --compare --shape 1x2x16x8",
+                                "train --compare --shape 1x2x16x8x2 --shape 1x2x16x8x4",
                                 "train --compare --filter step",
                                 "train --compare --dropout 0.1",
                                 "train --memory-budget 4KB",

@@ -18,6 +18,28 @@ std::vector<std::string> own_options(ModelOptions& o) {
 
 }  // namespace
 
+// The sizes of the model that the report named by an option is about.
+std::string TrainCommandLine::take_shape(const Args& args, const std::string& report,
+                                         const std::vector<std::string>& shapes) {
+  if (shapes.empty()) return "";
+  if (shapes.size() > 1)
+    return "--shape got " + std::to_string(shapes.size()) + " sizes, expected one with --" + report;
+  const std::vector<std::int64_t> sizes = parse_shape(shapes[0]);
+  const std::pair<const char*, std::int64_t*> options[] = {{"layers", &model.layers},
+                                                           {"heads", &model.heads},
+                                                           {"width", &model.width},
+                                                           {"context", &model.context},
+                                                           {"batch", &settings.batch}};
+  if (sizes.size() != std::size(options))
+    return "--shape got '" + shapes[0] + "', expected 5 sizes joined by x";
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (args.given(options[i].first))
+      return "--shape and --" + std::string(options[i].first) + " exclude each other";
+    *options[i].second = sizes[i];
+  }
+  return "";
+}
+
 void TrainCommandLine::declare(Args& args) {
   declare_model_options(args, *this, "train: ");
   args.option("vocabulary", "N", "train: distinct tokens", vocabulary, {.min = 1, .max = 1e7});
@@ -42,7 +64,8 @@ void TrainCommandLine::declare(Args& args) {
       settings.rows, {.shown = "none"});
 }
 
-std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
+std::string TrainCommandLine::take(const Args& args, const std::string& mode,
+                                   const std::vector<std::string>& shapes) {
   if (args.given("plot") && mode != "attention" && mode != "serve" && mode != "train" && mode != "ranks")
     return "--plot is an option of the modes attention, serve, train and ranks";
   std::string first;  // of its options, the first one that is given
@@ -63,8 +86,9 @@ std::string TrainCommandLine::take(const Args& args, const std::string& mode) {
   for (const char* name : {"compare", "plot"})
     if (first.empty() && mode == "train" && args.given(name)) first = name;
   if (first.empty()) return "";
-  for (const char* name : {"shape", "filter"})
-    if (args.given(name)) return "--" + std::string(name) + " and --" + first + " exclude each other";
+  if (args.given("filter")) return "--filter and --" + first + " exclude each other";
+  if (mode == "ranks" && !shapes.empty()) return "--shape and --" + first + " exclude each other";
+  if (std::string mistake = take_shape(args, first, shapes); !mistake.empty()) return mistake;
   if (args.given("compare") && model.dropout > 0)
     return "--compare and --dropout exclude each other: PyTorch draws other numbers";
   if (!args.given("init-std")) model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(model.width));

@@ -13,9 +13,12 @@ struct TrainCommandLine : ModelOptions {
   TrainSettings settings;
 
   void declare(Args& args);
-  // Completes the settings, with a model if there is an option of one, or of what is said of one. Returns
+  // Completes the settings, with a model if there is an option of a model or of a report on one. Returns
   // what is wrong with the options, or "".
-  std::string take(const Args& args, const std::string& mode);
+  std::string take(const Args& args, const std::string& mode, const std::vector<std::string>& shapes);
+
+ private:
+  std::string take_shape(const Args& args, const std::string& report, const std::vector<std::string>& shapes);
 };
 
 }  // namespace tg::bench
