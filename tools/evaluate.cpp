@@ -61,9 +61,9 @@ int evaluate(const Options& o) {
   const std::vector<std::int32_t> tokens = opened.tokenizer->encode_whole(text);
   print_row("model", opened.title);
   print_row("tokenizer",
-            std::string(opened.tokenizer->kind()) + ", " + grouped(opened.tokenizer->size()) + " tokens");
-  print_row("text", o.text + ": " + grouped(std::ssize(text)) + " bytes, " + grouped(std::ssize(tokens)) +
-                        " " + std::string(opened.tokenizer->unit()) + "s");
+            std::string(opened.tokenizer->kind()) + ", " + counted(opened.tokenizer->size(), "token"));
+  print_row("text", o.text + ": " + counted(std::ssize(text), "byte") + ", " +
+                        counted(std::ssize(tokens), std::string(opened.tokenizer->unit())));
   std::fflush(stdout);
 
   const nn::LanguageModel model = opened.load(f32, o.device);

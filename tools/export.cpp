@@ -39,11 +39,11 @@ void print_source(const io::ModelSource& source) {
                                      " of Hugging Face"));
   print_row("model", source.config.text() + ", " + grouped(source.config.parameters()) + " parameters in " +
                          io::names_of(source.dtypes()));
-  print_row("tokenizer", !source.tokenizer ? "none"
-                         : source.tokenizer->kind() == "numbers"
-                             ? "none: tokens are numbers"
-                             : std::string(source.tokenizer->kind()) + ", " +
-                                   grouped(source.tokenizer->size()) + " tokens");
+  print_row("tokenizer",
+            !source.tokenizer ? "none"
+            : source.tokenizer->kind() == "numbers"
+                ? "none: tokens are numbers"
+                : std::string(source.tokenizer->kind()) + ", " + counted(source.tokenizer->size(), "token"));
   if (!source.dropped.empty())
     print_row(
         "dropped",

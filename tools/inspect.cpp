@@ -141,10 +141,9 @@ void print_summary(const Options& o, const Program& program) {
 // What a memory budget costs.
 void print_budget(const train::TrainingProgram& training) {
   const MemoryReport::Recomputed again = training.memory().recomputed;
-  std::printf(
-      "budget       %.2f MiB less by %lld chunks of the loss and %d steps done again, which move %.2f MiB\n",
-      static_cast<double>(again.saved) / (1 << 20), static_cast<long long>(training.loss_chunks()),
-      again.steps, again.moved / (1 << 20));
+  std::printf("budget       %.2f MiB less by %s of the loss and %s done again, which move %.2f MiB\n",
+              static_cast<double>(again.saved) / (1 << 20), counted(training.loss_chunks(), "chunk").c_str(),
+              counted(again.steps, "step").c_str(), again.moved / (1 << 20));
   if (again.products > 0)
     std::printf("             %d of them products or attention, %.4g GFLOP: what is cheap is not enough\n",
                 again.products, 1e-9 * again.flops);

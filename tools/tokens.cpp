@@ -79,12 +79,10 @@ void run(const std::string& text_path, const std::string& out, const std::string
   }
   progress.reset();
   writer.close();
-  const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
-  print_row("text", text_path + ": " + count(file.bytes().size()) + " bytes");
-  print_row("tokenizer",
-            std::string(tokenizer->kind()) + ", " + std::to_string(tokenizer->size()) + " tokens");
+  print_row("text", text_path + ": " + counted(std::ssize(file.bytes()), "byte"));
+  print_row("tokenizer", std::string(tokenizer->kind()) + ", " + counted(tokenizer->size(), "token"));
   print_row("tokens",
-            out + ": " + count(writer.count()) + ", " +
+            out + ": " + grouped(static_cast<std::int64_t>(writer.count())) + ", " +
                 short_number(static_cast<double>(file.bytes().size()) / static_cast<double>(writer.count())) +
                 " bytes each");
 }

@@ -257,7 +257,7 @@ class Run {
     print_row("model", o_.model.text() + ", weights from " + start_of_weights() +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training",
-              grouped(o_.steps) + " steps of " +
+              counted(o_.steps, "step") + " of " +
                   (o_.learning.accumulate > 1 ? std::to_string(o_.learning.accumulate) + " × " : "") +
                   std::to_string(o_.batch) + " × " + std::to_string(o_.data.context) + " tokens, " +
                   description(o_.learning, o_.steps) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
@@ -301,7 +301,7 @@ class Run {
     print_row("lora",
               "rank " + std::to_string(lora.options.rank) + ", alpha " + short_number(lora.options.alpha) +
                   (lora.options.dropout > 0 ? ", dropout " + short_number(lora.options.dropout) : "") +
-                  ", on " + grouped(std::ssize(lora.modules)) + " layers: " + grouped(trained) +
+                  ", on " + counted(std::ssize(lora.modules), "layer") + ": " + grouped(trained) +
                   " parameters are trained, in f32; the model's are frozen, in " +
                   std::string(name_of(weights_dtype())));
   }
@@ -338,8 +338,8 @@ class Run {
     for (const train::MetricsRow& row : trainer.rows())
       if (!std::isnan(row.val_loss)) validation = row.val_loss;
     char line[160];
-    std::snprintf(line, sizeof line, "%lld steps in %.1f s, %.2f ms each; train loss %.4f",
-                  static_cast<long long>(steps), trainer.seconds(),
+    std::snprintf(line, sizeof line, "%s in %.1f s, %.2f ms each; train loss %.4f",
+                  counted(steps, "step").c_str(), trainer.seconds(),
                   steps > 0 ? 1e3 * trainer.seconds() / static_cast<double>(steps) : 0,
                   trainer.rows().back().train_loss);
     const std::string validated =
@@ -353,13 +353,13 @@ class Run {
     if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !is_stopped_) {
       std::snprintf(line, sizeof line, "%.2f %% of ",
                     100 * static_cast<double>(trainer.rows().back().val_accuracy));
-      print_row("exact match", line + grouped(n) + " unseen answers");
+      print_row("exact match", line + counted(n, "unseen answer"));
     }
     if (result.skipped > 0)
-      print_row("skipped", grouped(result.skipped) + " steps whose gradient was not finite");
+      print_row("skipped", counted(result.skipped, "step") + " whose gradient was not finite");
     if (precision() == nn::Precision::f16)
       print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
-                                  grouped(result.overflowed) + " steps skipped because it was too large");
+                                  counted(result.overflowed, "step") + " skipped because it was too large");
     const std::string best = trainer.state().best_step > 0 ? "best/model.safetensors, " : "";
     print_row("files", o_.out + "/: last/model.safetensors, " + best + "metrics.jsonl, loss.png");
   }

@@ -23,6 +23,11 @@ inline std::string grouped(std::int64_t n) {
   return s;
 }
 
+// "1 step", "2,000 steps"
+inline std::string counted(std::int64_t n, const std::string& noun) {
+  return grouped(n) + " " + noun + (n == 1 ? "" : "s");
+}
+
 inline std::string short_number(double x) {
   char s[32];
   std::snprintf(s, sizeof s, "%.3g", x);
@@ -92,9 +97,7 @@ inline void print_budget(std::size_t budget, const MemoryReport& training, std::
   const MemoryReport::Recomputed& again = training.recomputed;
   std::string how;
   if (loss_chunks > 1) how = "head and loss in " + grouped(loss_chunks) + " chunks";
-  if (again.steps > 0)
-    how += (how.empty() ? "" : " and ") + grouped(again.steps) + (again.steps == 1 ? " step" : " steps") +
-           " done again";
+  if (again.steps > 0) how += (how.empty() ? "" : " and ") + counted(again.steps, "step") + " done again";
   std::string trade = "nothing is computed again";
   if (again.saved > 0) {
     const auto arena = static_cast<double>(training.arena);

@@ -263,6 +263,9 @@ wait $!
 shown=$(sed -n 's/^step 20\/20 .*| val \([0-9.]*\) .*/\1/p' "$dir/out")
 [ -n "$shown" ] && grep -q "validation loss $shown\$" "$dir/out" || fail "the last line shows another loss: $(grep -E '^(step|done)' "$dir/out")"
 
+"$train" "${tiny[@]}" --steps 1 --sample 0 --out "$dir/one" >"$dir/out" || fail "one step"
+grep -q '^training *1 step of ' "$dir/out" && grep -q '^done *1 step in ' "$dir/out" || fail "one step: $(cat "$dir/out")"
+
 # A device that is not there or not one: one line, on any build and any machine.
 for name in gpu cuda: cuda:x cuda:-1 cuda:1e1 cuda:99999999999 CUDA ''; do
   refuses 2 '--backend' "${small[@]}" --backend "$name" --out "$dir/x"

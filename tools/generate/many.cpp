@@ -97,14 +97,14 @@ class Writer {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const nn::Scheduler& scheduler = engine_.scheduler();
     std::fprintf(stderr,
-                 "%zu texts, %lld tokens in %.2f s: %.0f tokens/s; up to %zu at once; cache %.1f KiB in "
-                 "pages of %lld, "
-                 "%.0f %% in use at most; %lld tokens found in it, %lld times a text had to wait for pages\n",
-                 texts_.size(), static_cast<long long>(tokens_), seconds,
+                 "%s, %s in %.2f s: %.0f tokens/s; up to %zu at once; cache %s in pages of %lld, "
+                 "%.0f %% in use at most; %s found in it, a text had to wait for pages %s\n",
+                 counted(std::ssize(texts_), "text").c_str(), counted(tokens_, "token").c_str(), seconds,
                  static_cast<double>(tokens_) / seconds, most,
-                 static_cast<double>(engine_.cache().bytes()) / 1024,
+                 size_text(static_cast<double>(engine_.cache().bytes())).c_str(),
                  static_cast<long long>(engine_.cache().page_size()), 100 * used,
-                 static_cast<long long>(scheduler.found()), static_cast<long long>(scheduler.preemptions()));
+                 counted(scheduler.found(), "token").c_str(),
+                 counted(scheduler.preemptions(), "time").c_str());
   }
 
  private:

@@ -156,20 +156,27 @@ void Report::print_worst(const char* title, bool (*belongs)(const Result&)) cons
                 name_of(ranked[i].view).c_str(), ranked[i].worst.where.c_str());
 }
 
+// The ending of a noun after its count.
+static const char* ending(std::size_t n) {
+  return n == 1 ? "" : "s";
+}
+
 void Report::finish(double seconds) const {
   print_worst("worst first, against finite differences:", [](const Result& r) { return r.dtype == f64; });
   print_worst("worst first, other dtypes against f64:", [](const Result& r) { return r.dtype != f64; });
   if (!mutants_.empty()) {
-    const int caught = number_of(mutants_, Mutant::caught);
+    const int caught = number_of(mutants_, Mutant::caught), refused = number_of(mutants_, Mutant::refused);
     std::printf("\nnot planted:\n");
     for (const auto& [n, what] : reasons(mutants_)) std::printf("  %5d %s\n", n, what.c_str());
-    std::printf("\n%d of %d planted faults caught, %d cases refused; ", caught,
-                caught + number_of(mutants_, Mutant::survived), number_of(mutants_, Mutant::refused));
+    std::printf("\n%d of %d planted faults caught, %d case%s refused; ", caught,
+                caught + number_of(mutants_, Mutant::survived), refused, ending(refused));
   } else {
     std::printf(
-        "\n%d cases, %d checks: %d ok, %d mismatch, %d non-finite, %d without a gradient, %d not supported; ",
-        cases_, static_cast<int>(results_.size()), count(Status::ok), count(Status::mismatch),
-        count(Status::non_finite), count(Status::refused), count(Status::unsupported));
+        "\n%d case%s, %d check%s: %d ok, %d mismatch, %d non-finite, %d without a gradient, %d not "
+        "supported; ",
+        cases_, ending(cases_), static_cast<int>(results_.size()), ending(results_.size()), count(Status::ok),
+        count(Status::mismatch), count(Status::non_finite), count(Status::refused),
+        count(Status::unsupported));
   }
   std::printf("seed %llu, %.1f s\n", static_cast<unsigned long long>(run_.options.seed), seconds);
 }

@@ -35,9 +35,8 @@ std::string runs_text(const std::vector<NamedRun>& runs) {
     for (const train::MetricsRow& r : run.rows)
       if (!std::isnan(r.val_loss) && (!best || r.val_loss < best->val_loss)) best = &r;
     char line[160];
-    std::snprintf(line, sizeof line, ": %s step%s, smoothed train loss %.4f",
-                  grouped(run.rows.back().step).c_str(), run.rows.back().step == 1 ? "" : "s",
-                  loss_series(run.rows).mean.y.back());
+    std::snprintf(line, sizeof line, ": %s, smoothed train loss %.4f",
+                  counted(run.rows.back().step, "step").c_str(), loss_series(run.rows).mean.y.back());
     text += run.name + line;
     if (best) {
       std::snprintf(line, sizeof line, ", best validation loss %.4f at step %s", best->val_loss,

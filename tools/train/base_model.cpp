@@ -107,9 +107,8 @@ void BaseModel::print(const std::string& from) const {
                         (weights ? ", weights in " + io::names_of(weights->dtypes) + ", " +
                                        size_text(static_cast<double>(weights->bytes))
                                  : ", whose tuned weights the run has"));
-  std::string tokens = tokenizer
-                           ? std::string(tokenizer->kind()) + ", " + grouped(tokenizer->size()) + " tokens"
-                           : "none in the " + std::string(io::is_gguf_file(from) ? "file" : "folder");
+  std::string tokens = tokenizer ? std::string(tokenizer->kind()) + ", " + counted(tokenizer->size(), "token")
+                                 : "none in the " + std::string(io::is_gguf_file(from) ? "file" : "folder");
   if (!end_token) {
     tokens += "; no token ends a document";
   } else {

@@ -28,8 +28,8 @@ class ExampleData final : public TrainData {
       longest = std::max<std::int64_t>(longest, std::ssize(e.tokens));
     }
     const std::int64_t n = std::ssize(batches_.examples()), held_out = batches_.held_out();
-    std::string s = file_ + ": " + grouped(n) + " examples of up to " + grouped(longest) + " tokens, " +
-                    grouped(learned) + " of " + grouped(tokens) + " tokens to learn; " +
+    std::string s = file_ + ": " + counted(n, "example") + " of up to " + counted(longest, "token") + ", " +
+                    grouped(learned) + " of " + counted(tokens, "token") + " to learn; " +
                     grouped(n - held_out) + " to train on, " + grouped(held_out) + " held out";
     if (batches_.cut() > 0) s += "; " + grouped(batches_.cut()) + " are cut to the context";
     if (batches_.left_out() > 0)

@@ -79,10 +79,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
 std::string description(const OptimizerOptions& o, std::int64_t steps) {
   if (steps < o.warmup)
     return o.optimizer + ", lr up to " + short_number(schedule_of(o, steps)(steps)) + " in the first " +
-           std::to_string(steps) + " of " + std::to_string(o.warmup) + " steps of warm-up";
+           std::to_string(steps) + " of " + counted(o.warmup, "step") + " of warm-up";
   std::string rate = "lr " + short_number(o.lr);
   if (o.schedule != "constant") rate += " → " + short_number(o.min_lr) + " (" + o.schedule + ")";
-  return o.optimizer + ", " + rate + " after " + std::to_string(o.warmup) + " steps of warm-up";
+  return o.optimizer + ", " + rate + " after " + counted(o.warmup, "step") + " of warm-up";
 }
 
 }  // namespace tg
