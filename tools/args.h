@@ -231,12 +231,18 @@ class Args {
       option->given = ** to = true;
       return {};
     }
-    if (equals != std::string_view::npos) return assign(*option, word.substr(equals + 1));
+    std::string_view value = word.substr(equals + 1);
     // A value may begin with one dash (a negative number) but not with two: that is the next option.
-    if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--")) {
-      return std::string(name) + " needs a value: " + title(*option);
+    if (equals == std::string_view::npos) {
+      if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--"))
+        return std::string(name) + " needs a value: " + title(*option);
+      value = argv[++i];
     }
-    return assign(*option, argv[++i]);
+    // An empty name is that of a variable that a script did not set: it does not stand for the default.
+    if (value.empty() && option->metavar != "TEXT" && option->limits.choices.empty() &&
+        !std::holds_alternative<std::int64_t*>(option->to) && !std::holds_alternative<double*>(option->to))
+      return std::string(name) + " got '', expected " + option->metavar;
+    return assign(*option, value);
   }
 
   template <class T>

@@ -77,7 +77,7 @@ int run(int argc, char** argv, const Join& join) {
   train.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
-  args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
+  args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0, .max = 3600});
   args.flag("quick", "a quick run of each row, not a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");

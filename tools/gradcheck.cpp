@@ -143,7 +143,7 @@ int run(int argc, char** argv, const Join& join) {
       return args.fail("--ranks and --" + std::string(other) + " exclude each other");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
   if (!curve.empty() && names.empty()) return args.fail("--vcurve needs an op: --op NAME");
-  check_outputs("gradcheck", {json, curve}, overwrite);
+  check_outputs("gradcheck", {json, curve}, overwrite, plugins);
   std::shared_ptr<parallel::Group> group;
   if (ranks) {
     group = join();

@@ -33,11 +33,12 @@ std::unique_ptr<text::Tokenizer> tokenizer_like(const std::string& path) {
                               checkpoint.directory() + "/model.safetensors");
 }
 
-std::unique_ptr<text::Tokenizer> learn_from(std::string_view text, const std::string& kind,
+std::unique_ptr<text::Tokenizer> learn_from(const io::MappedFile& file, const std::string& kind,
                                             std::int64_t vocabulary) {
   if (kind == "bytes") return std::make_unique<text::ByteTokenizer>();
-  if (kind == "chars") return std::make_unique<text::CharVocab>(text);
-  if (kind == "bpe") return std::make_unique<text::Bpe>(text::Bpe::train(text, vocabulary));
+  if (kind == "chars") return std::make_unique<text::CharVocab>(file.bytes());
+  if (kind == "bpe")
+    return std::make_unique<text::Bpe>(text::Bpe::train(file.bytes(), vocabulary, [&] { file.check(); }));
   return std::make_unique<text::HfTokenizer>(text::HfTokenizer::open(kind));
 }
 
@@ -56,13 +57,10 @@ void show(const std::string& path, std::string_view text) {
 void run(const std::string& text_path, const std::string& out, const std::string& like,
          const std::string& kind, std::int64_t vocabulary, bool overwrite) {
   constexpr std::size_t chunk = std::size_t{16} << 20;
-  for (const std::string& in : {text_path, like})
-    if (std::error_code error; !in.empty() && std::filesystem::equivalent(in, out, error))
-      throw Error("[tokens] --out " + out + " would replace an input file: choose another name");
-  check_outputs("tokens", {out}, overwrite);
+  check_outputs("tokens", {out}, overwrite, {text_path, like, kind});
   const io::MappedFile file(text_path, "tokens");
   std::string_view rest = file.bytes();
-  const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
+  const auto tokenizer = like.empty() ? learn_from(file, kind, vocabulary) : tokenizer_like(like);
   text::TokenFileWriter writer(out, *tokenizer);
   std::optional<ShareProgress> progress(std::in_place, static_cast<std::int64_t>(file.bytes().size()),
                                         "bytes");

@@ -19,6 +19,7 @@
 #include "io/training/prefetch.h"
 #include "tools/batch_room.h"
 #include "tools/memory_size.h"
+#include "tools/output_files.h"
 #include "tools/run_as_rank.h"
 #include "tools/train/example_data.h"
 #include "tools/train/options.h"
@@ -57,7 +58,11 @@ class Run {
         throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
     if (store_)
-      for (const char* name : {"metrics.jsonl", loss_curve_file}) store_->require_own(name);
+      for (const char* name : {"metrics.jsonl", loss_curve_file}) {
+        store_->require_own(name);
+        require_not_input("train", o_.out + "/" + name,
+                          {o_.data.text, o_.data.examples, o_.data.tokens, o_.from});
+      }
     if (!base_) o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) check_same_model();
     state_.data_sum = data_->identity();

@@ -39,6 +39,23 @@ struct Command {
   }
 };
 
+TEST(Args, EmptyValuesAreRefusedExceptForText) {
+  for (const auto& words : {std::vector<const char*>{"--text", ""},
+                            {"--text="},
+                            {"--text=a", "--op="},
+                            {"--text=a", "--steps", ""}}) {
+    Command c;
+    EXPECT_EQ(c.run(words), 2);
+    EXPECT_NE(c.err.find("got '', expected "), std::string::npos) << c.err;
+  }
+  std::string prompt = "none";
+  Args args("tool", "Does a thing.");
+  args.option("prompt", "TEXT", "text to continue", prompt);
+  const char* words[] = {"tool", "--prompt", ""};
+  EXPECT_EQ(args.parse(3, words), std::nullopt);
+  EXPECT_EQ(prompt, "");
+}
+
 TEST(Args, TakesBothSpellingsAndKeepsDefaults) {
   Command c;
   ASSERT_EQ(c.run({"check", "--text", "a b.txt", "--steps=12", "--lr", "-0", "--quiet"}), std::nullopt)

@@ -134,6 +134,14 @@ for form in hf gguf; do
   done
 done
 
+# Nor do they replace what they read.
+cp -a "$dir/good" "$dir/read" && cp "$text" "$dir/read/metrics.jsonl"
+refuses_all 'train --text' "$dir/read" 'would replace' "$train" --text "$dir/read/metrics.jsonl" "${small[@]:2}" --overwrite --out "$dir/read"
+echo 0 8 4 >"$dir/trace"
+refuses_command 1 'would replace' "$tools/bench" serve --quick --trace "$dir/trace" --json "$dir/trace" --overwrite
+cp "$dir/trace" "$dir/plugin.so"
+refuses_command 2 'would replace' "$tools/gradcheck" --op exp --plugin "$dir/plugin.so" --json "$dir/plugin.so" --overwrite
+
 # Inputs that are pipes are refused at once.
 mkfifo "$dir/pipe"
 pipe=$dir/pipe

@@ -69,6 +69,8 @@ printf 'жук' >"$dir/other_letters"
 refuses_command 1 'not in the vocabulary' "$tokens" --text "$dir/other_letters" --like "$dir/chars.tokens" --out "$dir/x.tokens" --overwrite
 refuses_command 1 'would replace' "$tokens" --text "$dir/x.tokens" --tokenizer bytes --out "$dir/x.tokens"
 refuses_command 1 'would replace' "$tokens" --text "$text" --like "$dir/x.tokens" --out "$dir/x.tokens"
+cp "$folder/tokenizer.json" "$dir/same.json"
+refuses_command 1 'would replace' "$tokens" --text "$text" --tokenizer "$dir/same.json" --out "$dir/same.json" --overwrite
 for i in $(seq 40); do cat "$text"; done >"$dir/long"  # 100 KB of tokens do not fit in 4 KiB
 (ulimit -f 4; refuses_command 1 'File too large' "$tokens" --text "$dir/long" --tokenizer bytes --out "$dir/x.tokens" --overwrite; exit $failed) || failed=1
 cmp -s "$dir"/{like,x}.tokens || fail "a refused call changes what is there"
