@@ -80,6 +80,7 @@ bool is_finite(const Point& p) {
 struct Sides {
   bool finite = false;
   double central = 0, left = 0, right = 0, noise = 0;
+  double bend = 0;  // Σ |r·(right − left)| of all outputs: their kinks do not cancel in it
 };
 
 enum class Verdict { agrees, wrong, at_kink, undecided };
@@ -164,7 +165,7 @@ class SpecialElements {
       if (std::isfinite(a) && s.noise < 1e-3 * std::max(1.0, std::abs(a)) &&
           std::abs(a - s.central) <= d.comparison.allowed) {
         d.verdict = Verdict::agrees;
-        d.is_smooth = std::abs(s.right - s.left) <= 0.01 * std::max(1.0, std::abs(a));
+        d.is_smooth = s.bend <= 0.01 * std::max(1.0, std::abs(a));
         break;
       }
     }
@@ -186,7 +187,7 @@ class SpecialElements {
     for (std::size_t i = 0; i + 1 < seen.size(); ++i) {
       const Sides &s = seen[i], &t = seen[i + 1];
       const double apart = std::abs(a - t.central), open = std::abs(t.right - t.left);
-      const bool smooth = std::abs(s.central - t.central) <= 0.05 * apart && open <= 0.1 * apart;
+      const bool smooth = std::abs(s.central - t.central) <= 0.05 * apart && t.bend <= 0.1 * apart;
       const bool kink = std::abs(s.right - t.right) <= 0.1 * open && std::abs(s.left - t.left) <= 0.1 * open;
       if (!smooth && !is_pointwise()) continue;  // each output may have a different kink
       const double low = std::min(t.left, t.right) - 0.05 * open,
@@ -214,6 +215,7 @@ class SpecialElements {
         s.central += r * (8 * (p[o][i] - m[o][i]) - (pp[o][i] - mm[o][i])) / (12 * h);
         s.right += r * (p[o][i] - mid[o][i]) / h;
         s.left += r * (mid[o][i] - m[o][i]) / h;
+        s.bend += std::abs(r * (p[o][i] - mid[o][i] - (mid[o][i] - m[o][i])) / h);
         size += std::abs(r * mid[o][i]);
       }
     s.noise = 16 * unit_roundoff(f64) * size / h;

@@ -680,6 +680,14 @@ TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   }
 }
 
+// Where numbers are equal, an output has a slope on one side and another output on the other side. With this
+// seed, their cotangents are almost the same.
+TEST(SpecialPoints, KinksOfTwoOutputsDoNotMakeASmoothSum) {
+  Options o = f64_contiguous(true);
+  o.seed = 22;
+  for (const Result& r : check(named("top_k/all"), o)) EXPECT_EQ(r.status, Status::ok) << r.worst.where;
+}
+
 // For some x, the quotients of x^y at y = −2·10¹³ are finite for one step only.
 TEST(Mutants, WhereFewQuotientsAreFiniteAreCaught) {
   Options o = f64_contiguous(true);
