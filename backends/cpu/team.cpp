@@ -54,29 +54,66 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 }  // namespace
 
 Team::Team(int threads)
-    : threads(threads), state_(ended), spin_(std::make_unique<Spin[]>(static_cast<std::size_t>(threads))) {}
+    : threads(threads), state_(ended), seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(threads))) {}
 
 // What `ready` reads is written before the writer's wake(), all in one total order (seq_cst): either the
 // writer sees that a thread is about to sleep, or that thread sees what was written.
 template <class Ready>
 void Team::wait_until(const Worker& w, Ready&& ready) {
-  int& limit = spin_[static_cast<std::size_t>(w.thread())].microseconds;
-  if (spin_until(ready, std::chrono::microseconds(limit))) {
+  std::chrono::microseconds& limit = seat(w).spin;
+  if (spin_until(ready, limit)) {
     limit = std::min(2 * limit, longest_spin);
     return;
   }
   limit = std::max(limit / 4, shortest_spin);
+  if (help_preempted(w, ready)) return;
   for (;;) {
     const std::uint32_t word = sleep_.fetch_or(1) | 1;
     if (ready()) return;
     sleep_while(sleep_, word);
+    leave_waker(w);
     if (ready()) return;
   }
 }
 
+// A thread's processor time stands still while another process uses its processor. This thread is about to
+// sleep, so its own processor is free.
+template <class Ready>
+bool Team::help_preempted(const Worker& w, Ready&& ready) {
+  struct Seen {
+    ThreadId id;
+    double seconds;
+  } seen[watched];
+  int count = 0;
+  for (int i = 1; i < threads && count < watched; ++i) {
+    const ThreadId id = seats_[static_cast<std::size_t>((w.thread() + i) % threads)].working.load();
+    if (id == 0) continue;
+    if (const double seconds = processor_seconds(id); seconds >= 0) seen[count++] = {id, seconds};
+  }
+  if (count == 0) return false;
+  if (spin_until(ready, watch)) return true;
+  for (int i = 0; i < count; ++i)
+    if (processor_seconds(seen[i].id) - seen[i].seconds < 1e-6 * static_cast<double>(watch.count()) / 4) {
+      move_to(seen[i].id, current_processor());
+      break;
+    }
+  return false;
+}
+
+void Team::leave_waker(const Worker& w) {
+  const int here = current_processor();
+  if (here != waker_.load(std::memory_order_relaxed)) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - seat(w).last_move < between_moves) return;
+  seat(w).last_move = now;
+  leave(here, threads);
+}
+
 void Team::wake() {
   std::uint32_t word = sleep_.load();
-  if (word % 2 == 1 && sleep_.compare_exchange_strong(word, word + 1)) wake_all(sleep_);
+  if (word % 2 == 0) return;
+  waker_.store(current_processor(), std::memory_order_relaxed);
+  if (sleep_.compare_exchange_strong(word, word + 1)) wake_all(sleep_);
 }
 
 void Team::await(const Worker& w, const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
@@ -89,6 +126,7 @@ Turn Team::join(Worker& w) {
     std::uint64_t state = state_.load();
     while (is_open(state))
       if (state_.compare_exchange_weak(state, state + one_joined)) {
+        seat(w).working.store(w.id_, std::memory_order_relaxed);
         w.joined_ = phase(state);
         turn = Turn::stage;
         return true;
@@ -102,7 +140,8 @@ Turn Team::join(Worker& w) {
   return turn;
 }
 
-bool Team::arrive() {
+bool Team::arrive(const Worker& w) {
+  seat(w).working.store(0, std::memory_order_relaxed);
   const std::uint64_t state = state_.fetch_add(one_arrived);
   return arrived(state) + 1 == joined(state);
 }
@@ -119,8 +158,9 @@ std::uint32_t Team::publish(std::uint64_t low) {
   return next;
 }
 
-std::uint32_t Team::open_phase() {
+std::uint32_t Team::open_phase(const Worker& w) {
   reset_counters();
+  seat(w).working.store(w.id_, std::memory_order_relaxed);
   const std::uint32_t opened = publish(one_joined);
   wake();
   return opened;
@@ -131,7 +171,7 @@ Turn Team::advance(Worker& w) {
   if (next >= 0) {
     stage_ = next;
     first_ = phase(state_.load(std::memory_order_relaxed)) + 1;
-    w.joined_ = open_phase();
+    w.joined_ = open_phase(w);
     return Turn::stage;
   }
   publish(next == Job::end ? ended : for_caller);
@@ -148,7 +188,7 @@ void Team::take_turns(Worker& w, Turn turn) {
     }
     w.begin(first_);
     job_->share(w, stage_);
-    turn = w.has_left_ ? w.turn_ : arrive() ? Turn::baton : join(w);
+    turn = w.has_left_ ? w.turn_ : arrive(w) ? Turn::baton : join(w);
   }
 }
 

@@ -7,15 +7,22 @@
 // ends it. So nobody waits for a thread that holds no part: one that sleeps, or that the system does not
 // schedule, joins a later phase.
 //
+// Two rules help on a machine with other processes. Both move threads to another processor (migration.h).
+// If a thread waits for one that holds a part but does not run, it moves that thread to its own processor
+// before it sleeps. If a thread is woken on the processor of the thread that woke it, it leaves this
+// processor.
+//
 // The thread that ends a phase holds the baton: no other thread is in a phase, and none can join one. It
 // resets the counters of parts. At the end of a stage it also runs the steps that need no other thread, and
 // opens the next stage.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
+#include "backends/cpu/migration.h"
 #include "backends/cpu/worker.h"
 
 namespace tg::cpu {
@@ -58,16 +65,20 @@ class Team {
   // Waits until the worker has joined an open phase, or thread 0 has the baton, or there is nothing left to
   // do.
   Turn join(Worker& w);
-  bool arrive();  // at the end of a phase; true for the last thread, which then has the baton
+  // At the end of a phase. True for the last thread, which then has the baton.
+  bool arrive(const Worker& w);
   Turn advance(Worker& w);
   void take_turns(Worker& w, Turn turn);
-  std::uint32_t open_phase();  // with the baton; the opener has joined it
+  std::uint32_t open_phase(const Worker& w);  // with the baton; the opener has joined it
   void reset_counters();
   std::uint32_t publish(std::uint64_t low);
   void await(const Worker& w, const std::atomic<std::uint32_t>& counter, std::uint32_t value);
   void wake();
   template <class Ready>
   void wait_until(const Worker& w, Ready&& ready);
+  template <class Ready>
+  bool help_preempted(const Worker& w, Ready&& ready);  // true if ready() returned true meanwhile
+  void leave_waker(const Worker& w);
 
   // The phase's number (32 bits), the threads that have arrived at its end (16) and those that have joined it
   // (16). Without any that joined, the second field is the reason why it is not open.
@@ -75,14 +86,24 @@ class Team {
   // Odd if a thread sleeps, or is about to. Whoever makes it even wakes all.
   alignas(64) std::atomic<std::uint32_t> sleep_{0};
 
+  // On which processor the thread runs that last woke the others.
+  std::atomic<int> waker_{-1};
+
   // How long a thread spins before it sleeps. After a wait that ended in sleep, the limit is a quarter,
   // otherwise twice as long. If each thread has a free processor, most waits are short. If not, spinning uses
   // processor time that the awaited thread needs.
-  static constexpr int longest_spin = 50, shortest_spin = 3;  // microseconds
-  struct alignas(64) Spin {
-    int microseconds = longest_spin;
+  static constexpr std::chrono::microseconds longest_spin{50}, shortest_spin{3};
+  // Before a thread sleeps, it watches for this time whether a few threads that hold parts are running. Moves
+  // a thread away from its waker at most once in `between_moves`, because a move costs about 20 µs.
+  static constexpr std::chrono::microseconds watch{10}, between_moves{1000};
+  static constexpr int watched = 4;
+  struct alignas(64) Seat {
+    std::atomic<ThreadId> working{0};  // who it is while it has joined a phase; written by this thread only
+    std::chrono::microseconds spin = longest_spin;    // used by this thread only
+    std::chrono::steady_clock::time_point last_move;  // likewise
   };
-  const std::unique_ptr<Spin[]> spin_;  // [threads], each used by its thread
+  Seat& seat(const Worker& w) { return seats_[static_cast<std::size_t>(w.thread())]; }
+  const std::unique_ptr<Seat[]> seats_;  // [threads]
 
   // Written with the baton, read by threads that have joined.
   Job* job_ = nullptr;

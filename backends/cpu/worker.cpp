@@ -19,7 +19,8 @@ void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t po
   if (fault) fault->report(step, {index, size, position});
 }
 
-Worker::Worker(Team* team, int thread) : threads(team->threads), team_(team), thread_(thread) {}
+Worker::Worker(Team* team, int thread)
+    : threads(team->threads), team_(team), thread_(thread), id_(current_thread()) {}
 
 void Worker::begin(std::uint32_t first) {
   first_ = phase_ = first;
@@ -64,8 +65,8 @@ bool Worker::barrier() {
     ++phase_;
     return true;
   }
-  if (team_->arrive()) {
-    joined_ = team_->open_phase();
+  if (team_->arrive(*this)) {
+    joined_ = team_->open_phase(*this);
   } else {
     turn_ = team_->join(*this);
     has_left_ = turn_ != Turn::stage || team_->first_ != first_;

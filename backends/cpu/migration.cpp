@@ -1,0 +1,74 @@
+#include "backends/cpu/migration.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
+namespace tg::cpu {
+
+#if defined(__linux__)
+
+namespace {
+
+// The system moves a thread immediately if it may no longer use its processor.
+void allow_briefly(ThreadId thread, const cpu_set_t& processors, const cpu_set_t& before) {
+  if (sched_setaffinity(thread, sizeof processors, &processors) == 0)
+    sched_setaffinity(thread, sizeof before, &before);
+}
+
+}  // namespace
+
+ThreadId current_thread() {
+  return static_cast<ThreadId>(syscall(SYS_gettid));
+}
+
+int current_processor() {
+  return sched_getcpu();
+}
+
+double processor_seconds(ThreadId thread) {
+  // How Linux numbers the clock of a thread, as in pthread_getcpuclockid(). That function needs a thread that
+  // has not ended.
+  const clockid_t clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);
+  timespec t;
+  if (clock_gettime(clock, &t) != 0) return -1;
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+void move_to(ThreadId thread, int processor) {
+  cpu_set_t before, only;
+  if (processor < 0 || sched_getaffinity(thread, sizeof before, &before) != 0) return;
+  if (!CPU_ISSET(processor, &before)) return;
+  CPU_ZERO(&only);
+  CPU_SET(processor, &only);
+  allow_briefly(thread, only, before);
+}
+
+void leave(int processor, int processors) {
+  cpu_set_t before;
+  if (processor < 0 || sched_getaffinity(0, sizeof before, &before) != 0) return;
+  cpu_set_t others = before;
+  CPU_CLR(processor, &others);
+  if (CPU_COUNT(&before) >= processors && CPU_COUNT(&others) > 0) allow_briefly(0, others, before);
+}
+
+#else
+
+ThreadId current_thread() {
+  return 0;
+}
+int current_processor() {
+  return -1;
+}
+double processor_seconds(ThreadId) {
+  return -1;
+}
+void move_to(ThreadId, int) {}
+void leave(int, int) {}
+
+#endif
+
+}  // namespace tg::cpu
