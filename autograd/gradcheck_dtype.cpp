@@ -113,7 +113,7 @@ class DTypeCheck {
     quarter_ = read(twice, x_, r_).gradients;
     for (Values& v : quarter_)
       for (double& z : v) z /= 4;
-    twice_steps_ = twice.backward_steps();
+    twice_steps_ = twice.backward_roundings();
   }
 
   // Most results are within the error of storing them; noise is measured for those that are not. A rounding
@@ -222,9 +222,9 @@ class DTypeCheck {
 
   void compare_once(Result& result) const {
     Tally tally(result);
-    compare(got_.outputs, expected_.outputs, outputs_, narrow_.forward_steps(), "output",
+    compare(got_.outputs, expected_.outputs, outputs_, narrow_.forward_roundings(), "output",
             narrow_.output_shapes(), tally);
-    compare(got_.gradients, expected_.gradients, gradients_, narrow_.backward_steps(),
+    compare(got_.gradients, expected_.gradients, gradients_, narrow_.backward_roundings(),
             "gradient of floating input", input_shapes_, tally);
     if (!quarter_.empty())
       compare(quarter_, expected_.gradients, gradients_, twice_steps_,

@@ -6,6 +6,7 @@
 
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/core/base/rng.h>
+#include <tilegrad/core/run/cost.h>
 #include <tilegrad/ops/ops.h>
 #include "core/base/hash.h"
 
@@ -328,6 +329,19 @@ std::vector<DType> Harness::output_dtypes() const {
   std::vector<DType> dtypes;
   for (const Tensor& t : out_) dtypes.push_back(t.dtype());
   return dtypes;
+}
+
+std::size_t Harness::roundings(const std::optional<Program>& program) {
+  std::size_t sum = 0;
+  if (program)
+    for (const Step& s : program->steps()) {
+      const double elements =
+          s.op->name.starts_with("matmul") ? static_cast<double>(s.out[0].layout.numel()) : 0;
+      sum += elements > 0
+                 ? std::max<std::size_t>(1, static_cast<std::size_t>(cost_of(s).flops / 2 / elements))
+                 : 1;
+    }
+  return sum;
 }
 
 Point Harness::draw(std::uint64_t seed) const {

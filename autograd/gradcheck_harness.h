@@ -59,9 +59,10 @@ class Harness {
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;
   bool differentiable() const { return !z_.empty() && !r_.empty(); }
-  // How many times values are rounded.
-  std::size_t forward_steps() const { return forward_ ? forward_->steps().size() : 0; }
-  std::size_t backward_steps() const { return backward_ ? backward_->steps().size() : 0; }
+  // How many times values are rounded, one after the other: once in a step, in a matmul once for each product
+  // that it adds.
+  std::size_t forward_roundings() const { return roundings(forward_); }
+  std::size_t backward_roundings() const { return roundings(backward_); }
   bool view_changes_something() const { return view_applies_; }
 
   // Random values for every leaf, rounded to its dtype; the same for every dtype up to rounding.
@@ -84,6 +85,7 @@ class Harness {
   void round_results(DType dtype, bool chains, NodeId first);
   void compile_both(const HarnessOptions& options);
   void write(const Leaf& leaf);
+  static std::size_t roundings(const std::optional<Program>& program);
 
   Graph graph_;
   std::vector<Leaf> leaves_;
