@@ -1,7 +1,9 @@
 // Work along an axis: top_k, cumsum, flip; and counting: arange, tril, triu.
+#include <cmath>
 #include <limits>
 #include <numeric>
 
+#include <tilegrad/core/base/host_view.h>
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -118,6 +120,32 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
           expect_values(cumsum(x.tensor, axis, reverse), {x}, expected,
                         tolerance * (is_float(t) ? length : 1));
         }
+}
+
+// Sums of few numbers of 16 bits are exact in f64; those of subnormal numbers too.
+TEST(Cumsum, RoundsEachSumOfHalfTypesOnce) {
+  constexpr std::int64_t rows = 21, columns = 37;
+  for (const DType t : {bf16, f16})
+    for (const double scale : {1., t == bf16 ? 1e-38 : 1e-4}) {
+      Vector values(rows * columns), sums(values.size());
+      Array given({rows, columns}, t);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = stored_number(t, scale * std::sin(static_cast<double>(i)));
+        given.set(static_cast<std::int64_t>(i), values[i]);
+      }
+      for (int axis : {0, 1}) {
+        for (const auto& line : lines({rows, columns}, axis)) {
+          double sum = 0;
+          for (const std::size_t at : line) sums[at] = sum += values[at];
+        }
+        Graph g;
+        const Tensor x = g.input("x", {rows, columns}, t);
+        const Array got = eval(cumsum(x, axis), {{x, given}});
+        for (std::size_t i = 0; i < sums.size(); ++i)
+          ASSERT_EQ(got.at(static_cast<std::int64_t>(i)), stored_number(t, sums[i]))
+              << name_of(t) << " " << i;
+      }
+    }
 }
 
 TEST(Cumsum, GradientRunsTheOtherWay) {

@@ -31,6 +31,13 @@ TG_INLINE S stored(C x) {
     return static_cast<S>(x);
 }
 
+TG_INLINE F32 odd_floats_from(const double* p) {
+  return odd_floats(load(p), load(p + lanes<F64>));
+}
+TG_INLINE F32 odd_floats_from(const i64* p) {
+  return odd_floats(load(p), load(p + lanes<I64>));
+}
+
 template <class S, class C>
 void load_block(void* block, const void* memory, i64 stride, i64 n) {
   C* to = static_cast<C*>(block);
@@ -63,13 +70,8 @@ void store_block(void* memory, const void* block, i64 stride, i64 n) {
       i64 i = 0;
       if constexpr (is_half<S> && std::is_same_v<C, float>)
         for (; i + lanes<F32> <= n; i += lanes<F32>) store(to + i, load(from + i));
-      if constexpr (is_half<S> && std::is_same_v<C, double>)
-        for (; i + lanes<F32> <= n; i += lanes<F32>) {
-          float exact[lanes<F32>];
-          for (int h = 0; h < 2; ++h)
-            store_as_float(exact + h * lanes<F64>, rounded<S>(load(from + i + h * lanes<F64>)));
-          store(to + i, load(exact));
-        }
+      if constexpr (is_half<S> && !std::is_same_v<C, float>)
+        for (; i + lanes<F32> <= n; i += lanes<F32>) store(to + i, odd_floats_from(from + i));
       for (; i < n; ++i) to[i] = stored<S>(from[i]);
     }
   } else {

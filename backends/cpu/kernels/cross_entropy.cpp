@@ -27,7 +27,7 @@ void forward(Worker& w, const Call& call) {
       all.take(in, x.n);
       log_sum[r] = all.log_sum();
       loss[r] = log_sum[r] - hit * in[t];
-      if (share != 0) loss[r] -= share * sum_of<C>(x.n, [&](i64 i, int k) { return load_n(in + i, k); });
+      if (share != 0) loss[r] -= share * sum_of<C>(x.n, [=](i64 i, int k) { return load_n(in + i, k); });
     }
   });
 }

@@ -8,6 +8,35 @@ namespace {
 
 constexpr i64 block = 256;
 
+// total += row, and sums = total, n of each; `sums` may be `row` itself.
+template <class S>
+void add_row(double* total, const S* row, S* sums, i64 n) {
+  i64 i = 0;
+  if constexpr (std::is_same_v<S, float>) {
+#pragma GCC ivdep
+    for (; i < n; ++i) sums[i] = static_cast<float>(total[i] += static_cast<double>(row[i]));
+  } else {
+    for (; i + lanes<F32> <= n; i += lanes<F32>) {
+      const F32 next = load(row + i);
+      const F64 low = load(total + i) + low_half(next), high = load(total + i + lanes<F64>) + high_half(next);
+      store(total + i, low), store(total + i + lanes<F64>, high);
+      store(sums + i, odd_floats(low, high));
+    }
+    for (; i < n; ++i) sums[i] = S(total[i] += static_cast<double>(static_cast<float>(row[i])));
+  }
+}
+using AddRow = void (*)(double* total, const std::byte* row, std::byte* sums, i64 n);
+template <class S>
+constexpr AddRow add_row_of = [](double* total, const std::byte* row, std::byte* sums, i64 n) {
+  add_row(total, reinterpret_cast<const S*>(row), reinterpret_cast<S*>(sums), n);
+};
+AddRow add_row_for(DType type) {
+  return type == DType::f32    ? add_row_of<float>
+         : type == DType::bf16 ? add_row_of<bfloat16>
+         : type == DType::f16  ? add_row_of<float16>
+                               : nullptr;
+}
+
 template <class C>
 void run_as(Worker& w, const Call& call, DType compute) {
   const Arg &x = call.in[0], &out = call.out[0];
@@ -37,17 +66,15 @@ void run_as(Worker& w, const Call& call, DType compute) {
     }
     const i64 n = lines.lines(group);
     for (i64 i = 0; i < n; ++i) total[i] = 0;
-    const bool direct =
-        x.dtype == DType::f32 && lines.run_step(x.layout) == 1 && lines.run_step(out.layout) == 1;
+    const bool is_contiguous = lines.run_step(x.layout) == 1 && lines.run_step(out.layout) == 1;
+    const AddRow add_row = is_contiguous ? add_row_for(x.dtype) : nullptr;
     for (i64 t = 0; t < length; ++t) {
       const i64 at = a.reverse ? length - 1 - t : t;
-      if (direct) {
-        const float* row = reinterpret_cast<const float*>(from + at * x_step * size);
-        float* sums = reinterpret_cast<float*>(to + at * out_step * size);
-#pragma GCC ivdep  // `sums` may be `row` itself
-        for (i64 i = 0; i < n; ++i) sums[i] = static_cast<float>(total[i] += static_cast<C>(row[i]));
-        continue;
-      }
+      if constexpr (std::is_same_v<C, double>)
+        if (add_row) {
+          add_row(total, from + at * x_step * size, to + at * out_step * size, n);
+          continue;
+        }
       load(next, from + at * x_step * size, lines.run_step(x.layout), n);
       for (i64 i = 0; i < n; ++i) total[i] += next[i];
       store(to + at * out_step * size, total, lines.run_step(out.layout), n);

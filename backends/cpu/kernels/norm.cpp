@@ -27,8 +27,8 @@ void forward(Worker& w, const Call& call) {
       const C* in = x.read(r, buffer + 2 * n);
       C* out = y.target(r, buffer + 3 * n);
       C mu = 0;
-      if (centred) mu = sum_of<C>(n, [&](i64 i, int k) { return load_n(in + i, k); }) / static_cast<C>(n);
-      const C squares = sum_of<C>(n, [&](i64 i, int k) {
+      if (centred) mu = sum_of<C>(n, [=](i64 i, int k) { return load_n(in + i, k); }) / static_cast<C>(n);
+      const C squares = sum_of<C>(n, [=](i64 i, int k) {
         V d = load_n(in + i, k);
         if (centred) d = first_n<C>(d - splat<V>(mu), k, 0);
         return d * d;
@@ -88,21 +88,31 @@ void backward(Worker& w, const Call& call) {
       const C *xr = x.read(r, buffer + n), *zr = z.read(r, buffer + 2 * n);
       C* out = z_x.target(r, buffer + 3 * n);
       const V s = splat<V>(scale.one(r)), mu = centred ? splat<V>(mean.one(r)) : V{};
-      double all_g = 0, all_gx = 0;  // of blocks, whose sums are in C
-      for (i64 first = 0; first < n; first += summed_block) {
+      C all_g = 0, all_gx = 0;
+      const auto add_block = [&](i64 first, i64 count) __attribute__((always_inline)) {
+        const C *xb = xr + first, *zb = zr + first, *weight_b = weight ? weight + first : nullptr;
+        C *z_wb = z_w ? z_w + first : nullptr, *z_bb = z_b ? z_b + first : nullptr;
         V sum_g = {}, sum_gx = {};
-        for_vectors<C>(n - first < summed_block ? n - first : summed_block, [&](i64 in_block, int k) {
-          const i64 i = first + in_block;
-          const V zi = load_n(zr + i, k), hat = (load_n(xr + i, k) - mu) * s;
-          const V g = weight ? zi * load_n(weight + i, k) : zi;
+        for_vectors<C>(count, [&](i64 i, int k) {
+          const V zi = load_n(zb + i, k), hat = (load_n(xb + i, k) - mu) * s;
+          const V g = weight ? zi * load_n(weight_b + i, k) : zi;
           sum_g += g, sum_gx += g * hat;  // beyond k, z is 0
-          if (z_w) store_n(z_w + i, load_n(z_w + i, k) + zi * hat, k);
-          if (z_b) store_n(z_b + i, load_n(z_b + i, k) + zi, k);
+          if (z_w) store_n(z_wb + i, load_n(z_wb + i, k) + zi * hat, k);
+          if (z_b) store_n(z_bb + i, load_n(z_bb + i, k) + zi, k);
         });
-        all_g += static_cast<double>(reduce_add(sum_g)), all_gx += static_cast<double>(reduce_add(sum_gx));
+        all_g = reduce_add(sum_g), all_gx = reduce_add(sum_gx);
+      };
+      add_block(0, n < summed_block ? n : summed_block);
+      if (__builtin_expect(n > summed_block, 0)) {  // their sums are added up in f64
+        double whole_g = static_cast<double>(all_g), whole_gx = static_cast<double>(all_gx);
+        for (i64 first = summed_block; first < n; first += summed_block) {
+          add_block(first, n - first < summed_block ? n - first : summed_block);
+          whole_g += static_cast<double>(all_g), whole_gx += static_cast<double>(all_gx);
+        }
+        all_g = static_cast<C>(whole_g), all_gx = static_cast<C>(whole_gx);
       }
-      const V mean_g = splat<V>(centred ? static_cast<C>(all_g) / static_cast<C>(n) : C{0});
-      const V mean_gx = splat<V>(static_cast<C>(all_gx) / static_cast<C>(n));
+      const V mean_g = splat<V>(centred ? all_g / static_cast<C>(n) : C{0});
+      const V mean_gx = splat<V>(all_gx / static_cast<C>(n));
       for_vectors<C>(n, [&](i64 i, int k) {
         const V zi = load_n(zr + i, k), hat = (load_n(xr + i, k) - mu) * s;
         const V g = weight ? zi * load_n(weight + i, k) : zi;

@@ -69,20 +69,25 @@ TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   });
 }
 
-// C is float for f32 tensors; the others round the f64 number when it is stored.
-template <class C, int each>
-void uniform_as(Worker& w, const Call& call) {
-  const auto& r = call.attrs->as<RandomAttrs>();
-  const UniformRange range = uniform_range(call.out[0].dtype, r.a, r.b);
-  fill<C>(w, call, each, [=](C* x, const Word* words, i64 n) {
-    for (i64 i = 0; i < n; ++i) {
-      double u;
-      if constexpr (each == 2)
-        u = uniform(words[2 * i], words[2 * i + 1]);
-      else
-        u = static_cast<double>(uniform(words[i]));
-      x[i] = static_cast<C>(range.at(u));
+// f32: rounded to nearest; 16-bit types: to odd, and then to nearest in memory. The limits are numbers of the
+// dtype, so numbers may be rounded before they are limited. range.unit is 1, because the ends are numbers of
+// the dtype too.
+template <bool odd>
+void uniform_narrow(Worker& w, const Call& call, const UniformRange& range) {
+  const F32 first = splat<F32>(range.first), last = splat<F32>(range.last);
+  fill<float>(w, call, 1, [=](float* x, const Word* words, i64 n) {
+    for (i64 i = 0; i < n; i += lanes<F32>) {  // words and x have room for whole vectors
+      const U32 word = (U32)load(reinterpret_cast<const std::int32_t*>(words + i));
+      const F32 u = to_float((I32)(word >> 8)) * 0x1p-24f;
+      const F64 low = range.low + range.width * low_half(u), high = range.low + range.width * high_half(u);
+      const F32 v = odd ? odd_floats(low, high) : join(nearest_float(low), nearest_float(high));
+      store(x + i, min(last, max(first, v)));
     }
+  });
+}
+void uniform_f64(Worker& w, const Call& call, const UniformRange& range) {
+  fill<double>(w, call, 2, [=](double* x, const Word* words, i64 n) {
+    for (i64 i = 0; i < n; ++i) x[i] = range.at(uniform(words[2 * i], words[2 * i + 1]));
   });
 }
 
@@ -101,9 +106,11 @@ void normal_as(Worker& w, const Call& call) {
 }
 
 void run_uniform(Worker& w, const Call& call) {
-  const DType t = call.out[0].dtype;
-  if (t == DType::f32) return uniform_as<float, 1>(w, call);
-  t == DType::f64 ? uniform_as<double, 2>(w, call) : uniform_as<double, 1>(w, call);
+  const auto& r = call.attrs->as<RandomAttrs>();
+  const UniformRange range = uniform_range(call.out[0].dtype, r.a, r.b);
+  if (call.out[0].dtype == DType::f64) return uniform_f64(w, call, range);
+  call.out[0].dtype == DType::f32 ? uniform_narrow<false>(w, call, range)
+                                  : uniform_narrow<true>(w, call, range);
 }
 void run_normal(Worker& w, const Call& call) {
   call.out[0].dtype == DType::f32 ? normal_as<float>(w, call) : normal_as<double>(w, call);

@@ -193,25 +193,31 @@ TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
 // f64.
 inline constexpr i64 summed_block = 1 << 16;
 
-// Σ f(i, k) over a row; f gives 0 in elements beyond k. Four sums side by side hide the adder's latency.
+// Σ f(i, k) over elements begin … end - 1 of a row; f gives 0 in elements beyond k. Four sums side by side
+// hide the adder's latency.
 template <class C, class F>
-TG_INLINE C sum_of(i64 n, F f) {
+TG_INLINE C sum_of_block(i64 begin, i64 end, F& f) {
   using V = vector_t<C>;
   constexpr int W = lanes<V>;
+  V s[4] = {};
+  i64 i = begin;
+  for (; i + 4 * W <= end; i += 4 * W)
+    for (int k = 0; k < 4; ++k) s[k] += f(i + k * W, W);
+  for (; i + W <= end; i += W) s[0] += f(i, W);
+  if (i < end) s[1] += f(i, static_cast<int>(end - i));
+  return reduce_add((s[0] + s[1]) + (s[2] + s[3]));
+}
+template <class C, class F>
+[[gnu::noinline, gnu::cold]] C sum_of_blocks(i64 n, F f) {
   double whole = 0;
-  i64 i = 0;
-  while (true) {
-    const i64 end = n - i > summed_block ? i + summed_block : n;
-    V s[4] = {};
-    for (; i + 4 * W <= end; i += 4 * W)
-      for (int k = 0; k < 4; ++k) s[k] += f(i + k * W, W);
-    for (; i + W <= end; i += W) s[0] += f(i, W);
-    if (i < end) s[1] += f(i, static_cast<int>(end - i)), i = end;
-    const C sum = reduce_add((s[0] + s[1]) + (s[2] + s[3]));
-    if (n <= summed_block) return sum;
-    whole += static_cast<double>(sum);
-    if (i >= n) return static_cast<C>(whole);
-  }
+  for (i64 i = 0; i < n; i += summed_block)
+    whole += static_cast<double>(sum_of_block<C>(i, n - i < summed_block ? n : i + summed_block, f));
+  return static_cast<C>(whole);
+}
+// The same over a row of n elements. f captures by value, so that its variables stay in registers.
+template <class C, class F>
+TG_INLINE C sum_of(i64 n, F f) {
+  return n <= summed_block ? sum_of_block<C>(0, n, f) : sum_of_blocks<C>(n, f);
 }
 
 // exp of one number, by the same arithmetic as the vectors'.

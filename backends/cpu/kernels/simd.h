@@ -36,6 +36,7 @@ using F64 = VectorOf<double>::type;
 using I32 = VectorOf<std::int32_t>::type;
 using U32 = VectorOf<std::uint32_t>::type;
 using I64 = VectorOf<std::int64_t>::type;
+using U64 = VectorOf<std::uint64_t>::type;
 
 // The compute type of a storage type: its scalar, the vector of it and the mask that a comparison gives.
 template <class T>
@@ -352,6 +353,101 @@ TG_INLINE F32 to_float(I32 a) {
   return __builtin_convertvector(a, F32);
 }
 
+// ---- f64 and the two halves of an f32 vector ----
+
+typedef float HalfF32 __attribute__((vector_size(TG_VECTOR_BYTES / 2)));
+typedef std::int32_t HalfI32 __attribute__((vector_size(TG_VECTOR_BYTES / 2)));
+
+template <int... i>
+TG_INLINE F32 join(HalfF32 low, HalfF32 high, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(low, high, i...);
+}
+TG_INLINE F32 join(HalfF32 low, HalfF32 high) {
+  return join(low, high, std::make_integer_sequence<int, lanes<F32>>());
+}
+template <int first, int... i>
+TG_INLINE F64 widened(F32 v, std::integer_sequence<int, i...>) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, (first + i)...), F64);
+}
+TG_INLINE F64 low_half(F32 v) {
+  return widened<0>(v, std::make_integer_sequence<int, lanes<F64>>());
+}
+TG_INLINE F64 high_half(F32 v) {
+  return widened<lanes<F64>>(v, std::make_integer_sequence<int, lanes<F64>>());
+}
+TG_INLINE HalfF32 nearest_float(F64 v) {
+  return __builtin_convertvector(v, HalfF32);
+}
+// odd_float() of core/base/dtype.h for two vectors. If the result is stored in a 16-bit type, the numbers have
+// been rounded once.
+#if TG_VECTOR_BYTES == 64
+TG_INLINE HalfF32 odd_float(F64 v) {
+  const __m256 cut = _mm512_cvt_roundpd_ps((__m512d)v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  const __mmask8 inexact = _mm512_cmp_pd_mask(_mm512_cvtps_pd(cut), (__m512d)v, _CMP_NEQ_OQ);
+  return (HalfF32)_mm256_mask_or_epi32((__m256i)cut, inexact, (__m256i)cut, _mm256_set1_epi32(1));
+}
+TG_INLINE F32 odd_floats(F64 low, F64 high) {
+  return join(odd_float(low), odd_float(high));
+}
+#else
+TG_INLINE HalfF32 odd_float(F64 v) {
+  const HalfF32 nearest = nearest_float(v);
+  const F64 back = __builtin_convertvector(nearest, F64);
+  const I64 beyond = abs(back) > abs(v), inexact = (back < v) | (back > v);  // -1 if so
+  const HalfI32 towards_zero = (HalfI32)nearest + __builtin_convertvector(beyond, HalfI32);
+  return (HalfF32)(towards_zero | (__builtin_convertvector(inexact, HalfI32) & 1));
+}
+TG_INLINE F64 odd_in_24_bits(F64 v) {  // NaN stays NaN
+  constexpr std::int64_t beyond = (1 << 29) - 1;
+  const I64 bits = (I64)v;
+  return (F64)((bits | ((bits & beyond) + beyond)) & ~beyond);
+}
+TG_INLINE bool has_subnormal(F32 v) {
+  const I32 found = ((U32)v & 0x7fffffffu) - 1 < 0x7fffffu;
+#if TG_VECTOR_BYTES == 32
+  return _mm256_movemask_ps((__m256)found) != 0;
+#else
+  std::int32_t any = 0;
+  for (int i = 0; i < lanes<I32>; ++i) any |= found[i];
+  return any != 0;
+#endif
+}
+// Numbers of 24 bits are exact in f32, except in the range of its subnormal numbers.
+TG_INLINE F32 odd_floats(F64 low, F64 high) {
+  const F32 fast = join(nearest_float(odd_in_24_bits(low)), nearest_float(odd_in_24_bits(high)));
+  if (__builtin_expect(has_subnormal(fast), 0)) return join(odd_float(low), odd_float(high));
+  return fast;
+}
+#endif
+// Rounded to f64, except that odd_float() of it is that of the integer.
+TG_INLINE F64 to_double(I64 x) {
+  const I64 beyond = x & 2047, size = x >> 53, kept = (x & ~std::int64_t{2047}) | 2048;
+  x = select((size != 0) & (size != -1) & (beyond != 0), kept, x);
+#if TG_VECTOR_BYTES == 64
+  return __builtin_convertvector(x, F64);
+#else  // the halves of x as the low bits of numbers of 2^84 and 2^52
+  const U64 low = ((U64)x & 0xffffffffu) | 0x4330000000000000u, high = ((U64)x >> 32) ^ 0x4530000080000000u;
+  return ((F64)high - splat<F64>(0x1.00000801p84)) + (F64)low;
+#endif
+}
+TG_INLINE bool is_zero(U64 x) {
+#if TG_VECTOR_BYTES == 64
+  return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) == 0;
+#elif TG_VECTOR_BYTES == 32
+  return _mm256_testz_si256((__m256i)x, (__m256i)x) != 0;
+#else
+  return (x[0] | x[1]) == 0;
+#endif
+}
+TG_INLINE F32 odd_floats(I64 low, I64 high) {
+  constexpr std::int64_t exact = 1 << 24;  // f32 has all integers up to this one
+  if (__builtin_expect(is_zero(((U64)(low + exact) | (U64)(high + exact)) & ~std::uint64_t{2 * exact - 1}),
+                       1))
+    return join(__builtin_convertvector(__builtin_convertvector(low, HalfI32), HalfF32),
+                __builtin_convertvector(__builtin_convertvector(high, HalfI32), HalfF32));
+  return odd_floats(to_double(low), to_double(high));
+}
+
 // Numbers of f64 rounded once, to nearest even, to those of a 16-bit type.
 template <class Half>
 TG_INLINE F64 rounded(F64 x) {
@@ -367,12 +463,6 @@ TG_INLINE F64 rounded(F64 x) {
   y = select(y >= splat<F64>(above), splat<F64>(__builtin_inf()), y);
   return select(x == x, copysign(y, x), x);
 }
-TG_INLINE void store_as_float(float* to, F64 v) {
-  typedef float Narrow __attribute__((vector_size(TG_VECTOR_BYTES / 2)));
-  const Narrow narrow = __builtin_convertvector(v, Narrow);
-  __builtin_memcpy(to, &narrow, sizeof narrow);
-}
-
 // Horizontal sums and maxima, always in the same order of lanes: halves are combined pairwise.
 template <class V, class F, int... i>
 TG_INLINE auto fold_halves(V v, F f, std::integer_sequence<int, i...>) {

@@ -55,7 +55,7 @@ void backward(Worker& w, const Call& call) {
     for (i64 r = begin; r < end; ++r) {
       const C *yr = y.read(r, buffer), *zr = z.read(r, buffer + n);
       C* out = z_x.target(r, buffer + 2 * n);
-      const V total = splat<V>(sum_of<C>(n, [&](i64 i, int k) {
+      const V total = splat<V>(sum_of<C>(n, [=](i64 i, int k) {
         const V zi = load_n(zr + i, k);
         return log_of ? zi : zi * load_n(yr + i, k);
       }));

@@ -15,7 +15,7 @@ static_assert(block <= Flat<float>::block && list_chunk % block == 0);
 // Adds Σ v² of n ≤ block elements.
 template <class C>
 void add_block(SquareSums& to, const C* v, i64 n) {
-  const C squares = sum_of<C>(n, [&](i64 at, int k) {
+  const C squares = sum_of<C>(n, [=](i64 at, int k) {
     const auto e = load_n(v + at, k);
     return e * e;
   });
