@@ -48,6 +48,7 @@ struct AttentionCall {
   Operand q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
   Operand z_o, z_q, z_k, z_v;
   void* lse = nullptr;          // ξ [B, H, L], contiguous
+  void* lse_rest = nullptr;     // of a forward: ξ minus its rounded value [B, H, L], or null
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
   bool causal = false, top_left = false;  // bottom-right alignment unless top_left
@@ -87,6 +88,17 @@ struct AttentionCall {
   const int rows = x.table ? x.page : x.T;
   return x.v.data == x.k.data && x.dv <= x.d && (batches <= 1 || x.v.batch == x.k.batch) &&
          (x.Hk <= 1 || x.v.head == x.k.head) && (rows <= 1 || x.v.row == x.k.row);
+}
+
+// Scores far from 0 leave no bits for log π in ξ = c + log π. So kernels compute exp(A − c), or exp(A − ξ),
+// as 2^((s − t)·f − o). The score s and c are in the kernel's units; f converts them to exponents of 2. In
+// ordinary rows t = 0 and o = c·f (backward: ξ·log2 e), one fused multiply-add. In far rows, beyond these
+// limits, t = c and o = 0 (backward: log2 π). A backward computes c and π of far rows again, because its
+// scores may be rounded differently.
+constexpr double most_plain_exponent = 1024;  // |c·f| of a forward
+// |ξ| of a backward: an error of half a unit of ξ changes P less than P is rounded.
+constexpr TG_HOST_DEVICE double most_plain_lse(DType type) {
+  return type == DType::f32 || type == DType::f64 ? 1024 : 8192;
 }
 
 // Keys [from, to): what a query sees is one interval, whatever the options.
@@ -226,6 +238,7 @@ namespace detail {
   }
   if (!a.backward) {
     n.o = operand_of(&out[0]), n.lse = address_of(&out[1]);
+    if (a.has_lse_rest) n.lse_rest = address_of(&out[2]);
     return n;
   }
   n.o = operand_of(x.o), n.lse = address_of(x.lse);

@@ -103,7 +103,9 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& att
   check(x, a);
   const Shape& q = x.q->shape();
   const Layout o = permute(row_major({q[0], q[2], q[1], x.v->shape()[3]}), {0, 2, 1, 3});
-  return {{x.q->dtype, o}, {compute_type(x.q->dtype), row_major({q[0], q[1], q[2]})}};
+  const OutSpec statistic{compute_type(x.q->dtype), row_major({q[0], q[1], q[2]})};
+  if (a.has_lse_rest) return {{x.q->dtype, o}, statistic, statistic};
+  return {{x.q->dtype, o}, statistic};
 }
 
 // A gradient has the memory layout of its tensor, so that the gradient of a view of a projection merges back
@@ -148,7 +150,7 @@ Tensors attention_gradient(const Backprop& g) {
   Tensors in{*x.q, *x.k, *x.v, o, lse, last_axis_contiguous(z_o)};
   if (g.z[1].defined()) in.push_back(contiguous(g.z[1]));
   in.insert(in.end(), g.in.begin() + 3, g.in.end());
-  a.backward = true;
+  a.backward = true, a.has_lse_rest = false;
   a.has_z_lse = g.z[1].defined();
   a.needs_z_bias = x.bias && g.needed[index_of(x.bias, g.in)];
   a.needs_z_sink = x.sink && g.needed[index_of(x.sink, g.in)];
@@ -181,6 +183,12 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
   const double d = static_cast<double>(q[3]), dv = static_cast<double>(v[3]);
   return {.flops = 2 * static_cast<double>(q[0] * q[1]) * visible_pairs(q[2], v[2], a) *
                    (a.backward ? 3 * d + 2 * dv : d + dv)};
+}
+
+// 0 where `mask` is true and −∞ elsewhere.
+Tensor visible_only(const Tensor& mask, DType dtype) {
+  const Tensor zero = full(mask.graph(), {1, 1, 1, 1}, 0, is_float(dtype) ? dtype : f32);
+  return where(mask, zero, -INFINITY);
 }
 
 // The operands and attributes of a call.
@@ -262,10 +270,10 @@ const Op& flash_attn_backward_op = *define_op(
     {.name = "flash_attn_backward",
      .doc =
          "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
-         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸), u = (o ⊛ z_o).sum − z_ξ, z_s = "
-         "P "
-         "⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, "
-         "z_v = Pᵀ·z_o",
+         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A ⊘ exp(A).sum where abs(ξ) "
+         "> "
+         "1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, "
+         "z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
      .infer = infer_backward,
      .decompose = detail::decompose_attention_backward,
      .samples = backward_samples,
@@ -277,6 +285,15 @@ AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const Attentio
   const Prepared p = prepared(flash_attn_op, q, k, v, options);
   const Tensors out = q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
   return {out[0], out[1]};
+}
+
+detail::SplitAttentionResult detail::flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,
+                                                          const AttentionOptions& options) {
+  const Scope scope(q);
+  Prepared p = prepared(flash_attn_op, q, k, v, options);
+  p.attrs.has_lse_rest = true;
+  const Tensors out = q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
+  return {out[0], out[1], out[2]};
 }
 
 AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {

@@ -79,6 +79,7 @@ struct AttentionAttrs {
   bool free_order = false;
   AttentionKernels kernels = AttentionKernels::best;
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
+  bool has_lse_rest = false;  // of a forward: a third result, ξ minus its rounded value
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
     field("window_left", window_left, -1), field("window_right", window_right, -1);
@@ -88,6 +89,7 @@ struct AttentionAttrs {
     field("kernels", std::string(name_of(kernels)), std::string("best"));
     field("backward", backward, false), field("z_lse", has_z_lse, false);
     field("z_bias", needs_z_bias, false), field("z_sink", needs_z_sink, false);
+    field("lse_rest", has_lse_rest, false);
   }
 };
 
@@ -117,6 +119,14 @@ struct AttentionOperands {
   }
   const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
 };
+
+// flash_attn with what the rounding of ξ leaves, f64 or f32: results over parts of the keys can be merged
+// whatever the scores are. rest has no gradient.
+struct SplitAttentionResult {
+  Tensor o, lse, rest;
+};
+SplitAttentionResult flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,
+                                          const AttentionOptions& options);
 
 // decompose of the two ops, in standard_attn.cpp.
 std::vector<Tensor> decompose_attention(std::span<const Tensor> in, const Attrs& attrs);

@@ -9,6 +9,7 @@
 
 #include <tilegrad/ops/ranks.h>
 
+#include "ops/attention_call.h"
 #include "ops/common.h"
 #include "ops/ring_schedule.h"
 
@@ -126,43 +127,70 @@ class CallOptions {
   std::int64_t batch_, column_ = 0;
 };
 
+// ξ as a rounded value and what is left of it: the first has no bits for log π where scores are far from 0.
+struct SplitLse {
+  Tensor value, rest;  // [B, H, rows]
+
+  Tensor minus(const SplitLse& x) const { return (value - x.value) + (rest - x.rest); }
+};
+
 // One piece of queries: (O, ξ), merged with those of further calls.
 struct Merged {
-  Tensor o, lse;  // [B, H, piece, dv], [B, H, piece]
+  Tensor o;  // [B, H, piece, dv]
+  SplitLse lse;
 
-  void add(const Tensor& o_j, const Tensor& lse_j) {
+  void add(const Tensor& o_j, const SplitLse& lse_j) {
     if (!o.defined()) {
       o = o_j, lse = lse_j;
       return;
     }
     // ξ is finite: the first call of a query is of keys among which is its own. So a call without keys, with
     // ξ_j = −∞ and O_j = 0, changes nothing.
-    const Tensor sum = maximum(lse, lse_j) + log(1 + exp(neg(abs(lse - lse_j))));
-    o = o + unsqueeze(exp(lse_j - sum), 3) * (o_j - o);
-    lse = sum;
+    const Tensor apart = lse_j.minus(lse), is_less = less(apart, 0), ratio = exp(neg(abs(apart)));
+    o = o + unsqueeze(where(is_less, ratio, 1) / (1 + ratio), 3) * (o_j - o);
+    const Tensor top = where(is_less, lse.value, lse_j.value),
+                 more = where(is_less, lse.rest, lse_j.rest) + log(1 + ratio), sum = top + more;
+    lse = {sum, (top - sum) + more};
   }
 };
 
-// in: q, k, v, and the rank's row of the table if there is one.
+// What all rows of a call of flash_attn leave, kept until its weight in the result is known.
+struct CallResult {
+  const RingCall* call;
+  SplitLse lse;
+};
+
+// in: q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and for each call exp(ξ_j − ξ).
 Tensors forward(const Ring& ring, const Tensors& in) {
   const Tensor& q = in[0];
   Travellers keys{.k = in[1], .v = in[2]};
   CallOptions options(ring, in.size() > 3 ? in[3] : Tensor(), q.size(0));
   std::array<Merged, 2> merged;
+  std::vector<CallResult> results;
   const DType compute = compute_type(q.dtype());
   for (const RingStep& step : ring.steps) {
     keys.go_on(step.shift, ring.ranks, true);
     for (const RingCall& c : step.calls) {
-      const AttentionResult r = flash_attn(rows(q, c.query, c.queries), rows(keys.k, c.key, c.keys),
-                                           rows(keys.v, c.key, c.keys), options.next(c));
-      Pieces o;
+      const auto r = detail::flash_attn_with_rest(rows(q, c.query, c.queries), rows(keys.k, c.key, c.keys),
+                                                  rows(keys.v, c.key, c.keys), options.next(c));
+      results.push_back({&c, {r.lse, r.rest}});
+      Pieces o, rest;
       each_piece(cast(r.o, compute), c.query, ring.piece, 0,
                  [&](std::size_t p, const Tensor& part) { o[p] = part; });
-      each_piece(r.lse, c.query, ring.piece, -INFINITY,
-                 [&](std::size_t p, const Tensor& part) { merged[p].add(o[p], part); });
+      each_piece(r.rest, c.query, ring.piece, 0, [&](std::size_t p, const Tensor& part) { rest[p] = part; });
+      each_piece(r.lse, c.query, ring.piece, -INFINITY, [&](std::size_t p, const Tensor& part) {
+        merged[p].add(o[p], {part, rest[p]});
+      });
     }
   }
-  return {joined({merged[0].o, merged[1].o}, q.dtype()), concat({merged[0].lse, merged[1].lse}, 2)};
+  const SplitLse lse{concat({merged[0].lse.value, merged[1].lse.value}, 2),
+                     concat({merged[0].lse.rest, merged[1].lse.rest}, 2)};
+  Tensors out{joined({merged[0].o, merged[1].o}, q.dtype()), lse.value};
+  for (const CallResult& r : results) {
+    const auto of_call = [&](const Tensor& x) { return rows(x, r.call->query, r.call->queries); };
+    out.push_back(exp(r.lse.minus({of_call(lse.value), of_call(lse.rest)})));
+  }
+  return out;
 }
 
 bool is_zero(const Tensor& x) {
@@ -194,15 +222,23 @@ Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const 
   Travellers keys{.k = in[1], .v = in[2]};
   CallOptions options(ring, in.size() > 3 ? in[3] : Tensor(), q.size(0));
   Pieces z_q;
+  std::size_t nth = 2;
   for (const RingStep& step : ring.steps) {
     keys.go_on(step.shift, ring.ranks, true);
     for (const RingCall& c : step.calls) {
       const auto of_call = [&](const Tensor& x) { return rows(x, c.query, c.queries); };
-      const Tensors part =
-          call_backward({of_call(q), detail::last_axis_contiguous(rows(keys.k, c.key, c.keys)),
-                         detail::last_axis_contiguous(rows(keys.v, c.key, c.keys)), of_call(o),
-                         contiguous(of_call(lse)), of_call(z_o)},
-                        is_zero(z[1]) ? Tensor() : of_call(z[1]), options.next(c));
+      // flash_attn_backward takes P of a row far from 0 from the call's own keys: exp(ξ_j − ξ)·P is that of
+      // all.
+      const Tensor is_far = greater(abs(of_call(lse)), most_plain_lse(q.dtype())),
+                   weight = where(is_far, out[nth++], 1);
+      const auto weighted = [&](const Tensor& x, const Tensor& far, const Tensor& by) {
+        return detail::last_axis_contiguous(where(far, cast(by * x, x.dtype()), x));
+      };
+      const Tensors part = call_backward(
+          {of_call(q), detail::last_axis_contiguous(rows(keys.k, c.key, c.keys)),
+           detail::last_axis_contiguous(rows(keys.v, c.key, c.keys)), of_call(o), contiguous(of_call(lse)),
+           weighted(of_call(z_o), unsqueeze(is_far, 3), unsqueeze(weight, 3))},
+          is_zero(z[1]) ? Tensor() : weighted(of_call(z[1]), is_far, weight), options.next(c));
       add_rows(z_q, part[0], c.query, ring.piece);
       add_rows(keys.z_k, part[1], c.key, ring.piece);
       add_rows(keys.z_v, part[2], c.key, ring.piece);
@@ -312,9 +348,10 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
       first,
       static_cast<NodeId>(graph.nodes().size() - 1),
       {},
-      {out[0].id(), out[1].id()},
+      {},
       [ring](const Tensors& x, const Tensors& y, const Tensors& z) { return backward(ring, x, y, z); }};
   for (const Tensor& x : in) region.in.push_back(x.id());
+  for (const Tensor& x : out) region.out.push_back(x.id());
   graph.add_custom_gradient(std::move(region));
   return {out[0], out[1]};
 }

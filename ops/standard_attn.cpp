@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
+#include "ops/attention_call.h"
 #include "ops/common.h"
 
 namespace tg {
@@ -121,11 +122,21 @@ struct Scores {
   Tensor keep;     // [B, H, L, T], undefined without dropout
 };
 
-// ξ as [B, H, L, 1], and where it is −∞: there 0, so that exp(A − ξ) is 0 and not NaN.
-struct RowStatistic {
-  explicit RowStatistic(const Tensor& lse)
-      : empty(equal(unsqueeze(lse, -1), -infinity)), xi(where(empty, 0, unsqueeze(lse, -1))) {}
-  Tensor empty, xi;
+// c = A.max and π = exp(A − c).sum of each row [B, H, L, 1], with the sink; 0 and 1 of a row without keys.
+struct Softmax {
+  explicit Softmax(const Scores& n) {
+    const Shape rows{n.scores.size(0), n.scores.size(1), n.scores.size(2), 1};
+    c = n.scores.size(3) == 0 ? full(n.scores.graph(), rows, -infinity, n.compute)
+                              : max(n.scores, {-1}, true);
+    if (n.sink.defined()) c = maximum(c, n.sink);
+    empty = equal(c, -infinity);
+    c = stop_gradient(where(empty, 0, c));
+    e = exp(n.scores - c);
+    pi = sum(e, {-1}, true);
+    if (n.sink.defined()) pi = pi + exp(n.sink - c);
+    pi = where(empty, 1, pi);
+  }
+  Tensor c, empty, e, pi;  // e = exp(A − c)
 };
 
 }  // namespace
@@ -135,29 +146,27 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
   const Scores n(x, a);
-  const Shape rows{n.scores.size(0), n.scores.size(1), n.scores.size(2), 1};
-  Tensor c =
-      n.scores.size(3) == 0 ? full(n.scores.graph(), rows, -infinity, n.compute) : max(n.scores, {-1}, true);
-  if (n.sink.defined()) c = maximum(c, n.sink);
-  const Tensor empty = equal(c, -infinity);
-  c = stop_gradient(where(empty, 0, c));
-  const Tensor e = exp(n.scores - c);
-  Tensor pi = sum(e, {-1}, true);
-  if (n.sink.defined()) pi = pi + exp(n.sink - c);
-  pi = where(empty, 1, pi);
-  const Tensor lse = where(empty, -infinity, c + log(pi));
-  const Tensor o = n.by_head(matmul(n.for_product(n.dropped(e / pi, a)), n.v));
-  return {o, reshape(lse, {rows[0], rows[1], rows[2]})};
+  const Softmax m(n);
+  const Shape rows{n.scores.size(0), n.scores.size(1), n.scores.size(2)};
+  const Tensor xi = m.c + log(m.pi), lse = where(m.empty, -infinity, xi);
+  const Tensor o = n.by_head(matmul(n.for_product(n.dropped(m.e / m.pi, a)), n.v));
+  Tensors out{o, reshape(lse, rows)};
+  if (a.has_lse_rest) out.push_back(reshape(stop_gradient((m.c - xi) + log(m.pi)), rows));
+  return out;
 }
 
 // P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and [Stratos, FlashAttention eq. 5] for the
-// rest.
+// rest. Beyond most_plain_lse P = exp(A − c) ⊘ π, as ξ has no bits for log π there.
 Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
   const Scores n(x, a);
-  const auto [empty, xi] = RowStatistic(*x.lse);
-  const Tensor p = exp(n.scores - xi);
+  const Softmax m(n);
+  const Tensor xi = unsqueeze(*x.lse, -1), empty = equal(xi, -infinity),
+               is_far = logical_and(greater(abs(xi), most_plain_lse(n.dtype)), logical_not(empty));
+  // exp(A − t − o): t = 0 for a row without keys, so that it is 0 and not NaN.
+  const Tensor t = where(is_far, m.c, where(empty, 0, xi)), o = where(is_far, log(m.pi), 0);
+  const Tensor p = exp((n.scores - t) - o);
   Tensor u = sum(cast(*x.o, n.compute) * cast(*x.z_o, n.compute), {-1}, true);
   if (x.z_lse) u = u - unsqueeze(*x.z_lse, -1);
   const Tensor z_o = n.grouped(*x.z_o);
@@ -167,7 +176,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   Tensors z{n.by_head(matmul(z_s, n.k)), n.summed_over_group(matmul(transpose(z_s, -2, -1), n.q)),
             n.summed_over_group(matmul(transpose(n.for_product(n.dropped(p, a)), -2, -1), z_o))};
   if (a.needs_z_bias) z.push_back(cast(sum_to(z_a, x.bias->shape()), n.dtype));
-  if (a.needs_z_sink) z.push_back(cast(-sum(where(empty, 0, exp(n.sink - xi) * u), {0, 2, 3}), n.dtype));
+  if (a.needs_z_sink) z.push_back(cast(-sum(where(empty, 0, exp((n.sink - t) - o) * u), {0, 2, 3}), n.dtype));
   return z;
 }
 
@@ -181,7 +190,8 @@ Tensor attention_weights(TensorArg result) {
   const auto& a = node.attrs.as<AttentionAttrs>();
   Tensors in;
   for (ValueId v : node.in) in.push_back(graph.tensor(v));
-  return exp(Scores(Inputs(in, a), a).scores - RowStatistic(graph.tensor(node.first_out + 1)).xi);
+  const Softmax m(Scores(Inputs(in, a), a));
+  return m.e / m.pi;
 }
 
 const Op& attention_keep_mask_op =

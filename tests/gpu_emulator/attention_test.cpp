@@ -421,23 +421,31 @@ __global__ void soften(const float* a, float* p, float* lse, bool merged) {
     for_each(s[n], [&](int r, int c, float& e) {
       e = a[(s[n].row(r) + lane_row()) * columns + n * half + s[n].column(c) + lane_column()];
     });
-  OnlineSoftmax<rows> own[2] = {OnlineSoftmax<rows>(-INFINITY), OnlineSoftmax<rows>(-INFINITY)};
-  __shared__ float parts[2][rows];
+  const Units units{1, static_cast<float>(ln_2)};
+  OnlineSoftmax<rows> own[2] = {{-INFINITY, units}, {-INFINITY, units}};
+  __shared__ float2 parts[2][rows];  // c, π
   if (merged) {
-    for (int n = 0; n < 2; ++n) own[n].step(s[n], 1), own[n].finish(s[n], parts[n], 0, rows);
+    for (int n = 0; n < 2; ++n) own[n].step(s[n]), own[n].finish(s[n], {nullptr, nullptr, parts[n]}, 0, rows);
   } else {
-    own[0].step(s[0], 1);
-    if (own[0].step(s[1], 1)) own[0].rescale(s[0]);
+    own[0].step(s[0]);
+    if (own[0].step(s[1])) own[0].rescale(s[0]);
     own[1] = own[0];
-    own[0].finish(s[0], parts[0], 0, rows), own[1].finish(s[1], parts[1], 0, rows);
+    own[0].finish(s[0], {lse, nullptr, nullptr}, 0, rows),
+        own[1].finish(s[1], {lse, nullptr, nullptr}, 0, rows);
   }
   __syncwarp();
   for (int n = 0; n < 2; ++n)
     for_each(s[n], [&](int r, int c, float& e) {
       const int i = s[n].row(r) + lane_row();
-      const Merge m = merge(parts[0][i], parts[1][i]);
-      p[i * columns + n * half + s[n].column(c) + lane_column()] = !merged ? e : e * (n == 0 ? m.a : m.b);
-      lse[i] = merged ? m.lse : parts[0][i];
+      float weight = 1;
+      if (merged) {
+        const float top = fmaxf(parts[0][i].x, parts[1][i].x), shown = top == -INFINITY ? 0.f : top,
+                    a = tile::exp2_fast(parts[0][i].x - shown) * parts[0][i].y,
+                    b = tile::exp2_fast(parts[1][i].x - shown) * parts[1][i].y;
+        weight = a + b == 0 ? 0.f : (n == 0 ? a : b) / (a + b);
+        lse[i] = a + b == 0 ? -INFINITY : split_lse(top, logf(a + b), units).x;
+      }
+      p[i * columns + n * half + s[n].column(c) + lane_column()] = e * weight;
     });
 }
 

@@ -125,16 +125,18 @@ struct Case {
   AttentionOptions options = {.causal = true};
   bool values_are_keys = false;
   bool with_lse = true;  // the loss reads ξ too
+  bool rounded = false;  // numbers are multiples of 1/4: products are exact, and some scores of a row equal
 };
 
 double number(std::int64_t i, double start) {
   return std::sin(start + 0.37 * static_cast<double>(i) + 0.01 * static_cast<double>(i % 7));
 }
 
-Array numbers(const Shape& shape, double start, DType dtype = f64) {
+Array numbers(const Shape& shape, double start, DType dtype = f64, bool rounded = false) {
   Array a(shape, dtype);
   const HostView view{dtype, shape, a.raw()};
-  for (std::int64_t i = 0; i < numel(shape); ++i) view.set(i, number(i, start));
+  for (std::int64_t i = 0; i < numel(shape); ++i)
+    view.set(i, rounded ? std::round(4 * number(i, start)) / 4 : number(i, start));
   return a;
 }
 
@@ -146,8 +148,8 @@ std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor&
     return positions.defined() ? index_select(x, 1, positions) : x;
   };
   const auto heads = [](const Tensor& x) { return transpose(x, 1, 2); };
-  const Tensor q = own(numbers({c.B, c.length, c.H, c.d}, 1, dtype)),
-               k = own(numbers({c.B, c.length, c.Hk, c.d}, 2, dtype)),
+  const Tensor q = own(numbers({c.B, c.length, c.H, c.d}, 1, dtype, c.rounded)),
+               k = own(numbers({c.B, c.length, c.Hk, c.d}, 2, dtype, c.rounded)),
                v = c.values_are_keys ? slice(k, 3, 0, c.dv)
                                      : own(numbers({c.B, c.length, c.Hk, c.dv}, 3, dtype));
   const auto [o, lse] = attend(heads(q), heads(k), heads(v));
@@ -236,6 +238,25 @@ TEST_P(RingAttention, EqualsOneFlashAttnOfTheWholeSequence) {
       GetParam(),
       [](Communicator& ranks) {
         for (const Case& c : cases()) compare(c, ranks, f64, 1e-13);
+      },
+      120);
+}
+
+// Rows whose ξ has no bits for log π, nor for the weights of results over parts of the keys. Gradients of q
+// and k are 2^14 times as long as others, and so are their errors.
+TEST_P(RingAttention, OfLargeScoresEqualsOneFlashAttn) {
+  run_ranks(
+      GetParam(),
+      [](Communicator& ranks) {
+        for (const double scale : {16384., -16384.})
+          for (const bool causal : {true, false}) {
+            const Case c{.name = "large scores",
+                         .H = 4,
+                         .options = {.scale = scale, .causal = causal},
+                         .rounded = true};
+            compare(c, ranks, f64, 1e-10);
+            compare(c, ranks, f32, 0.05);
+          }
       },
       120);
 }

@@ -234,6 +234,20 @@ TG_INLINE V select(M mask, V a, V b) {  // mask ? a : b, lane by lane
   return mask ? a : b;
 }
 
+// Whether the mask is set in some lane.
+template <class M>
+TG_INLINE bool is_any(M mask) {
+#if TG_VECTOR_BYTES == 64
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif TG_VECTOR_BYTES == 32
+  return _mm256_testz_si256((__m256i)mask, (__m256i)mask) == 0;
+#else
+  bool any = false;
+  for (std::size_t l = 0; l < sizeof(mask) / sizeof(mask[0]); ++l) any |= mask[l] != 0;
+  return any;
+#endif
+}
+
 // a·b + c, fused where the instruction set has it.
 #if TG_VECTOR_BYTES == 64
 TG_INLINE F32 fma(F32 a, F32 b, F32 c) {

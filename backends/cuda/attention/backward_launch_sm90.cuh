@@ -5,6 +5,7 @@
 #include "backends/cuda/attention/backward_sm90.cuh"
 #include "backends/cuda/attention/backward_terms_sm90.cuh"
 #include "backends/cuda/attention/backward_wide_sm90.cuh"
+#include "backends/cuda/attention/far_rows.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/row_dot.cuh"
 #include "backends/cuda/attention/tensor_map.h"
@@ -27,6 +28,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  mark_far_rows<R, queries>(x, work, b, h, i0);
   const R* o = x.o.at<R>(b, h);
   const S* z = x.z_o.at<S>(b, h);
   const Powers* const p = powers + b * x.Hk + h / (x.H / x.Hk);
@@ -47,8 +49,9 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
     const i64 row = i64{bh} * x.L + i;
     if (inside && x.z_lse) u -= static_cast<const float*>(x.z_lse)[row];
     const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
-    to[r] =
-        lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e) - (At::split ? Powers::room_for_p : 0);
+    to[r] = lse == -INFINITY || is_far(x.type, lse)
+                ? INFINITY
+                : lse * static_cast<float>(log2_e) - (At::split ? Powers::room_for_p : 0);
     to[queries + r] = At::split ? times_power_of_two(u, p->z_o + p->v + power_of_difference(*p)) : u;
     if (inside) static_cast<float*>(work.u)[row] = u;
   }

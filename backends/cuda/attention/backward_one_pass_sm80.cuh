@@ -67,7 +67,7 @@ struct Block {
     constexpr int row_pieces = cut.kept / cut.score_rows,
                   pieces = row_pieces * (cut.passing / cut.score_columns);
     static_assert(pieces % cut.warps == 0);
-    const Score<S> score(x, item.b, h);
+    const Score<S> score = Score<S>::template of_call<options>(x, item.b, h);
     const ScoreGradient<S, options, by_query> stage_of{
         x, score, dropout, shared.stats(stage), item.b * x.H + h, i0, j0};
 #pragma unroll 1
@@ -102,7 +102,7 @@ struct Block {
     if (warp < cut.warps / 2) {
       s.fill(0);
       mma_ABt<T, ahead, unrolled>(s, shared.kept_a(), r0, shared.passing_a(stage), c0);  // q·k
-      const Score<S> score(x, item.b, h);
+      const Score<S> score = Score<S>::template of_call<options>(x, item.b, h);
       const Dropout<float> no_dropout(x);
       const ScoreGradient<S, options, by_query> stage_of{
           x, score, no_dropout, shared.stats(stage), item.b * x.H + h, i0, j0};

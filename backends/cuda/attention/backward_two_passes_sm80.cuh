@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     mma_ABt<T, Ahead::none, steps>(p, shared.kept_a(), row, shared.passing_a(stage));  // q·k
     if constexpr (At::makes_a)
       mma_ABt<T, Ahead::none, steps>(za, shared.kept_b(), row, shared.passing_b(stage));  // z_P = z_O·Vᵀ
-    Score<R> score(x, b, at.h);
+    Score<R> score = Score<R>::template of_call<options>(x, b, at.h);
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query> score_gradient{
         x, score, dropout, shared.stats(stage), b * x.H + at.h, i0, j0, held};

@@ -22,8 +22,8 @@ struct BiasGrid {
 // tile over its rows or columns where those are not kept.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
-    bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid, const compute_t<S>* u,
-                  const int2* ranges) {
+    bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid,
+                  const __grid_constant__ Workspace work) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
   const AttentionCall::Bias& z = x.z_bias;
@@ -38,11 +38,11 @@ __global__ void __launch_bounds__(threads, 1)
   for (int b = batch; b < b1; ++b)
     for (int h = head; h < h1; ++h)
       for (int t = t0; t < t1; ++t) {
-        const int2 all = ranges[b * tiles + t];
+        const int2 all = work.some[b * tiles + t];
         const int key_head = h / (x.H / x.Hk);
         const Rows<S> k{x.k.at<S>(b, key_head), x.k.row, all.x, all.y, x.d},
             v{x.v.at<S>(b, key_head), x.v.row, all.x, all.y, x.dv};
-        const Queries<S> queries(x, u, b, h, t * edge);
+        const Queries<S> queries(x, work, b, h, t * edge);
         for (int j = block; j < j1; ++j) {
           if (all.x >= (j + 1) * edge || all.y <= j * edge) continue;
           C p[4][4], za[4][4];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(threads, 1)
 // z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head, by a block.
 template <class S>
 __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
-    sink_gradient(const __grid_constant__ AttentionCall x, const compute_t<S>* u) {
+    sink_gradient(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
   using C = compute_t<S>;
   __shared__ double sums[threads];
   const int h = blockIdx.x;
@@ -76,8 +76,9 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
   double sum = 0;
   for (i64 n = threadIdx.x; n < i64(x.B) * x.L; n += threads) {
     const i64 at = (n / x.L * x.H + h) * x.L + n % x.L;
-    const C lse = static_cast<const C*>(x.lse)[at];
-    if (lse != C(-INFINITY)) sum -= static_cast<double>(exp(sink - lse)) * static_cast<double>(u[at]);
+    const RowBase<C> base = static_cast<const RowBase<C>*>(work.bases)[at];
+    const double p = static_cast<double>(exp(sink - base.shift - base.offset));
+    sum -= p * static_cast<double>(static_cast<const C*>(work.u)[at]);
   }
   sums[threadIdx.x] = sum;
   for (int step = threads / 2; step > 0; step /= 2) {
@@ -94,12 +95,12 @@ void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspa
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;
-    const C* u = static_cast<const C*>(work.u);
     if (x.z_bias.data) {
       const BiasGrid grid(x);
-      launch<C>(bias_gradient<S>, s, grid.parts(), x, grid, u, work.some);
+      launch<C>(bias_gradient<S>, s, grid.parts(), x, grid, work);
     }
-    if (x.z_sink && x.H > 0) launch_kernel(s, {static_cast<unsigned>(x.H), threads}, sink_gradient<S>, x, u);
+    if (x.z_sink && x.H > 0)
+      launch_kernel(s, {static_cast<unsigned>(x.H), threads}, sink_gradient<S>, x, work);
   });
 }
 

@@ -105,7 +105,7 @@ Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* b
   work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
   if (work.parts > 1) {
     const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
-    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
+    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
   }
   work.bytes = memory.bytes;
   return work;
@@ -279,11 +279,18 @@ bool in_pieces(const AttentionCall::Operand& a, int piece) {
          a.row % piece == 0;
 }
 
+void Workspace::take_rows(Arena& memory, const AttentionCall& x) {
+  const std::size_t heads = std::size_t(x.B) * x.H, size = size_of(compute_type(x.type));
+  u = memory.take<std::byte>(heads * x.L * size);
+  bases = memory.take<std::byte>(heads * x.L * 2 * size);
+  far = memory.take<unsigned char>(heads * far_groups(x));
+}
+
 Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) : workers(sums_of_z_q) {
   Arena memory{base};
   const std::size_t rows = std::size_t(x.B) * x.H * x.L, all_tiles = std::size_t(x.B) * tiles(x),
                     groups = std::size_t(workers) * x.B * x.H * groups_of_rows(x);
-  u = memory.take<std::byte>(rows * size_of(compute_type(x.type)));
+  take_rows(memory, x);
   some = memory.take<int2>(all_tiles), every = memory.take<int2>(all_tiles);
   stats = memory.take<float2>(size_of(x.type) <= 4 ? rows : 0);
   if (groups > 0) z_q = memory.take<float>(groups * (x.d / 8) * 128);
@@ -295,7 +302,7 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   const int queries = backward_queries(width, last_stores(x), is_of_two_terms(x) ? 2 : 1);
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
-  u = memory.take<std::byte>(heads * x.L * sizeof(float));
+  take_rows(memory, x);
   some = memory.take<int2>(x.B * tiles);
   seen = memory.take<int>(x.B * tiles * (2 * queries + 4));
   rows = memory.take<float>(all * 2 * queries);

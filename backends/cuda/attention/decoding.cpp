@@ -124,7 +124,7 @@ EqualRanges ranges_by_wgmma(const AttentionCall& x) {
 Tiles queries_of_launch(const AttentionCall& x, int n) {
   constexpr i64 most_bytes = i64{128} << 20;
   const i64 all = x.B * x.L, rows = i64{x.Hk} * pieces_of(x) * heads_of_piece(x),
-            each = 4 * rows * range_count(x) * (x.dv + 1), count = std::max<i64>(most_bytes / each, 1),
+            each = 4 * rows * range_count(x) * (x.dv + 2), count = std::max<i64>(most_bytes / each, 1),
             first = n * count;
   return {static_cast<int>(std::min(first, all)), static_cast<int>(std::min(count, all - first)), x.L};
 }
@@ -134,7 +134,7 @@ Workspace workspace_by_wgmma(const AttentionCall& x, std::byte* base) {
   work.parts = range_count(x);
   const std::size_t rows =
       std::size_t(queries_of_launch(x, 0).count) * x.Hk * pieces_of(x) * heads_of_piece(x) * work.parts;
-  work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
+  work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
   work.bytes = memory.bytes;
   return work;
 }
@@ -145,7 +145,7 @@ Workspace workspace(const AttentionCall& x, std::byte* base) {
   work.parts = ranges_of(x);
   if (has_partial_results(x)) {
     const std::size_t rows = std::size_t(tiles_of_launch(x, 0).count) * x.Hk * rows_of_tile(x) * work.parts;
-    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
+    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
   }
   work.bytes = memory.bytes;
   return work;

@@ -129,22 +129,22 @@ struct Scores {
   }
 };
 
-// Of the lane's row c in units of log 2, and π, which is that of the lane's own keys until the end.
+// Of the lane's row c, and π, which is that of the lane's own keys until the end.
 template <class At>
 struct RowSoftmax {
   float top = -INFINITY, sum = 0;
 
-  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A = s·factor becomes exp(A − c). Returns what
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A becomes exp(A − c). Returns what
   // G is to be multiplied by.
-  __device__ __forceinline__ float step(Scores<At>& s, float factor) {
+  __device__ __forceinline__ float step(Scores<At>& s, float exponent) {
     float most = -INFINITY;
     s.for_each([&](float a, int) { most = fmaxf(most, a); });
     most = s.over_keys(most, [](float a, float b) { return fmaxf(a, b); });
-    const float now = fmaxf(top, most * factor), shown = now == -INFINITY ? 0.f : now,
-                by = exp2_fast(top - shown);
+    const float now = fmaxf(top, most), shown = now == -INFINITY ? 0.f : now,
+                by = exp_of_difference(top, shown, exponent);
     top = now, sum *= by;
     s.for_each([&](float& a, int) {
-      a = exp2_fast(fmaf(a, factor, -shown));
+      a = exp_of_difference(a, shown, exponent);
       sum += a;
     });
     return by;
@@ -212,7 +212,7 @@ __device__ __forceinline__ void leave(const Left<At>& to, const RowSoftmax<At>& 
 // Of a short tile, those of a slice more. `own` has room for c and π of it.
 template <class At>
 __device__ __forceinline__ void add_slice(const Left<At>& to, const RowSoftmax<At>& softmax,
-                                          RowSums<At>& sums, float2* own) {
+                                          RowSums<At>& sums, float2* own, float exponent) {
   const float pi = softmax.all();
   const int own_row = Scores<At>::row();
   const bool adds = Scores<At>::is_first() && own_row < to.rows;
@@ -221,13 +221,13 @@ __device__ __forceinline__ void add_slice(const Left<At>& to, const RowSoftmax<A
   __syncwarp();
   sums.for_each(to.rows, [&](int row, int column, const float4& x) {
     float4& g = *reinterpret_cast<float4*>(to.sums + row * At::row + column);
-    const Joined all(to.tops[row].x, own[row].x);
+    const Joined all(to.tops[row].x, own[row].x, exponent);
     g = {all.of(g.x, x.x), all.of(g.y, x.y), all.of(g.z, x.z), all.of(g.w, x.w)};
   });
   __syncwarp();
   if (adds) {
     const float2 before = to.tops[own_row];
-    const Joined all(before.x, softmax.top);
+    const Joined all(before.x, softmax.top, exponent);
     to.tops[own_row] = {all.top, all.of(before.y, pi)};
   }
   __syncwarp();
@@ -298,7 +298,7 @@ struct MultipliedInF32 {
         __syncwarp();  // no lane needs the slice
         loader.ask();
         if (item->is_short) {
-          add_slice(place(), softmax, sums, reinterpret_cast<float2*>(p));
+          add_slice(place(), softmax, sums, reinterpret_cast<float2*>(p), factor);
           sums.fill(0);
           softmax = {};
         }

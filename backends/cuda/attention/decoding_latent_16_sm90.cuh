@@ -312,7 +312,7 @@ struct Consumer {
         }
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
-          const float most = column_max(fmaxf(s(0, c), s(1, c))) * factor;
+          const float most = column_max(fmaxf(s(0, c), s(1, c)));
           if (lane_row() == 0) of_warps.top[warp][head(c)] = most;
         }
         sync();
@@ -324,12 +324,12 @@ struct Consumer {
 #pragma unroll
           for (int w = 0; w < 4; ++w) now = fmaxf(now, of_warps.top[w][head(c)]);
           const float shown = now == -INFINITY ? 0.f : now;
-          by[c] = exp2_fast(top[c] - shown);
+          by[c] = decoding::exp_of_difference(top[c], shown, factor);
           moved |= now != top[c];
           top[c] = now, sum[c] *= by[c];
 #pragma unroll
           for (int r = 0; r < s.rows; ++r) {
-            s(r, c) = exp2_fast(s(r, c) * factor - shown);
+            s(r, c) = decoding::exp_of_difference(s(r, c), shown, factor);
             sum[c] += s(r, c);
           }
         }
@@ -347,7 +347,7 @@ struct Consumer {
         if (lane_id() < At::thirds) shared.ring_k().release_alone(nth + lane_id());
       }
       thirds += (to - from) * At::thirds;
-      end(g, top, sum, place);
+      end(g, top, sum, place, factor);
     }
   }
 
@@ -356,9 +356,9 @@ struct Consumer {
 #pragma unroll
     for (int c = 0; c < columns; ++c) s(r, c) = -INFINITY;
   }
-  // O and ξ of the item, by each group of half of the columns.
+  // O, c and π of the item, by each group of half of the columns.
   __device__ __forceinline__ void end(At::Block (&g)[At::blocks], float (&top)[columns],
-                                      float (&sum)[columns], int place) const {
+                                      float (&sum)[columns], int place, float exponent) const {
     constexpr int half = At::blocks / 2, parts = At::Block::parts;
     OfWarps& own = shared.of_group(group);
 #pragma unroll
@@ -388,11 +388,11 @@ struct Consumer {
       for (int n = 0; n < At::groups; ++n)
 #pragma unroll
         for (int w = 0; w < 4; ++w) pi[n] += shared.of_group(n).sum[w][head(c)];
-      const float w0 = exp2_fast(first - shown), w1 = exp2_fast(second - shown),
+      const float w0 = decoding::exp_of_difference(first, shown, exponent),
+                  w1 = decoding::exp_of_difference(second, shown, exponent),
                   all = fmaf(w1, pi[1], w0 * pi[0]), inverse = all > 0 ? reciprocal(all) : all;
       by[c] = (group == 0 ? w0 : w1) * inverse, by_other[c] = (group == 0 ? w1 : w0) * inverse;
-      if (group == 0 && warp == 0 && lane_row() == 0 && head(c) < x.L)
-        to.xi[head(c)] = all == 0 ? -INFINITY : (most + log2f(all)) * static_cast<float>(ln_2);
+      if (group == 0 && warp == 0 && lane_row() == 0 && head(c) < x.L) to.of_row[head(c)] = {most, all};
     }
     const float4* const gift_of_other = shared.given_by(1 - group);
 #pragma unroll

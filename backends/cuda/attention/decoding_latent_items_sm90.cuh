@@ -3,7 +3,7 @@
 // and no bit of a row depends on other queries, nor on which block computes a range.
 //
 // Keys lie in pages, of which each tile of 64 takes several boxes of a tensor map; or in one piece, which is
-// one page for each text (in_pages()). Each range leaves O and ξ, which a second kernel merges.
+// one page for each text (in_pages()). Each range leaves O, c and π, which a second kernel merges.
 #pragma once
 
 #include <numeric>
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(most_values / 4)
   ptx::wait_for_kernel_before();
   if (column >= x.dv) return;
   decoding::put<S>(x, item, row, column,
-                   decoding::merge_ranges<4>(range_0, first, end, row, column, static_cast<float>(log2_e)));
+                   decoding::merge_ranges<4>(range_0, first, end, row, column, units_of(x).exponent));
 #endif
 }
 

@@ -6,7 +6,7 @@
 //   c ← max(c, A.max), P = exp(A − c)       of all keys, through shared memory
 //   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ          a warp has 64 columns of V and all rows
 //
-// Each range leaves O and ξ, which a second kernel merges.
+// Each range leaves O, c and π, which a second kernel merges.
 #pragma once
 
 #include "backends/cuda/attention/checks.cuh"
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
       if (!covers(item.every, key0, 16)) mask<false>(s, shared.seen, 0, row0, key0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const float most = column_max(fmaxf(s(0, c), s(1, c))) * factor;
+        const float most = column_max(fmaxf(s(0, c), s(1, c)));
         if (lane_row() == 0) shared.top[group][row + c] = most;
       }
       ptx::bar_sync(1 + row0 / 8, At::threads / 2);
@@ -153,12 +153,12 @@ __global__ void __launch_bounds__(LatentShape::threads)
         float now = top[c];
 #pragma unroll
         for (int g = 0; g < At::groups; ++g) now = fmaxf(now, shared.top[g][row + c]);
-        const float shown = now == -INFINITY ? 0.f : now, by = exp2_fast(top[c] - shown);
+        const float shown = now == -INFINITY ? 0.f : now, by = exp_of_difference(top[c], shown, factor);
         top[c] = now, sum[c] *= by;
         if (group == 0 && lane_row() == 0) shared.by[row + c] = by;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          s(r, c) = exp2_fast(s(r, c) * factor - shown);
+          s(r, c) = exp_of_difference(s(r, c), shown, factor);
           sum[c] += s(r, c);
         }
       }
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
         }
       }
     }
-    // O and ξ of the range.
+    // O, c and π of the range.
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float all = column_sum(sum[c]);
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
         const int column = warp * (At::D_v / At::warps) + lane_row() + o.row(r);
         if (column < x.dv) *to.at(i, column) = o(r, c) * by;
       }
-      if (warp == 0 && lane_row() == 0) to.xi[i] = pi == 0 ? -INFINITY : shared.top[0][i] + log2f(pi);
+      if (warp == 0 && lane_row() == 0) to.of_row[i] = {shared.top[0][i], pi};
     }
     __syncthreads();  // before the next item's are there
   }
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(LatentShape::D_v / 4)
   const Entry e{0, item.tile.some_of(x, Band(x, sequence_of_query(x, item.tile.b, 0)))};
   put<S>(x, item, row, column,
          merge_ranges(partial(x, work, plan.tiles, item, 0), e.first(plan.ranges), e.last(plan.ranges) + 1,
-                      row, column));
+                      row, column, units_of(x).exponent));
 }
 
 template <class S, Options options>

@@ -10,14 +10,15 @@
 
 namespace tg::cuda::attention::decoding {
 
-// Results of ranges: O [tiles, Hk, ranges, rows, dv] and ξ [tiles, Hk, ranges, rows] in units of log 2.
+// Results of ranges: O [tiles, Hk, ranges, rows, dv], and c and π [tiles, Hk, ranges, rows].
 struct Partial {
-  float *o, *xi;
+  float* o;
+  float2* of_row;
   int rows, dv;
   __device__ float* at(int row, int column) const { return o + i64(row) * dv + column; }
   // Of the nth range after this one.
   __device__ Partial after(int nth) const {
-    return {o + i64(nth) * rows * dv, xi + i64(nth) * rows, rows, dv};
+    return {o + i64(nth) * rows * dv, of_row + i64(nth) * rows, rows, dv};
   }
 };
 __device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Tiles& tiles,
@@ -40,10 +41,10 @@ template <class S>
 __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
   const int b = item.tile.b;
   const auto [head, i] = QueryPlace(x, item, row_of_tile);
-  if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
+  const Units units = units_of(x);
+  if (x.sink) all.add_sink(units.of(widen(static_cast<const S*>(x.sink)[head])), units.exponent);
   store_four(x.o.at<S>(b, head) + i * x.o.row + column, all.finished());
-  if (column == 0)
-    static_cast<float*>(x.lse)[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
+  if (column == 0) lse_of_call(x, (i64(b) * x.H + head) * x.L).put(i, all.top, all.sum, logf(all.sum), units);
 }
 
 // What a stream leaves of a tile's rows: c and π of each, and G.
@@ -79,42 +80,42 @@ __device__ __forceinline__ void put_short(const AttentionCall& x, const Item& it
 #pragma unroll 1
   for (int i = tile::lane_id(); i < item.tile.rows * quads; i += 32)
     if (const int row = i / quads, column = i % quads * 4; column < x.dv)
-      put<S>(x, item, row, column, from.at(row, column).as_one());
+      put<S>(x, item, row, column, from.at(row, column).as_one(units_of(x).exponent));
   __syncwarp();
 }
 
 // Four columns of a row, over the block's streams.
 template <class At>
-__device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int rows, int row, int column) {
+__device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int rows, int row, int column,
+                                                    float exponent) {
   MergedSets all;
 #pragma unroll
   for (int n = 0; n < At::streams; ++n) {
     const MergedSets own = Left<At>(memory, n, rows).at(row, column);
-    all.add(own.top, own.sum, own.o);
+    all.add(own.top, own.sum, own.o, exponent);
   }
   return all;
 }
 
 // The same over ranges from `first` to before `end`, which other blocks may have computed: read past the
 // first-level cache. They are added `together` at a time, from multiples of it on, so that ranges which a row
-// does not see change nothing. `unit` is that of their ξ: 1 of log 2.
+// does not see change nothing.
 template <int together = 16>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
-                                                   int column, float unit = 1) {
+                                                   int column, float exponent) {
   MergedSets all;
 #pragma unroll 1
   for (int n0 = first / together * together; n0 < end; n0 += together) {
-    float xi[together], one[together];
+    float2 of_row[together];
     float4 o[together];
 #pragma unroll
     for (int n = 0; n < together; ++n) {
       const Partial at = range_0.after(n0 + n);
       const bool there = n0 + n >= first && n0 + n < end;
-      one[n] = 1;
-      xi[n] = there ? __ldcg(at.xi + row) * unit : -INFINITY;
+      of_row[n] = there ? __ldcg(at.of_row + row) : float2{-INFINITY, 0};
       o[n] = there ? __ldcg(reinterpret_cast<const float4*>(at.at(row, column))) : float4{0, 0, 0, 0};
     }
-    all.add(xi, one, o);
+    all.add(of_row, o, exponent);
   }
   return all;
 }
@@ -152,11 +153,12 @@ struct Results {
   __device__ __forceinline__ void write(const Item& item) const {
     const Partial own = partial(x, work, tiles, item, item.range);
     const std::uint64_t stays = ptx::evict_last();
+    const float exponent = units_of(x).exponent;
     for_each_quad(item, [&](int row, int column) {
-      const MergedSets all = merge_streams<At>(memory, tiles.rows, row, column);
-      if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one());
+      const MergedSets all = merge_streams<At>(memory, tiles.rows, row, column, exponent);
+      if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one(exponent));
       ptx::st_global_v4(own.at(row, column), all.finished(), stays);
-      if (column == 0) own.xi[row] = all.xi();
+      if (column == 0) own.of_row[row] = {all.top, all.sum};
     });
   }
   // A range has been written; the last warp to say so merges.
@@ -165,7 +167,8 @@ struct Results {
     const Partial range_0 = partial(x, work, tiles, item, 0);
     for_each_quad(item, [&](int row, int column) {
       const int first = item.first_range;
-      put<S>(x, item, row, column, merge_ranges<together>(range_0, first, first + item.ranges, row, column));
+      put<S>(x, item, row, column,
+             merge_ranges<together>(range_0, first, first + item.ranges, row, column, units_of(x).exponent));
     });
   }
 

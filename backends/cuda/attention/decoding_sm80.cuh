@@ -39,7 +39,7 @@ __device__ __forceinline__ void leave(const Left<At>& to, ColumnSoftmax<At::rows
 // Of a short tile, those of a slice more.
 template <class At>
 __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
-                                          Accumulator<At::D, At::rows>& o) {
+                                          Accumulator<At::D, At::rows>& o, float exponent) {
 #pragma unroll
   for (int c = 0; c < o.columns; ++c) {
     const int query = lane_column() + o.column(c);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::
     const float2 before = query < to.rows ? to.tops[query] : float2{0, 0};
     __syncwarp();
     if (query >= to.rows) continue;
-    const Joined all(before.x, softmax.top[c]);
+    const Joined all(before.x, softmax.top[c], exponent);
     if (lane_row() == 0) to.tops[query] = {all.top, all.of(before.y, sum)};
 #pragma unroll
     for (int r = 0; r < o.rows; ++r) {
@@ -63,6 +63,10 @@ struct MultipliedByTensorCores {
   using S = S_;
   using At = At_;
 
+  // With the shape's constant, so that no registers are needed for short items where there are none.
+  static __device__ __forceinline__ bool is_short(const Item& item) {
+    return At::takes_short && item.is_short;
+  }
   // A streaming warp that has items: its short items and then all others of the block. `alone`: there is one
   // of these.
   template <class Cache>
@@ -89,7 +93,7 @@ struct MultipliedByTensorCores {
 #pragma unroll 1
     while (n < items.count) {
       bool knows_seen = false;
-      if (item->is_short) begin_short(place());
+      if (is_short(*item)) begin_short(place());
       Accumulator<At::D, At::rows> o;
       o.fill(0);
       ColumnSoftmax<At::rows> softmax;
@@ -117,14 +121,14 @@ struct MultipliedByTensorCores {
         mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
         __syncwarp();                            // no lane needs the slice
         loader.ask();
-        if (item->is_short) {
-          add_slice(place(), softmax, o);
+        if (is_short(*item)) {
+          add_slice(place(), softmax, o, factor);
           o.fill(0);
           softmax = {};
         }
       }
-      const bool is_short = item->is_short;
-      if (is_short) put_short<S>(x, *item, place());
+      const bool was_short = is_short(*item);
+      if (was_short) put_short<S>(x, *item, place());
       // Queries of the next item arrive while this one's sums are left.
       n = items.after(n, At::streams);
       if (n < items.count) {
@@ -132,7 +136,7 @@ struct MultipliedByTensorCores {
         load(
             q, [&](int r) { return query<S>(x, *item, r); }, x.d);
       }
-      if (is_short) continue;
+      if (was_short) continue;
       if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
       first = false;
       leave(place(), softmax, o);

@@ -1,13 +1,19 @@
-// The softmax of decoding. Scores are [keys, queries], a query's are a column.
+// The softmax of decoding. Scores are [keys, queries], a query's are a column. Keys take longer to read than
+// exponentials, so exp(A − c) is always that of a difference, whatever the scores are.
 #pragma once
 
-#include "backends/cuda/tile/accumulator.cuh"
+#include "backends/cuda/attention/softmax.cuh"
 
 namespace tg::cuda::attention::decoding {
 
 using tile::Accumulator;
 
-// c in units of log 2, and π, which is that of the thread's own keys until the end. Each query's c moves
+// 2^((a − c)·f), with 0 for c = −∞ if no key has been seen.
+__device__ __forceinline__ float exp_of_difference(float a, float c, float exponent) {
+  return tile::exp2_fast((a - c) * exponent);
+}
+
+// c, and π, which is that of the thread's own keys until the end. Each query's c moves
 // whenever a score exceeds it: a rule that looks at others would let them change its bits.
 template <int Queries>
 struct ColumnSoftmax {
@@ -18,23 +24,23 @@ struct ColumnSoftmax {
 #pragma unroll
     for (int q = 0; q < columns; ++q) top[q] = -INFINITY, sum[q] = 0;
   }
-  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G; A = s·factor becomes
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G; A becomes
   // exp(A − c).
   template <int Keys, int Values>
   __device__ __forceinline__ void step(Accumulator<Keys, Queries>& s, Accumulator<Values, Queries>& o,
-                                       float factor) {
+                                       float exponent) {
 #pragma unroll
     for (int q = 0; q < columns; ++q) {
       float most = s(0, q);
 #pragma unroll
       for (int k = 1; k < s.rows; ++k) most = fmaxf(most, s(k, q));
-      const float now = fmaxf(top[q], tile::column_max(most) * factor), c = now == -INFINITY ? 0.f : now,
-                  by = tile::exp2_fast(top[q] - c);
+      const float now = fmaxf(top[q], tile::column_max(most)), c = now == -INFINITY ? 0.f : now,
+                  by = exp_of_difference(top[q], c, exponent);
       top[q] = now, sum[q] *= by;
       tile::scale_column(o, q, by);
 #pragma unroll
       for (int k = 0; k < s.rows; ++k) {
-        s(k, q) = tile::exp2_fast(s(k, q) * factor - c);
+        s(k, q) = exp_of_difference(s(k, q), c, exponent);
         sum[q] += s(k, q);
       }
     }
@@ -47,10 +53,10 @@ struct Joined {
   float top, by, by_c;  // the larger score; what results are multiplied by
   bool some;
 
-  __device__ __forceinline__ Joined(float before, float c)
+  __device__ __forceinline__ Joined(float before, float c, float exponent)
       : top(fmaxf(before, c)),
-        by(tile::exp2_fast(before - top)),
-        by_c(tile::exp2_fast(c - top)),
+        by(exp_of_difference(before, top, exponent)),
+        by_c(exp_of_difference(c, top, exponent)),
         some(c != -INFINITY) {}
   __device__ __forceinline__ float of(float before, float more) const {
     return some ? fmaf(by_c, more, __fmul_rn(by, before)) : before;
@@ -63,47 +69,45 @@ struct MergedSets {
   float4 o{0, 0, 0, 0};
 
   // A set with its c, π and G.
-  __device__ __forceinline__ void add(float c, float pi, const float4& g) {
-    const Joined all(top, c);
+  __device__ __forceinline__ void add(float c, float pi, const float4& g, float exponent) {
+    const Joined all(top, c, exponent);
     top = all.top, sum = all.of(sum, pi);
     o = {all.of(o.x, g.x), all.of(o.y, g.y), all.of(o.z, g.z), all.of(o.w, g.w)};
   }
-  // Several at once: of other bits.
+  // Several at once, each with c and π, and with O.
   template <int N>
-  __device__ __forceinline__ void add(const float (&c)[N], const float (&pi)[N], const float4 (&g)[N]) {
+  __device__ __forceinline__ void add(const float2 (&of_set)[N], const float4 (&g)[N], float exponent) {
     float now = top;
 #pragma unroll
-    for (int n = 0; n < N; ++n) now = fmaxf(now, c[n]);
-    const float shown = now == -INFINITY ? 0.f : now, by = tile::exp2_fast(top - shown);
+    for (int n = 0; n < N; ++n) now = fmaxf(now, of_set[n].x);
+    const float shown = now == -INFINITY ? 0.f : now, by = exp_of_difference(top, shown, exponent);
     top = now, sum *= by, o.x *= by, o.y *= by, o.z *= by, o.w *= by;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const float w = tile::exp2_fast(c[n] - shown);
-      sum += w * pi[n], o.x += w * g[n].x, o.y += w * g[n].y, o.z += w * g[n].z, o.w += w * g[n].w;
+      const float w = exp_of_difference(of_set[n].x, shown, exponent) * of_set[n].y;
+      sum += w, o.x += w * g[n].x, o.y += w * g[n].y, o.z += w * g[n].z, o.w += w * g[n].w;
     }
   }
   // A key with this score and the value 0.
-  __device__ __forceinline__ void add_sink(float c) {
+  __device__ __forceinline__ void add_sink(float c, float exponent) {
     const float now = fmaxf(top, c);
     if (now == -INFINITY) return;
-    const float by = tile::exp2_fast(top - now);
-    top = now, sum = sum * by + tile::exp2_fast(c - now), o.x *= by, o.y *= by, o.z *= by, o.w *= by;
+    const float by = exp_of_difference(top, now, exponent);
+    top = now, sum = sum * by + exp_of_difference(c, now, exponent);
+    o.x *= by, o.y *= by, o.z *= by, o.w *= by;
   }
-  // The same as one set with its O and ξ, which then has the bits that it has among sets of no keys.
-  __device__ __forceinline__ MergedSets as_one() const {
-    const float c[1] = {xi()}, pi[1] = {1};
+  // The same as one set with its O, which then has the bits that it has among sets of no keys.
+  __device__ __forceinline__ MergedSets as_one(float exponent) const {
+    const float2 own[1] = {{top, sum}};
     const float4 g[1] = {finished()};
     MergedSets one;
-    one.add(c, pi, g);
+    one.add(own, g, exponent);
     return one;
   }
-  // O = G ⊘ π, and ξ in units of log 2.
+  // O = G ⊘ π.
   __device__ __forceinline__ float4 finished() const {
     const float by = sum > 0 ? tile::reciprocal(sum) : sum;
     return {o.x * by, o.y * by, o.z * by, o.w * by};
-  }
-  __device__ __forceinline__ float xi() const {
-    return sum == 0 ? -INFINITY : top + log2f(sum);
   }
 };
 

@@ -91,10 +91,19 @@ void run_backward(const Stream& s, const Call& call) {
   launch_checks(s, c.x);
   if (c.split) launch_split(s, c.x, *c.split);
   if (c.path != Path::hopper) launch_row_stats(s, c.x, c.work, c.powers());
-  if (const Ropes ropes = ropes_of(call); ropes.table)
+  const bool is_plain = c.path == Path::plain;
+  if (is_plain) launch_normalize(s, c.x, c.work);
+  const Ropes ropes = ropes_of(call);
+  if (ropes.table)
     launch_turned_backward_sm90(s, c.x, c.work, ropes);
   else
     backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+  if (!is_plain) {
+    AttentionCall to = c.x;
+    if (ropes.table) to.z_q = ropes.q, to.z_k = ropes.k;
+    launch_normalize(s, c.x, c.work);
+    launch_far_gradients(s, to, c.work, ropes);
+  }
   launch_bias_and_sink(s, c.x, c.work);
 }
 

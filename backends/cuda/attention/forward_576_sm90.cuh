@@ -179,8 +179,9 @@ struct Scorer {
       const KeyRange every = item.every[0];
       const Score<S> score(plan.factor, plan.cap);
       const bool plain = score.is_plain();
-      const float factor = plain ? plan.factor : 1;
-      OnlineSoftmax<16> softmax([&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); });
+      OnlineSoftmax<16> softmax(
+          [&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); },
+          plain ? Units{plan.factor, static_cast<float>(x.scale)} : Units{1, static_cast<float>(ln_2)});
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
@@ -189,7 +190,7 @@ struct Scorer {
         if (j == work.range.from) shared.ring_q().release(items);
         if (!plain) score.template apply<true>(s);
         if (!covers(every, j * At::keys, At::keys)) mask(s, item.seen, row, 0, j * At::keys);
-        const bool moved = softmax.raise(s, factor);
+        const bool moved = softmax.raise(s);
         shared.ring_p().acquire(tiles);
         Passed& to = shared.passed();
         if (lane_id() == 0) to.moved[row / 16] = moved;
@@ -199,7 +200,7 @@ struct Scorer {
         }
         const auto pass = [&](auto half) {
           constexpr int steps = At::keys / 32, columns = Scores::columns / 2;
-          softmax.template exponentiate<half * columns, half * columns + columns>(s, factor);
+          softmax.template exponentiate<half * columns, half * columns + columns>(s);
 #pragma unroll
           for (int k = 0; k < steps; ++k)
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);

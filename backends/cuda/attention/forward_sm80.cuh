@@ -64,18 +64,21 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
 
   Accumulator<rows, At::columns> o;
   o.fill(0);
-  OnlineSoftmax<rows> softmax(x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY);
-  Score<R> score(x, b, h);
+  Score<R> score = Score<R>::template of_call<options>(x, b, h);
   Dropout<float> dropout(x);
   const float kept = dropout.kept;
   int e = 0;
+  float unit = 1;  // of q·k
   if constexpr (split) {
     const Powers powers = all_powers[b * x.Hk + key_head];
-    score.factor *= power_of_two(-powers.q - powers.k);
+    unit = power_of_two(-powers.q - powers.k);
+    score.factor *= unit;
     e = -powers.v;
     dropout.kept = 1;  // what is kept grows at the end
   }
-  const float factor = options == any ? 1 : score.factor;
+  OnlineSoftmax<rows> softmax(
+      x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY,
+      {score.template exponent<options>(), options == any ? 1 : static_cast<float>(x.scale) * unit});
   const auto source = rows_of_head<S>(x, true, b, key_head, some, d, dv);
   const Tiles tiles(some, keys);
   const auto load_keys = [&](int n) {
@@ -100,7 +103,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     mma_ABt<T, ahead, unrolled>(s, tile_q, row, tile_k(n));  // S = Q·Kᵀ
     if constexpr (options == any) score.apply(s, x, i0 + row, j0);
     if (!covers(every, j0, keys)) mask(s, seen, row, 0, j0);
-    softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
+    softmax.step(s, o);  // c, π, G rescaled, P = exp(A − c)
     if (drops<options>(x)) drop(s, dropout, bh, i0 + row, j0);
     pipe.wait_for_second(n);
     mma_AB<T>(o, s, tile_v(n), column);  // G += P·V
@@ -109,7 +112,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   wait();
 
   // Warps with the same rows have the same ξ: one of them writes it.
-  softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0 + row, column == 0 ? x.L : 0);
+  softmax.finish(o, lse_of_call(x, i64(bh) * x.L), i0 + row, column == 0 ? x.L : 0);
   R* out = x.o.at<R>(b, h) + column;
   if constexpr (split)
     scale(o, kept, e);

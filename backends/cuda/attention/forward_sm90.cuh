@@ -35,9 +35,10 @@ struct Plan {
   const Powers* powers;  // of operands that are split
   // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
   // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
-  // [parts, B, H, L, dv] and [parts, B, H, L], null where results are the call's.
+  // [parts, B, H, L, dv] and {c, π} [parts, B, H, L], null where results are the call's.
   int queries, parts;
-  float *o, *lse;
+  float* o;
+  float2* lse;
 };
 
 // Some queries of a head, and the keys that they see, or a part of these.
@@ -247,7 +248,7 @@ template <class R, class At>
 struct Destination {
   bool in_parts;
   int b, h;
-  float* lse;
+  LseRows lse;
   R* o;
   float* part;  // instead of o
   __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
@@ -255,7 +256,8 @@ struct Destination {
       : in_parts(At::divided && plan.o),
         b(b),
         h(h),
-        lse((in_parts ? plan.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
+        lse(in_parts ? LseRows{nullptr, nullptr, plan.lse + i64{batch_head} * x.L}
+                     : lse_of_call(x, i64{batch_head} * x.L)),
         o(x.o.at<R>(b, h)),
         part(plan.o + i64{batch_head} * x.L * x.dv) {}
   // Stores columns of O, from column0 on, of a warp's queries from i0 on.
@@ -376,9 +378,9 @@ struct Consumer {
     if constexpr (At::split) unit = power_of_two(-powers(item).q - powers(item).k);
     const Score<S> score(plan.factor * unit, plan.cap);
     const bool plain = options == none || score.is_plain();
-    const float factor = plain ? score.factor : 1;
     OnlineSoftmax<16, !At::split> softmax(
-        [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); });
+        [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); },
+        plain ? Units{score.factor, static_cast<float>(x.scale) * unit} : Units{1, static_cast<float>(ln_2)});
     SumOfProducts<T, DV> o;
     o.all.fill(0);
     PackedTerms<T, At::keys> p;
@@ -387,7 +389,7 @@ struct Consumer {
       const int j0 = j * At::keys;
       if (!plain) score.template apply<!At::split>(s);
       if (!covers(every, j0, At::keys)) mask(s, item.seen, 64 * group() + row(), 0, j0);
-      return softmax.step(s, factor);
+      return softmax.step(s);
     };
     const auto release_operands = [&](int j) {
       shared.ring_k().release(tiles);

@@ -61,6 +61,12 @@ void launch_f32_decoding(const Stream& s, const AttentionCall& x, const Workspac
 void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 
+// Compute the bases of far rows (far_rows.cuh), and their gradients, which are added to those of all other
+// rows; `ropes` rotates them. In plain.cu.
+void launch_normalize(const Stream& s, const AttentionCall& x, const Workspace& work);
+struct Ropes;
+void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspace& work, const Ropes& ropes);
+
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work);
 

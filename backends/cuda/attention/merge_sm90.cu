@@ -1,6 +1,8 @@
-// Results of queries over parts of their keys become one: ξ = log(Σₙ exp ξₙ), O = Σₙ exp(ξₙ − ξ)·Oₙ. The
-// order of the sums depends on the number of parts alone: the same bits every time.
+// Results of queries over parts of their keys become one: c = maxₙ cₙ, π = Σₙ exp(cₙ − c)·πₙ, ξ = c + log π,
+// O = Σₙ exp(cₙ − c)·πₙ·Oₙ ⊘ π. The order of the sums depends on the number of parts alone: the same bits
+// every time.
 #include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/softmax.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 #include "backends/cuda/tile/shared_sm80.cuh"
@@ -15,14 +17,19 @@ __device__ __forceinline__ float over_warp(float x, F&& f) {
   for (int by = 16; by > 0; by /= 2) x = f(x, __shfl_xor_sync(~0u, x, by));
   return x;
 }
-// log(Σₙ exp ξₙ), by a warp; the numbers are `between` apart.
-[[maybe_unused]] __device__ __forceinline__ float log_of_sum(const float* lse, i64 between, int parts) {
+// exp(c − top)·π of a part.
+[[maybe_unused]] __device__ __forceinline__ float weight_of(float2 part, float top, Units units) {
+  return tile::exp2_fast((part.x - top) * units.exponent) * part.y;
+}
+// c and π of all parts, by a warp; the numbers are `between` apart.
+[[maybe_unused]] __device__ __forceinline__ float2 all_of(const float2* lse, i64 between, int parts,
+                                                          Units units) {
   float top = -INFINITY, sum = 0;
-  for (int n = tile::lane_id(); n < parts; n += 32) top = fmaxf(top, lse[n * between]);
+  for (int n = tile::lane_id(); n < parts; n += 32) top = fmaxf(top, lse[n * between].x);
   top = over_warp(top, [](float a, float b) { return fmaxf(a, b); });
-  if (top == -INFINITY) return top;
-  for (int n = tile::lane_id(); n < parts; n += 32) sum += expf(lse[n * between] - top);
-  return top + logf(over_warp(sum, [](float a, float b) { return a + b; }));
+  if (top == -INFINITY) return {top, 0};
+  for (int n = tile::lane_id(); n < parts; n += 32) sum += weight_of(lse[n * between], top, units);
+  return {top, over_warp(sum, [](float a, float b) { return a + b; })};
 }
 [[maybe_unused]] __device__ __forceinline__ void add(float4& to, float by, const float4& x) {
   to.x += by * x.x, to.y += by * x.y, to.z += by * x.z, to.w += by * x.w;
@@ -32,8 +39,8 @@ __device__ __forceinline__ float over_warp(float x, F&& f) {
 // parts.
 constexpr int threads = 256, piece = 128;
 template <class S, int Warps>
-__global__ void __launch_bounds__(threads)
-    merge_parts(const __grid_constant__ AttentionCall x, int parts, const float* o, const float* lse) {
+__global__ void __launch_bounds__(threads) merge_parts(const __grid_constant__ AttentionCall x, int parts,
+                                                       const float* o, const float2* lse, Units units) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   __shared__ float4 of_warp[threads];
   ptx::wait_for_kernel_before();
@@ -41,14 +48,16 @@ __global__ void __launch_bounds__(threads)
   const i64 rows = x.B * x.H * x.L, at = i64{blockIdx.x} * (threads / 32 / Warps) + warp / Warps,
             row = at / pieces;
   const int column = static_cast<int>(at % pieces) * piece + tile::lane_id() * 4;
-  float all = -INFINITY;
+  float2 all{-INFINITY, 0};
   float4 sum{0, 0, 0, 0};
-  if (row < rows) all = log_of_sum(lse + row, rows, parts);
-  if (all > -INFINITY && column < x.dv)
+  if (row < rows) all = all_of(lse + row, rows, parts, units);
+  const float inverse = all.y > 0 ? tile::reciprocal(all.y) : all.y;
+  if (all.x > -INFINITY && column < x.dv)
 #pragma unroll 8
     for (int n = nth; n < parts; n += Warps) {
       const i64 from = n * rows + row;
-      add(sum, expf(lse[from] - all), *reinterpret_cast<const float4*>(o + from * x.dv + column));
+      add(sum, weight_of(lse[from], all.x, units) * inverse,
+          *reinterpret_cast<const float4*>(o + from * x.dv + column));
     }
   if constexpr (Warps > 1) {
     of_warp[threadIdx.x] = sum;
@@ -61,7 +70,7 @@ __global__ void __launch_bounds__(threads)
   const i64 head = row / x.L;
   *reinterpret_cast<uint2*>(x.o.at<S>(head / x.H, head % x.H) + row % x.L * x.o.row + column) = {
       tile::pack(sum.x, sum.y, S()), tile::pack(sum.z, sum.w, S())};
-  if (column == 0) static_cast<float*>(x.lse)[row] = all;
+  if (column == 0) lse_of_call(x, 0).put(row, all.x, all.y, logf(all.y), units);
 #endif
 }
 
@@ -73,7 +82,8 @@ void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work
       const i64 pieces = (x.dv + piece - 1) / piece * i64{warps};
       LaunchShape shape{blocks_for(x.B * x.H * x.L * pieces, threads / 32), threads};
       shape.early = true;
-      launch_kernel(s, shape, merge_parts<decltype(zero), warps>, x, work.parts, work.o, work.lse);
+      launch_kernel(s, shape, merge_parts<decltype(zero), warps>, x, work.parts, work.o, work.lse,
+                    units_of(x));
     });
   });
 }

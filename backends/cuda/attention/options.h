@@ -27,8 +27,8 @@ inline bool is_wide(const AttentionCall& x) {
 }
 
 // Whether q·k may be compared in place of scores: without a bias, these are it times a positive factor.
-inline bool has_plain_scores(const AttentionCall& x) {
-  return x.softcap == 0 && x.scale > 0;
+TG_HOST_DEVICE inline bool has_plain_scores(const AttentionCall& x) {
+  return x.softcap == 0 && static_cast<float>(x.scale) > 0;
 }
 
 // Whether queries may see different numbers of keys.

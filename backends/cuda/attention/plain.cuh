@@ -2,6 +2,7 @@
 // each, and accumulate products of tiles, which are copied to shared memory in slices.
 #pragma once
 
+#include "backends/cuda/attention/far_rows.cuh"
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/score_gradient.cuh"
 
@@ -151,34 +152,43 @@ __device__ void put(Shared<C>& s, const C (&x)[4][4], bool transposed) {
     for (int c = 0; c < 4; ++c) (transposed ? s.p[p.j + c][p.i + r] : s.p[p.i + r][p.j + c]) = x[r][c];
 }
 
-// rows[r0 + r][e0 + c] = x·factor
-template <class S, class C>
+// rows[r0 + r][e0 + c] = x·factor, or += if `adds`.
+template <bool adds = false, class S, class C>
 __device__ void store(S* data, i64 stride, int r0, int rows, int e0, int columns, const C (&x)[4][4],
                       C factor) {
   const Own p;
   for (int r = 0; r < 4 && r0 + p.i + r < rows; ++r)
-    for (int c = 0; c < 4 && e0 + p.j + c < columns; ++c)
-      data[(r0 + p.i + r) * stride + e0 + p.j + c] = narrow<S>(x[r][c] * factor);
+    for (int c = 0; c < 4 && e0 + p.j + c < columns; ++c) {
+      S& to = data[(r0 + p.i + r) * stride + e0 + p.j + c];
+      to = narrow<S>(adds ? widen(to) + x[r][c] * factor : x[r][c] * factor);
+    }
 }
 
-// 64 queries of one head from i0 on, and of the thread's four the keys that they see, ξ and u.
+// 64 queries of one head, starting at i0, and for the four queries of the thread the keys that they see,
+// their bases and u.
 template <class S>
 struct Queries {
   using C = compute_t<S>;
   int b, h, i0;
   KeyRange keys[4];
-  C lse[4], u[4];  // ξ in units of log 2, +∞ where P is 0
+  const RowBase<C>* bases;  // of the first of the four
+  unsigned counts = 0;      // bit r: P of the rth may not be 0
+  C u[4];
   Rows<S> q, z;
 
-  __device__ Queries(const AttentionCall& x, const C* all_u, int b, int h, int i0) : b(b), h(h), i0(i0) {
+  // far_only: P is 0 except in far rows.
+  __device__ Queries(const AttentionCall& x, const Workspace& work, int b, int h, int i0,
+                     bool far_only = false)
+      : b(b), h(h), i0(i0) {
     const Own p;
     for (int r = 0; r < 4; ++r) {
       const int i = i0 + p.i + r;
       keys[r] = keys_of_query(x, b, i);
       const i64 at = (i64(b) * x.H + h) * x.L + i;
-      const C xi = i < x.L ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
-      lse[r] = xi == C(-INFINITY) ? C(INFINITY) : xi * static_cast<C>(log2_e);
-      u[r] = i < x.L ? all_u[at] : C(0);
+      const bool some = i < x.L && (!far_only || is_far(x.type, static_cast<const C*>(x.lse)[at]));
+      if (r == 0) bases = static_cast<const RowBase<C>*>(work.bases) + at;
+      counts |= unsigned{some} << r;
+      u[r] = some ? static_cast<const C*>(work.u)[at] : C(0);
     }
     // Queries that attend nothing lie before and after all sequences, or hold finite numbers.
     const KeyRange any = queries_of_sequences(x);
@@ -200,6 +210,7 @@ __device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const int i = n.i0 + at.i + r;
+    const RowBase<C> base = n.counts >> r & 1 ? n.bases[r] : RowBase<C>{0, INFINITY};
     Words words{};
     if (x.dropout > 0) words = dropout.words(n.b * x.H + n.h, i, j0 + at.j);
 #pragma unroll
@@ -207,7 +218,9 @@ __device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const
       const int j = j0 + at.j + c;
       C slope = 1;
       const bool sees = j >= n.keys[r].from && j < n.keys[r].to;
-      const C e = sees ? exp2(score.of(p[r][c], i, j, true, &slope) - n.lse[r]) : C(0);
+      const C e = sees ? exp2((score.of(p[r][c], i, j, true, &slope) - base.shift - base.offset) *
+                              static_cast<C>(log2_e))
+                       : C(0);
       const C keep = x.dropout > 0 ? dropout.factor(words[c]) : C(1);
       za[r][c] = sees ? score_gradient(e, za[r][c], keep, n.u[r], before_cap ? slope : C(1)) : C(0);
       p[r][c] = e * keep;

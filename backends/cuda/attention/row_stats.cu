@@ -1,5 +1,6 @@
 // What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
 // cores need them, and the keys that tiles of queries see.
+#include "backends/cuda/attention/far_rows.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/row_dot.cuh"
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(256)
         work.z_q_part(x, i64(w * int(x.B) + b) * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   }
+  mark_far_rows<S, range_tile>(x, work, b, h, i0);
   const S* o = x.o.at<S>(b, h);
   const S* z = x.z_o.at<S>(b, h);
   const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
@@ -42,7 +44,8 @@ __global__ void __launch_bounds__(256)
         const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
         u *= static_cast<float>(1 - x.dropout) * power_of_two(p.z_o + p.v);
       }
-      work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), u};
+      const bool is_empty = lse == -INFINITY || is_far(x.type, lse);
+      work.stats[row] = {is_empty ? INFINITY : lse * static_cast<float>(log2_e), u};
     }
   }
   if (h > 0) return;

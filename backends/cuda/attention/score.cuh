@@ -1,4 +1,4 @@
-// From q·k to the score in units of log 2, of one head: scale, softcap, bias.
+// From q·k to the score of one head: scale, softcap, bias.
 #pragma once
 
 #include "backends/cuda/attention/options.h"
@@ -17,6 +17,31 @@ TG_HOST_DEVICE inline double cap_of(const AttentionCall& x) {
   return x.softcap * log2_e;
 }
 
+// The factors that convert a kernel's scores to exponents of 2, and to A. Kernels compare and subtract scores
+// in units of their own, so large ones keep their differences.
+struct Units {
+  float exponent, natural;
+
+  // A sink in these units.
+  __device__ __forceinline__ float of(float a) const { return a / natural; }
+};
+// For kernels without a bias, whose scores are q·k times `unit`, which undoes powers of two, if they are
+// plain, else in units of log 2.
+TG_HOST_DEVICE inline Units units_of(const AttentionCall& x, float unit = 1) {
+  const float factor = static_cast<float>(factor_of(x));
+  if (has_plain_scores(x)) return {factor * unit, static_cast<float>(x.scale) * unit};
+  return {1, static_cast<float>(ln_2)};
+}
+
+// ξ = c + log π, rounded, and what is left of it.
+__device__ __forceinline__ float2 split_lse(float c, float log_pi, Units u) {
+  const float product = c * u.exponent;
+  const bool is_far = fabsf(product) > static_cast<float>(most_plain_exponent);
+  const float base = is_far ? c : product, factor = is_far ? u.natural : static_cast<float>(ln_2),
+              value = fmaf(base, factor, log_pi);
+  return {value, fmaf(base, factor, -value) + log_pi};
+}
+
 template <class S>
 struct Score {
   using C = compute_t<S>;
@@ -24,14 +49,15 @@ struct Score {
   const S* bias;
   i64 bias_row, bias_col;
 
+  // Scores are A itself: a bias in units of log 2 might overflow.
   __device__ Score(const AttentionCall& x, int b, int h)
-      : factor(static_cast<C>(factor_of(x))),
-        cap(static_cast<C>(cap_of(x))),
+      : factor(static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale)),
+        cap(static_cast<C>(x.softcap)),
         bias(x.bias.data ? static_cast<const S*>(x.bias.data) + b * x.bias.batch + h * x.bias.head : nullptr),
         bias_row(x.bias.row),
         bias_col(x.bias.col) {}
 
-  // Without a bias.
+  // Without a bias, in units of log 2.
   __device__ Score(C factor, C cap) : factor(factor), cap(cap), bias(nullptr), bias_row(0), bias_col(0) {}
 
   // As has_plain_scores(), without a bias.
@@ -45,8 +71,21 @@ struct Score {
       s = cap * t;
       *slope = 1 - t * t;
     }
-    if (bias && inside) s += static_cast<C>(log2_e) * widen(bias[i * bias_row + j * bias_col]);
+    if (bias && inside) s += widen(bias[i * bias_row + j * bias_col]);
     return s;
+  }
+  // For kernels with these options: scores are A if any, else q·k, and `factor` converts to units of log 2.
+  template <Options options>
+  __device__ static Score of_call(const AttentionCall& x, int b, int h) {
+    if constexpr (options == any)
+      return Score(x, b, h);
+    else
+      return Score(static_cast<C>(factor_of(x)), C(0));
+  }
+  // The factor that converts such a score to an exponent of 2.
+  template <Options options>
+  __device__ __forceinline__ C exponent() const {
+    return options == any ? static_cast<C>(log2_e) : factor;
   }
   // The slope of the cap, of P = exp2(s − lse) without a bias; `inverse` is that of the cap.
   __device__ __forceinline__ static C slope_of(C p, C lse, C inverse) {

@@ -138,10 +138,11 @@ struct ScoreGradient {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int i = i0 + at.query(e), j = j0 + at.key(e);
-      float s = a[e] * score.factor;
+      float s = a[e];
       slope[e] = 1;
       if constexpr (options == any) s = score.of(a[e], i, j, i < x.L && j < x.T, &slope[e]);
-      a[e] = tile::exp2_fast(s - (at.second_query(e) ? lse.y : lse.x));
+      a[e] =
+          tile::exp2_fast(fmaf(s, score.template exponent<options>(), -(at.second_query(e) ? lse.y : lse.x)));
     }
   }
   // b: from z_P to z_A; a: from P to P ⊛ keep, of one part.

@@ -138,12 +138,32 @@ __global__ void __launch_bounds__(2 * N)
   s.fill(0), o.fill(0);
   mma_ABt<T>(s, q, row, k);
   mask(s, seen, row, 0, 0);
-  OnlineSoftmax<16> softmax(-INFINITY);
-  softmax.step(s, o, static_cast<float>(factor_of(x)));
+  OnlineSoftmax<16> softmax(-INFINITY, units_of(x));
+  softmax.step(s, o);
   mma_AB<T>(o, s, v);
-  softmax.finish(o, static_cast<float*>(x.lse) + i64{blockIdx.x} * x.L, row, x.L);
+  softmax.finish(o, lse_of_call(x, i64{blockIdx.x} * x.L), row, x.L);
   __syncthreads();  // results pass through the queries' rows
   store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);
+}
+
+// In rows whose ξ, in units of log 2, is beyond the limit, s becomes s − c and xi becomes log2 π, with c and
+// π of these scores (far_rows.cuh): P = 2^((s − c)·factor − log2 π).
+template <int N>
+__device__ __forceinline__ void normalize_far_rows(Accumulator<16, N>& s, RowVector<16>& xi, float factor,
+                                                   float limit) {
+  const auto is_far = [&](int r) { return fabsf(xi[r]) > limit && xi[r] != INFINITY; };
+  if (!__any_sync(~0u, is_far(0) || is_far(1))) return;
+#pragma unroll
+  for (int r = 0; r < xi.rows; ++r) {
+    float most = -INFINITY, sum = 0;
+#pragma unroll
+    for (int c = 0; c < s.columns; ++c) most = fmaxf(most, s(r, c));
+    const float all = row_max(most), top = is_far(r) ? all : 0.f;
+#pragma unroll
+    for (int c = 0; c < s.columns; ++c) s(r, c) -= top, sum += exp2_fast(s(r, c) * factor);
+    const float pi = row_sum(sum);
+    if (is_far(r)) xi[r] = log2f(pi);
+  }
 }
 
 template <class S, int N, int D>
@@ -192,10 +212,13 @@ __global__ void __launch_bounds__(2 * N)
   mma_ABt<T>(z_a, z_o, row, v);
   mask(p, seen, row, 0, 0);
   const float factor = static_cast<float>(factor_of(x));
+  RowVector<16> xi;
+#pragma unroll
+  for (int r = 0; r < xi.rows; ++r) xi[r] = stats[row + p.row(r) + lane_row()].x;
+  normalize_far_rows(p, xi, factor, static_cast<float>(most_plain_lse(x.type) * log2_e));
   for_each(p, [&](int r, int c, float& a) {
-    const float2 of_row = stats[row + p.row(r) + lane_row()];
-    a = exp2_fast(a * factor - of_row.x);
-    z_a(r, c) = a * (z_a(r, c) - of_row.y);
+    a = exp2_fast(fmaf(a, factor, -xi[r]));
+    z_a(r, c) = a * (z_a(r, c) - stats[row + p.row(r) + lane_row()].y);
   });
   put<S>(p, all_p, row, 0), put<S>(z_a, all_z_a, row, 0);
   mma_AB<T>(z_q, z_a, k);

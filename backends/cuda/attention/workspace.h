@@ -75,25 +75,29 @@ struct Taken {
 };
 
 struct Workspace {
-  void* u = nullptr;        // [B, H, L] of the compute type
-  int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
-  int2* every = nullptr;    // [B, tiles]: keys that all of them see
-  float2* stats = nullptr;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
+  void* u = nullptr;             // [B, H, L] of the compute type
+  void* bases = nullptr;         // [B, H, L] of RowBase<compute type>
+  unsigned char* far = nullptr;  // [B, H, groups of 16 queries]: whether some row is far (far_rows.cuh)
+  int2* some = nullptr;          // [B, tiles]: keys {from, to} that some query of the tile sees
+  int2* every = nullptr;         // [B, tiles]: keys that all of them see
+  float2* stats =
+      nullptr;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0, and of far rows) and u, for tensor cores
   // In one pass also z_Q's sums: [workers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which a
   // warp's registers hold them.
   float* z_q = nullptr;
   // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
   // all blocks add to the same.
   int workers = 0;
+  int parts = 1;           // of the keys; see o and lse
+  int width = 0;           // of a backward on Hopper; see rows
   Taken* taken = nullptr;  // of a forward on Hopper; not part of the workspace: it outlives the call
-  // Of a forward on Hopper whose keys are cut in parts, the results of each: O [parts, B, H, L, dv] and ξ
-  // [parts, B, H, L]. Of decoding the parts are ranges, in the order of Partial (decoding_merge.cuh).
-  int parts = 1;
-  float *o = nullptr, *lse = nullptr;
+  // Of a forward on Hopper whose keys are cut in parts, the results of each: O [parts, B, H, L, dv] and {c,
+  // π} [parts, B, H, L]. Of decoding the parts are ranges, in the order of Partial (decoding_merge.cuh).
+  float* o = nullptr;
+  float2* lse = nullptr;
   // Of a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2 (+∞ where P
-  // is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
-  // which its warps hold them.
-  int width = 0;
+  // is 0, and of far rows) and u of each, and which keys they see. z_q has queries·width sums of each tile,
+  // in the order in which its warps hold them.
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
   int* seen = nullptr;  // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
                         // that some sees
@@ -110,6 +114,9 @@ struct Workspace {
   Workspace(const AttentionCall& x, std::byte* base);
 
   TG_HOST_DEVICE static int tiles(const AttentionCall& x) { return (x.L + range_tile - 1) / range_tile; }
+  TG_HOST_DEVICE static int far_groups(const AttentionCall& x) { return (x.L + 15) / 16; }
+  // Memory of what both kinds of backward have.
+  void take_rows(Arena& memory, const AttentionCall& x);
   TG_HOST_DEVICE static int groups_of_rows(const AttentionCall& x) { return tiles(x) * (range_tile / 16); }
   // Keys that all queries of the tile of query i see.
   TG_HOST_DEVICE KeyRange keys_of_all(const AttentionCall& x, int b, int i) const {
@@ -121,6 +128,8 @@ struct Workspace {
     return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
   }
 };
+// nvcc loads the members of a larger argument again at each use, and ptxas then spills registers.
+static_assert(sizeof(Workspace) <= 128);
 
 // Exponents of a key head and its query heads: q holds q·2^q, and so on.
 struct Powers {

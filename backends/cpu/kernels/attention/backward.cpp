@@ -44,11 +44,13 @@ struct Shared {
   Shared(Carver& carver, const AttentionCall& x) {
     tiles = blocks_of(x.L, query_block);
     u = carver.take<C>(query_heads(x) * x.L);
+    shift = carver.take<C>(query_heads(x) * x.L), offset = carver.take<C>(query_heads(x) * x.L);
     from = carver.take<std::int32_t>(x.B * tiles), to = carver.take<std::int32_t>(x.B * tiles);
     done = carver.take<std::atomic<std::uint32_t>>(query_heads(x) * tiles);
   }
   i64 tiles;
   C* u;                              // [B, H, L]
+  C *shift, *offset;                 // [B, H, L]: t and o of P = 2^((A − t)·f − o); o = ∞ where P is 0
   std::int32_t *from, *to;           // [B, tiles]: keys each query tile attends
   std::atomic<std::uint32_t>* done;  // [B, H, tiles]: key blocks that have added to z_Q
 };
@@ -60,7 +62,7 @@ struct Scratch {
     const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(keys_at_once<C>(x), x.T);
     padded_d = round_up(x.d, W), padded_dv = round_up(x.dv, W);
     tile.carve(carver, n);
-    lse = carver.take<C>(n), u = carver.take<C>(n);
+    shift = carver.take<C>(n), offset = carver.take<C>(n), u = carver.take<C>(n);
     q = carver.take<C>(x.d * n), z = carver.take<C>(x.dv * n);
     p = carver.take<C>(keys * n), za = carver.take<C>(keys * n);
     zk = carver.take<C>(keys * padded_d), zv = carver.take<C>(keys * padded_dv);
@@ -84,10 +86,10 @@ struct Scratch {
   };
   QueryTile<C> tile;
   i64 padded_d, padded_dv;
-  C *lse, *u;  // [width]: ξ in units of log 2 (+∞ where P is 0), u times the factor of z
-  C *q, *z;    // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
-  C *p, *za;   // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
-  C *zk, *zv;  // [keys × padded]
+  C *shift, *offset, *u;  // [width]: as in Shared, and u times the factor of z
+  C *q, *z;               // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
+  C *p, *za;              // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
+  C *zk, *zv;             // [keys × padded]
   OptionTiles<C> options;
   Copy k, v, q_rows, z_rows;
   C* zq;        // [count × padded_d], for types that cannot accumulate in place
@@ -103,7 +105,50 @@ Rows<C> rows_of(const AttentionCall& x, const Scratch<C>& s, const AttentionCall
   return s.work ? Rows<C>{} : load_rows(x, a, b, h, row0, rows, size, copy, padded);
 }
 
-// u = (O ⊛ z_O).sum − z_ξ of a tile's rows, the tile's keys, and zeros where it has none.
+// Queries of a tile, times ScoreUnit::of_q.
+template <class C>
+void load_scaled_queries(const AttentionCall& x, const Scratch<C>& s) {
+  const QueryTile<C>& t = s.tile;
+  if (!s.work) load_transposed(x, x.q, t, x.d, ScoreUnit<C>(x).of_q, s.q);
+  if (x.cu_q)  // queries of no sequence may hold anything
+    for (i64 c = 0; c < t.count; ++c)
+      for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
+}
+
+// t = c and o = log2 π of the tile's far rows (most_plain_lse), by a pass over their keys. These are the
+// scores that the gradients are computed from, so P adds up to 1 whatever the rounding of scores and of ξ is.
+template <class C>
+void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h) {
+  const QueryTile<C>& t = s.tile;
+  const i64 row = (b * x.H + h) * x.L + t.i0;
+  const C* lse = static_cast<const C*>(x.lse) + row;
+  const auto is_far = [&](i64 c) {
+    return __builtin_fabs(lse[c]) > most_plain_lse(x.type) && lse[c] != static_cast<C>(-__builtin_inf());
+  };
+  bool any = false;
+  for (i64 c = 0; c < t.count; ++c) any |= is_far(c);
+  if (!any) return;
+  C *const top = s.shift, *const sum = s.offset, *const shrink = s.u;
+  const C exponent = ScoreUnit<C>(x).exponent;
+  load_scaled_queries(x, s);
+  start_columns(x, t, top, sum);
+  for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
+    const i64 keys = smaller(key_block, t.to - key0);
+    const Rows<C> k = rows_of(x, s, x.k, b, h / (x.H / x.Hk), key0, keys, x.d, s.k.data, s.padded_d);
+    scores(x, t, key0, keys, k, s.q, s.p, s.options, s.work);
+    softmax_step(keys, t.width, exponent, s.p, top, sum, shrink);
+  }
+  for (i64 c = 0; c < t.count; ++c)
+    if (is_far(c)) {
+      const ExponentBase<C> base = exponent_base<C>(top[c], exponent);
+      all.shift[row + c] = base.shift;
+      all.offset[row + c] = sum[c] == 0 ? static_cast<C>(__builtin_inf())
+                                        : base.offset + static_cast<C>(::log2(static_cast<double>(sum[c])));
+    }
+}
+
+// u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the tile's keys. If it has no keys, its z_Q becomes
+// 0 here.
 template <class C>
 void row_stats(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile) {
   using V = vector_t<C>;
@@ -137,41 +182,45 @@ void row_stats(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 
       }
     }
   });
+  const C infinite = static_cast<C>(__builtin_inf());
+  for (i64 row = (b * x.H + h) * x.L + i0, n = 0; n < i1 - i0; ++n, ++row) {
+    const C lse = static_cast<const C*>(x.lse)[row];
+    all.shift[row] = 0, all.offset[row] = lse == -infinite ? infinite : lse * static_cast<C>(log2_e);
+  }
+  normalize_far_rows(x, all, s, b, h);
 }
 
-// What a query tile brings to every key block: Qᵀ, factor·z_Oᵀ, ξ and factor·u.
+// Loads a query tile for a key block: Qᵀ, factor·z_Oᵀ, t and o of its rows, and factor·u.
 template <class C>
 void load_queries(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile,
                   C factor) {
   QueryTile<C>& t = s.tile;
   t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
   s.factor = factor;
-  if (!s.work) {
-    load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
-    load_transposed(x, x.z_o, t, x.dv, factor, s.z);
-  }
-  if (x.cu_q)  // queries of no sequence may hold anything
-    for (i64 c = 0; c < t.count; ++c)
-      for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
+  load_scaled_queries(x, s);
+  if (!s.work) load_transposed(x, x.z_o, t, x.dv, factor, s.z);
   const i64 row = (b * x.H + h) * x.L + t.i0;
-  const C* lse = static_cast<const C*>(x.lse) + row;
-  const C infinite = static_cast<C>(__builtin_inf());
   for (i64 c = 0; c < t.width; ++c) {
-    s.lse[c] = c < t.count && lse[c] != -infinite ? lse[c] * static_cast<C>(log2_e) : infinite;
-    s.u[c] = c < t.count ? all.u[row + c] * factor : C{0};
+    const bool there = c < t.count;
+    s.shift[c] = there ? all.shift[row + c] : C{0};
+    s.offset[c] = there ? all.offset[row + c] : static_cast<C>(__builtin_inf());
+    s.u[c] = there ? all.u[row + c] * factor : C{0};
   }
 }
 
-// p = 2^(A − ξ), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
+// p = 2^((A − t)·f − o), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
 template <class C, bool Keep, bool Slope>
-void probabilities_and_gradients(i64 keys, const Scratch<C>& s) {
+void probabilities_and_gradients(i64 keys, C exponent, const Scratch<C>& s) {
   using V = vector_t<C>;
   const i64 width = s.tile.width;
+  const V f = splat<V>(exponent);
   for (i64 c = 0; c < width; c += Tile<C>::width) {
-    const V lse = load(s.lse + c), u = load(s.u + c);
+    const V shift = load(s.shift + c), offset = -load(s.offset + c), u = load(s.u + c);
+    if (is_any(shift != V{}))
+      for (i64 j = 0; j < keys; ++j) store(s.p + j * width + c, load(s.p + j * width + c) - shift);
     for (i64 j = 0; j < keys; ++j) {
       const i64 e = j * width + c;
-      const V p = exp2_of_score(load(s.p + e) - lse);
+      const V p = exp2_of_score(fma(load(s.p + e), f, offset));
       V zp = load(s.za + e);
       if constexpr (Keep) {
         const V keep = load(s.options.keep + e);
@@ -206,12 +255,13 @@ void score_gradient(const AttentionCall& x, Scratch<C>& s, i64 key0, i64 keys, c
     multiply<C>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
   if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
   const bool slope = x.softcap != 0 && through_cap;
+  const C f = ScoreUnit<C>(x).exponent;
   if (x.dropout > 0) {
-    slope ? probabilities_and_gradients<C, true, true>(keys, s)
-          : probabilities_and_gradients<C, true, false>(keys, s);
+    slope ? probabilities_and_gradients<C, true, true>(keys, f, s)
+          : probabilities_and_gradients<C, true, false>(keys, f, s);
   } else {
-    slope ? probabilities_and_gradients<C, false, true>(keys, s)
-          : probabilities_and_gradients<C, false, false>(keys, s);
+    slope ? probabilities_and_gradients<C, false, true>(keys, f, s)
+          : probabilities_and_gradients<C, false, false>(keys, f, s);
   }
 }
 
@@ -324,14 +374,15 @@ template <class C>
 void sink_item(const AttentionCall& x, const Shared<C>& all, i64 h) {
   with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-    const C sink = static_cast<C>(static_cast<const S*>(x.sink)[h]);
+    const ScoreUnit<C> unit(x);
+    const C sink = unit.of(static_cast<C>(static_cast<const S*>(x.sink)[h]));
     double sum = 0;
     for (i64 b = 0; b < x.B; ++b)
       for (i64 i = 0; i < x.L; ++i) {
         const i64 row = (b * x.H + h) * x.L + i;
-        const C lse = static_cast<const C*>(x.lse)[row];
-        if (lse != static_cast<C>(-__builtin_inf()))
-          sum -= ::exp(static_cast<double>(sink - lse)) * static_cast<double>(all.u[row]);
+        const double apart = static_cast<double>(sink - all.shift[row]) * static_cast<double>(unit.exponent);
+        if (all.offset[row] != static_cast<C>(__builtin_inf()))
+          sum -= ::exp2(apart - static_cast<double>(all.offset[row])) * static_cast<double>(all.u[row]);
       }
     static_cast<S*>(x.z_sink)[h] = static_cast<S>(static_cast<C>(sum));
   });

@@ -86,7 +86,7 @@ i64 chunk_of(const AttentionCall& x) {
   return size;
 }
 
-// c in units of log 2, π and G of some rows. Rows of G are padded to whole chunks.
+// c, π and G of some rows. Rows of G are padded to whole chunks.
 template <class C>
 struct Sums {
   C *g, *top, *sum;
@@ -208,7 +208,7 @@ class Rows {
   static constexpr int W = Tile<C>::width;
 
   void load_queries() {
-    const V factor = splat<V>(query_factor<C>(x_));
+    const V factor = splat<V>(unit_.of_q);
     every_ = {0, x_.T};
     for (i64 r = 0; r < rows_; ++r) {
       const i64 i = group_.query(r);
@@ -287,7 +287,7 @@ class Rows {
       if (low >= to || high <= from) continue;
       C* a = s_.a + r * tile_;
       if (x_.softcap != 0)
-        cap_scores(last - first, static_cast<C>(x_.softcap * log2_e), a + first, static_cast<C*>(nullptr));
+        cap_scores(last - first, static_cast<C>(x_.softcap), a + first, static_cast<C*>(nullptr));
       if (low > first || high < last) mask_row(a, first, last, low, high);
       softmax_row(r, first, last);
     }
@@ -330,22 +330,24 @@ class Rows {
   // Of scores first … last − 1: c' = max(c, A.max), π = exp(c − c')·π + exp(A − c').sum, G = exp(c − c')·G, A
   // = exp(A − c').
   void softmax_row(i64 r, i64 first, i64 last) {
-    const C none = static_cast<C>(-__builtin_inf());
     C* a = s_.a + r * tile_;
     V m = load(a + first);
     for (i64 j = first + W; j < last; j += W) m = max(m, load(a + j));
     const C before = out_.top[r], most = reduce_max(m), now = most > before ? most : before;
-    const V base = splat<V>(now == none ? C{0} : now);  // all −∞: exp(−∞ − 0) = 0, not NaN
+    const ExponentBase<C> base = exponent_base<C>(now, unit_.exponent);
+    const V f = splat<V>(unit_.exponent), offset = splat<V>(-base.offset);
+    if (base.shift != 0)
+      for (i64 j = first; j < last; j += W) store(a + j, load(a + j) - splat<V>(base.shift));
     V sum = load(s_.sum + r * W);
     if (now != before) {
-      const V factor = exp2_of_score(splat<V>(before) - base);
+      const V factor = shrinkage<C>(splat<V>(before), splat<V>(now), unit_.exponent);
       sum *= factor;
       C* g = out_.g + r * out_.padded;
       for (i64 e = 0; e < out_.padded; e += W) store(g + e, load(g + e) * factor);
       out_.top[r] = now;
     }
     for (i64 j = first; j < last; j += W) {
-      const V p = exp2_of_score(load(a + j) - base);
+      const V p = exp2_of_score(fma(load(a + j), f, offset));
       store(a + j, p);
       sum += p;
     }
@@ -353,6 +355,7 @@ class Rows {
   }
 
   const AttentionCall& x_;
+  const ScoreUnit<C> unit_{x_};
   Scratch<C>& s_;
   const Group& group_;
   const i64 rows_ = group_.rows, tile_ = Cut(x_).tile;
@@ -368,13 +371,13 @@ class Rows {
 template <class S, class C>
 void start_row(const AttentionCall& x, i64 h, const Sums<C>& all) {
   const C none = static_cast<C>(-__builtin_inf());
-  *all.top = x.sink ? static_cast<C>(static_cast<const S*>(x.sink)[h]) * static_cast<C>(log2_e) : none;
+  *all.top = x.sink ? ScoreUnit<C>(x).of(static_cast<C>(static_cast<const S*>(x.sink)[h])) : none;
   *all.sum = *all.top == none ? C{0} : C{1};
   for (i64 e = 0; e < all.padded; e += Tile<C>::width) store(all.g + e, vector_t<C>{});
 }
 
 template <class C>
-void add_range(const Sums<C>& all, const Sums<C>& range) {
+void add_range(const AttentionCall& x, const Sums<C>& all, const Sums<C>& range) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
   const C none = static_cast<C>(-__builtin_inf());
@@ -383,8 +386,8 @@ void add_range(const Sums<C>& all, const Sums<C>& range) {
     for (i64 e = 0; e < all.padded; e += W) store(all.g + e, load(range.g + e) + V{});
     return;
   }
-  const C top = larger(*all.top, *range.top), base = top == none ? C{0} : top;
-  const auto factor = [&](C c) { return c == top ? splat<V>(C{1}) : exp2_of_score(splat<V>(c - base)); };
+  const C top = larger(*all.top, *range.top), exponent = ScoreUnit<C>(x).exponent;
+  const auto factor = [&](C c) { return shrinkage<C>(splat<V>(c), splat<V>(top), exponent); };
   const V before = factor(*all.top), added = factor(*range.top);
   *all.sum = before[0] * *all.sum + added[0] * *range.sum;
   for (i64 e = 0; e < all.padded; e += W)
@@ -409,10 +412,7 @@ void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all)
       store_part_of_chunk(o + e, x.dv - e, value);
     }
   }
-  static_cast<C*>(x.lse)[(b * x.H + h) * x.L + i] =
-      sum > 0    ? *all.top * static_cast<C>(ln_2) + static_cast<C>(::log(static_cast<double>(sum)))
-      : sum == 0 ? static_cast<C>(-__builtin_inf())
-                 : sum /* NaN */;
+  store_lse(x, (b * x.H + h) * x.L + i, SplitLse<C>(*all.top, sum, ScoreUnit<C>(x)));
 }
 
 // Each thread computes whole groups.
@@ -428,7 +428,7 @@ void run_groups(const AttentionCall& x, Scratch<C>& s, Worker& w) {
     for (i64 n = group.seen.first; n < group.seen.first + group.seen.ranges; ++n) {
       rows.run(n, s.range);
       for (i64 r = 0; r < group.rows; ++r)
-        if (rows.sees(r, n)) add_range(s.all.from_row(r), s.range.from_row(r));
+        if (rows.sees(r, n)) add_range(x, s.all.from_row(r), s.range.from_row(r));
     }
     for (i64 r = 0; r < group.rows; ++r)
       finish_row<S>(x, group.b, group.head(r), group.query(r), s.all.from_row(r));
@@ -454,7 +454,7 @@ void run_ranges(const AttentionCall& x, Scratch<C>& s, const Sums<C>& parts, Wor
     rows.run(range, sums);
     for (i64 r = 0; seen.ranges == 1 && r < group.rows; ++r) {
       start_row<S>(x, group.head(r), s.all);
-      if (rows.sees(r, range)) add_range(s.all, sums.from_row(r));
+      if (rows.sees(r, range)) add_range(x, s.all, sums.from_row(r));
       finish_row<S>(x, b, group.head(r), group.query(r), s.all);
     }
   });
@@ -467,7 +467,7 @@ void run_ranges(const AttentionCall& x, Scratch<C>& s, const Sums<C>& parts, Wor
               part = s.start[b] + (h / heads * groups + r / most_rows) * seen.ranges - seen.first;
     start_row<S>(x, h, s.all);
     for (i64 n = own.first; n < own.first + own.ranges; ++n)
-      add_range(s.all, parts.from_row((part + n) * rows_of_group(x) + r % most_rows));
+      add_range(x, s.all, parts.from_row((part + n) * rows_of_group(x) + r % most_rows));
     finish_row<S>(x, b, h, i, s.all);
   });
 }

@@ -49,71 +49,11 @@ struct Scratch {
   C* q;                   // [d × width]
   C* a;                   // [keys × width]: scores, then exp(A − c)
   C* g;                   // [count × padded]
-  C *top, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
+  C *top, *sum, *shrink;  // c, π, exp(c − c_new): [width]
   OptionTiles<C> options;
   C *k, *v;     // copies, or null
   float* work;  // of products on tiles; null: on vectors
 };
-
-// c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
-// Returns whether any c grew, so that G must shrink.
-template <class C>
-bool softmax_step(i64 keys, i64 width, C* a, C* top, C* sum, C* shrink) {
-  using V = vector_t<C>;
-  constexpr int W = Tile<C>::width;
-  const V none = splat<V>(static_cast<C>(-__builtin_inf())), zero = {}, one = splat<V>(C{1});
-  auto grew = zero != zero;
-  for (i64 c = 0; c < width; c += W) {
-    C* column = a + c;
-    const V before = load(top + c);
-    V m0 = before, m1 = before, m2 = before, m3 = before;
-    i64 j = 0;
-    for (; j + 4 <= keys; j += 4) {
-      m0 = max(m0, load(column + j * width)), m1 = max(m1, load(column + (j + 1) * width));
-      m2 = max(m2, load(column + (j + 2) * width)), m3 = max(m3, load(column + (j + 3) * width));
-    }
-    for (; j < keys; ++j) m0 = max(m0, load(column + j * width));
-    const V now = max(max(m0, m1), max(m2, m3));
-    const V base = select(now == none, zero, now);  // all −∞: exp(−∞ − 0) = 0, not NaN
-    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
-    for (j = 0; j + 4 <= keys; j += 4) {
-      C* p = column + j * width;
-      const V p0 = exp2_of_score(load(p) - base), p1 = exp2_of_score(load(p + width) - base);
-      const V p2 = exp2_of_score(load(p + 2 * width) - base), p3 = exp2_of_score(load(p + 3 * width) - base);
-      store(p, p0), store(p + width, p1), store(p + 2 * width, p2), store(p + 3 * width, p3);
-      s0 += p0, s1 += p1, s2 += p2, s3 += p3;
-    }
-    for (; j < keys; ++j) {
-      C* p = column + j * width;
-      const V p0 = exp2_of_score(load(p) - base);
-      store(p, p0);
-      s0 += p0;
-    }
-    const V factor = select(now == before, one, exp2_of_score(before - base));
-    store(top + c, now);
-    store(shrink + c, factor);
-    store(sum + c, fma(load(sum + c), factor, (s0 + s1) + (s2 + s3)));
-    grew |= factor != one;
-  }
-  bool any = false;
-  for (int l = 0; l < W; ++l) any |= grew[l] != 0;
-  return any;
-}
-
-template <class C>
-void start_columns(const AttentionCall& x, const Scratch<C>& s) {
-  const QueryTile<C>& t = s.tile;
-  for (i64 c = 0; c < t.width; ++c) s.top[c] = static_cast<C>(-__builtin_inf()), s.sum[c] = 0;
-  if (!x.sink) return;
-  with_storage<C>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
-    for (i64 c = 0; c < t.count; ++c) {
-      const i64 h = t.batch_head[c] - t.b * x.H;
-      s.top[c] = static_cast<C>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
-                 static_cast<C>(log2_e);
-      s.sum[c] = s.top[c] > static_cast<C>(-__builtin_inf()) ? 1 : 0;
-    }
-  });
-}
 
 // O = G ⊘ π, ξ = c + log π.
 template <class C>
@@ -121,16 +61,13 @@ void finish_columns(const AttentionCall& x, const Scratch<C>& s, bool any_key) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
   const QueryTile<C>& t = s.tile;
-  C* lse = static_cast<C*>(x.lse);
+  const ScoreUnit<C> unit(x);
   with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
       const C sum = s.sum[c];
-      lse[i64{t.batch_head[c]} * x.L + t.query[c]] =
-          sum > 0    ? s.top[c] * static_cast<C>(ln_2) + static_cast<C>(::log(static_cast<double>(sum)))
-          : sum == 0 ? static_cast<C>(-__builtin_inf())
-                     : sum /* NaN */;
+      store_lse(x, i64{t.batch_head[c]} * x.L + t.query[c], SplitLse<C>(s.top[c], sum, unit));
       const V factor = splat<V>(sum == 0 ? C{0} : 1 / sum);
       S* o = static_cast<S*>(x.o.data) + element_offset<C>(x.o, t.b, h, t.query[c]);
       const C* g = s.g + c * s.padded;
@@ -151,15 +88,16 @@ void query_tile(const AttentionCall& x, Scratch<C>& s) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
   const QueryTile<C>& t = s.tile;
+  const ScoreUnit<C> unit(x);
   const i64 key_head = t.h0 / (x.H / x.Hk);
-  if (!s.work) load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
-  start_columns(x, s);
+  if (!s.work) load_transposed(x, x.q, t, x.d, unit.of_q, s.q);
+  start_columns(x, t, s.top, s.sum);
   bool first = true;
   for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
     const i64 keys = smaller(key_block, t.to - key0);
     const Rows<C> k = s.work ? Rows<C>{} : load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
     scores(x, t, key0, keys, k, s.q, s.a, s.options, s.work);
-    const bool grew = softmax_step(keys, t.width, s.a, s.top, s.sum, s.shrink);
+    const bool grew = softmax_step(keys, t.width, unit.exponent, s.a, s.top, s.sum, s.shrink);
     if (x.dropout > 0) {
       dropout_factors(x, t, key0, keys, s.options.keep);
       for (i64 e = 0; e < keys * t.width; e += W) store(s.a + e, load(s.a + e) * load(s.options.keep + e));

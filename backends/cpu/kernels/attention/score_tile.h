@@ -1,7 +1,7 @@
 // What the forward and the backward of attention share: the query tile and the keys it attends, and the tile
-// of scores Aᵀ[keys × queries] in units of log 2, with every option applied. Keys are rows and queries are
-// lanes, so a softmax runs down the rows without horizontal sums, and K is the broadcast operand of the
-// micro-kernel, in place.
+// of scores Aᵀ[keys × queries] in the units of ScoreUnit, with every option applied. Keys are rows and
+// queries are lanes, so a softmax runs down the rows without horizontal sums, and K is the broadcast operand
+// of the micro-kernel, in place.
 #pragma once
 
 #include "backends/cpu/kernels/attention/attention.h"
@@ -103,6 +103,7 @@ i64 element_offset(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
 // a = factor·a
 template <class C>
 void multiply_all(i64 elements, C factor, C* a) {
+  if (factor == 1) return;
   const auto f = splat<vector_t<C>>(factor);
   for (i64 e = 0; e < elements; e += Tile<C>::width) store(a + e, load(a + e) * f);
 }
@@ -178,10 +179,79 @@ struct OptionTiles {
   }
 };
 
-// What q is multiplied by so that q·k is the score in units of log 2, or the tangent's argument.
+// The units of a score tile. Without softcap and bias a score is q·k, unscaled: q·scale would be rounded, and
+// large scores would lose their differences.
 template <class C>
-C query_factor(const AttentionCall& x) {
-  return static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e);
+struct ScoreUnit {
+  explicit ScoreUnit(const AttentionCall& x) {
+    const C plain = static_cast<C>(x.scale * log2_e);
+    if (x.softcap == 0 && !x.bias.data && plain > 0) {
+      exponent = plain, natural = static_cast<C>(x.scale);
+      return;
+    }
+    exponent = static_cast<C>(log2_e);
+    if (x.softcap != 0 || !x.bias.data)  // a bias is added to q·k times `scale`
+      of_q = static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale);
+  }
+  C of_q = 1;     // what q is multiplied by: then q·k is a score, or the tangent's argument
+  C exponent;     // what a score is multiplied by to be an exponent of 2
+  C natural = 1;  // and to be A
+
+  // A sink in these units.
+  C of(C a) const { return a / natural; }
+};
+
+// t and o of rows with the largest score c (most_plain_exponent). V: a vector or a scalar.
+template <class V>
+struct ExponentBase {
+  V shift, offset;
+};
+template <class C>
+TG_INLINE ExponentBase<C> exponent_base(C c, C exponent) {
+  const C product = c * exponent;
+  if (__builtin_fabs(product) <= most_plain_exponent) return {0, product};
+  // c = −∞ if there are no keys: exp(−∞ − 0) = 0, not NaN.
+  return {c == static_cast<C>(-__builtin_inf()) ? C{0} : c, 0};
+}
+template <class C>
+TG_INLINE ExponentBase<vector_t<C>> exponent_base(vector_t<C> c, C exponent) {
+  using V = vector_t<C>;
+  const V zero = {}, product = c * splat<V>(exponent);
+  const auto is_plain = abs(product) <= splat<V>(static_cast<C>(most_plain_exponent));
+  return {select(is_plain | (c == splat<V>(static_cast<C>(-__builtin_inf()))), zero, c),
+          select(is_plain, product, zero)};
+}
+// exp(c_before − c_now), 1 if c did not move.
+template <class C>
+TG_INLINE vector_t<C> shrinkage(vector_t<C> before, vector_t<C> now, C exponent) {
+  using V = vector_t<C>;
+  const V limit = splat<V>(static_cast<C>(most_plain_exponent)), f = splat<V>(exponent), a = before * f,
+          z = now * f;
+  const V apart = select((abs(a) <= limit) & (abs(z) <= limit), a - z, (before - now) * f);
+  return select(now == before, splat<V>(C{1}), exp2_of_score(apart));
+}
+
+// ξ = c + log π, rounded, and what is left of it.
+template <class C>
+struct SplitLse {
+  SplitLse(C c, C pi, const ScoreUnit<C>& unit) {
+    const C infinite = static_cast<C>(__builtin_inf());
+    value = pi > 0 ? C{0} : pi == 0 ? -infinite : pi /* NaN */;
+    rest = 0;
+    if (!(pi > 0)) return;
+    const ExponentBase<C> at = exponent_base<C>(c, unit.exponent);
+    const C log_pi = static_cast<C>(::log(static_cast<double>(pi)));
+    const C base = at.shift != 0 ? at.shift : at.offset,
+            factor = at.shift != 0 ? unit.natural : static_cast<C>(ln_2);
+    value = base * factor + log_pi;
+    if (value - value == 0) rest = __builtin_fma(base, factor, -value) + log_pi;
+  }
+  C value, rest;
+};
+template <class C>
+void store_lse(const AttentionCall& x, i64 row, const SplitLse<C>& lse) {
+  static_cast<C*>(x.lse)[row] = lse.value;
+  if (x.lse_rest) static_cast<C*>(x.lse_rest)[row] = lse.rest;
 }
 
 template <class C>
@@ -195,12 +265,12 @@ void cap_scores(i64 elements, C cap, C* a, C* slope) {
   }
 }
 
-// Adds log2(e)·bias[b, h, i, j] to a[j][column of i].
+// Adds bias[b, h, i, j] to a[j][column of i] times `unit`.
 template <class C>
-void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, C* a, C* tile) {
+void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, C by, C* a, C* tile) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
-  const V unit = splat<V>(static_cast<C>(log2_e));
+  const V unit = splat<V>(by);
   const AttentionCall::Bias& bias = x.bias;
   const i64 rows = t.i1 - t.i0;
   with_storage<C>(x.type, [&](auto* tag) {
@@ -217,7 +287,7 @@ void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys,
       }
     }
   });
-  for (i64 e = 0; e < keys * t.width; e += W) store(a + e, fma(load(tile + e), unit, load(a + e)));
+  for (i64 e = 0; e < keys * t.width; e += W) store(a + e, fma(load(a + e), unit, load(tile + e)));
 }
 
 // a = −∞ outside each column's keys.
@@ -249,12 +319,78 @@ void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, c
             C* a, const OptionTiles<C>& tiles, float* work) {
   if (multiply_on_tiles(work, keys, t.count, x.d, rows_at(x.k, t.b, t.h0 / (x.H / x.Hk), key0),
                         rows_at(x.q, t.b, t.h0, t.i0).transposed(), a, t.width, false))
-    multiply_all(keys * t.width, query_factor<C>(x), a);
+    multiply_all(keys * t.width, ScoreUnit<C>(x).of_q, a);
   else
     multiply<C>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
-  if (x.softcap != 0) cap_scores(keys * t.width, static_cast<C>(x.softcap * log2_e), a, tiles.slope);
-  if (x.bias.data) add_bias(x, t, key0, keys, a, tiles.bias);
+  if (x.softcap != 0) cap_scores(keys * t.width, static_cast<C>(x.softcap), a, tiles.slope);
+  if (x.bias.data) add_bias(x, t, key0, keys, x.softcap != 0 ? C{1} : static_cast<C>(x.scale), a, tiles.bias);
   if (key0 < t.all_from || key0 + keys > t.all_to) mask_scores(t, key0, keys, a);
+}
+
+// ---- the softmax of a tile ----
+
+// c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
+// Returns whether any c grew, so that G must shrink.
+template <class C>
+bool softmax_step(i64 keys, i64 width, C exponent, C* a, C* top, C* sum, C* shrink) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width;
+  const V zero = {}, one = splat<V>(C{1}), f = splat<V>(exponent);
+  auto grew = zero != zero;
+  for (i64 c = 0; c < width; c += W) {
+    C* column = a + c;
+    const V before = load(top + c);
+    V m0 = before, m1 = before, m2 = before, m3 = before;
+    i64 j = 0;
+    for (; j + 4 <= keys; j += 4) {
+      m0 = max(m0, load(column + j * width)), m1 = max(m1, load(column + (j + 1) * width));
+      m2 = max(m2, load(column + (j + 2) * width)), m3 = max(m3, load(column + (j + 3) * width));
+    }
+    for (; j < keys; ++j) m0 = max(m0, load(column + j * width));
+    const V now = max(max(m0, m1), max(m2, m3));
+    const ExponentBase<V> base = exponent_base<C>(now, exponent);
+    if (is_any(base.shift != zero))
+      for (j = 0; j < keys; ++j) store(column + j * width, load(column + j * width) - base.shift);
+    const V offset = -base.offset;
+    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
+    for (j = 0; j + 4 <= keys; j += 4) {
+      C* p = column + j * width;
+      const V p0 = exp2_of_score(fma(load(p), f, offset)),
+              p1 = exp2_of_score(fma(load(p + width), f, offset));
+      const V p2 = exp2_of_score(fma(load(p + 2 * width), f, offset)),
+              p3 = exp2_of_score(fma(load(p + 3 * width), f, offset));
+      store(p, p0), store(p + width, p1), store(p + 2 * width, p2), store(p + 3 * width, p3);
+      s0 += p0, s1 += p1, s2 += p2, s3 += p3;
+    }
+    for (; j < keys; ++j) {
+      C* p = column + j * width;
+      const V p0 = exp2_of_score(fma(load(p), f, offset));
+      store(p, p0);
+      s0 += p0;
+    }
+    const V factor = shrinkage<C>(before, now, exponent);
+    store(top + c, now);
+    store(shrink + c, factor);
+    store(sum + c, fma(load(sum + c), factor, (s0 + s1) + (s2 + s3)));
+    grew |= factor != one;
+  }
+  return is_any(grew);
+}
+
+// c and π before the first key.
+template <class C>
+void start_columns(const AttentionCall& x, const QueryTile<C>& t, C* top, C* sum) {
+  for (i64 c = 0; c < t.width; ++c) top[c] = static_cast<C>(-__builtin_inf()), sum[c] = 0;
+  if (!x.sink) return;
+  const ScoreUnit<C> unit(x);
+  with_storage<C>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
+    for (i64 c = 0; c < t.count; ++c) {
+      const i64 h = t.batch_head[c] - t.b * x.H;
+      top[c] =
+          unit.of(static_cast<C>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]));
+      sum[c] = top[c] > static_cast<C>(-__builtin_inf()) ? 1 : 0;
+    }
+  });
 }
 
 // ---- dropout ----

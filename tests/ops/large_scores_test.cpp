@@ -1,0 +1,129 @@
+// Attention of rows whose scores are all large in magnitude: results and gradients, of first and second
+// order, of flash_attn and of its decomposition; weights, dropout and boolean masks.
+#include "tests/support/large_scores.h"
+
+namespace tg {
+namespace {
+
+using namespace large_scores;
+
+class LargeScores : public ::testing::TestWithParam<DType> {};
+
+TEST_P(LargeScores, ResultsAndGradientsAreThoseOfF64) {
+  for (Case c : cases())
+    for (const auto& [B, H, Hk, L, T] : {std::tuple{1, 1, 1, 1, 5}, std::tuple{2, 2, 1, 3, 300},
+                                         std::tuple{1, 2, 2, 20, 40}, std::tuple{1, 2, 1, 130, 290}}) {
+      if (!c.suits(GetParam())) continue;
+      SCOPED_TRACE(std::to_string(L) + " queries, " + std::to_string(T) + " keys");
+      c.B = B, c.H = H, c.Hk = Hk, c.L = L, c.T = T;
+      expect_right(c, GetParam());
+    }
+}
+// A bias that f16 has, and queries of ordinary length.
+TEST_P(LargeScores, BiasesOfTheTypesRange) {
+  for (const std::int64_t L : {1, 40})
+    expect_right({.name = "-60000", .L = L, .T = 70, .bias = [](auto, auto) { return -57344.; }}, GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Types, LargeScores, ::testing::Values(f64, f32, bf16, f16),
+                         [](const auto& x) { return std::string(name_of(x.param)); });
+
+// The number of rows whose P does not add up to 1, and of elements that differ from `expected`.
+TEST(LargeScoresGraph, WeightsOfEqualScoresAreEqual) {
+  for (const double b : {-1e9, 1e6, -static_cast<double>(std::numeric_limits<float>::max())}) {
+    Graph g;
+    const Tensor q = full(g, {1, 1, 1, 4}, 1, f32), k = full(g, {1, 1, 5, 4}, 1, f32);
+    const AttentionResult r = flash_attn(q, k, k, {.bias = full(g, {1, 5}, b, f32)});
+    EXPECT_EQ(eval(attention_weights(r.o)).values<float>(), std::vector<float>(5, 0.2F)) << b;
+  }
+}
+
+// One key, whose P is 1 whatever its score is.
+TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
+  for (const float score : {1e6F, -1e6F, 1e10F, 3e30F}) {
+    Graph g;
+    const Tensor q = full(g, {1, 1, 1, 1}, score, f32), k = full(g, {1, 1, 1, 1}, 1, f32),
+                 v = full(g, {1, 1, 1, 3}, 2, f32), z = full(g, {1, 1, 1, 3}, 0.5, f32);
+    const AttentionResult r = flash_attn(q, k, v, {.scale = 1});
+    EXPECT_EQ(eval(r.o).values<float>(), std::vector<float>(3, 2));
+    EXPECT_EQ(eval(r.lse).values<float>(), std::vector<float>{score});
+    EXPECT_EQ(eval(gradients(r.o, {v}, z)[0]).values<float>(), std::vector<float>(3, 0.5F));
+    EXPECT_EQ(eval(attention_weights(r.o)).values<float>(), std::vector<float>{1});
+  }
+}
+
+// o is linear in v for a fixed mask: ⟨o, z_o⟩ = ⟨v, z_v⟩.
+TEST(LargeScoresGraph, DropoutDropsTheSameInBothDirections) {
+  Graph g;
+  const auto constant = [&](const Shape& s, std::uint64_t seed, double by) {
+    Numbers x = integers(numel(s), 4, seed);
+    for (double& e : x) e *= by;
+    return g.constant(Array::of(s, x).to(f32));
+  };
+  const Tensor q = constant({1, 2, 33, 16}, 1, 1 << 20), k = constant({1, 2, 70, 16}, 2, 1),
+               v = constant({1, 2, 70, 8}, 3, 0.25), z = constant({1, 2, 33, 8}, 4, 0.25),
+               o = flash_attn(q, k, v, {.dropout = 0.4}).o, z_v = gradients(o, {v}, z)[0];
+  const double by_o = eval(sum(cast(o * z, f64))).item<double>(),
+               by_v = eval(sum(cast(v * z_v, f64))).item<double>();
+  EXPECT_NEAR(by_o, by_v, 1e-4 * std::abs(by_o));
+  EXPECT_NE(by_o, 0);
+}
+
+// Gradients of gradients go through the decomposition of the backward, in which ξ is an input.
+TEST(LargeScoresGraph, SecondDerivativesAreThoseOfStandardAttn) {
+  Results r[2];
+  for (const bool is_fused : {true, false}) {
+    Graph g;
+    const auto constant = [&](const Shape& s, std::uint64_t seed, double by) {
+      Numbers x = integers(numel(s), 4, seed);
+      for (double& e : x) e *= by;
+      return g.constant(Array::of(s, x).to(f64));
+    };
+    const Tensor q = constant({1, 2, 5, 4}, 1, 0.125), k = constant({1, 1, 6, 4}, 2, 0.5),
+                 v = constant({1, 1, 6, 3}, 3, 0.25), bias = constant({5, 1}, 5, 1e7);
+    const Attend attend = is_fused ? fused : unfused;
+    const AttentionResult a = attend(q, k, v, {.bias = bias});
+    const std::vector<Tensor> first = gradients(sum(a.o * a.o), {q, k, v});
+    const std::vector<Tensor> second =
+        gradients(sum(first[0] * first[0]) + sum(first[1] * first[1]) + sum(first[2] * first[2]), {q, k, v});
+    for (std::size_t n = 0; n < 3; ++n)
+      r[is_fused ? 0 : 1]["z" + std::to_string(n)] = eval(second[n]).values<double>();
+  }
+  for (const auto& [name, values] : r[0])
+    for (std::size_t e = 0; e < values.size(); ++e)
+      EXPECT_NEAR(values[e], r[1][name][e], 1e-7 * (1 + largest(r[1][name]))) << name;
+}
+
+TEST(BooleanBias, IsAMask) {
+  for (const Attend& attend : {Attend(fused), Attend(unfused)}) {
+    Graph g;
+    const Tensor q = g.constant(Array::of({1, 2, 3, 4}, integers(24, 2, 1)).to(f32)),
+                 k = g.constant(Array::of({1, 2, 5, 4}, integers(40, 2, 2)).to(f32));
+    const Tensor number = arange(g, 0, 15, 1, f32), seen = less(view(number, {3, 5}), 12);
+    const Tensor masked = attend(q, k, k, {.bias = seen}).o,
+                 added = attend(q, k, k, {.bias = where(seen, full(g, {3, 5}, 0, f32), -INFINITY)}).o,
+                 none = attend(q, k, k, {.bias = less(view(number, {3, 5}), 5)}).o;
+    EXPECT_EQ(eval(masked).values<float>(), eval(added).values<float>());
+    EXPECT_NE(eval(masked).values<float>(), eval(attend(q, k, k, {}).o).values<float>());
+    EXPECT_EQ(eval(slice(none, 2, 1, 3)).values<float>(), std::vector<float>(16, 0));  // rows that see no key
+    for (float z : eval(gradients(sum(none), {q})[0]).values<float>()) EXPECT_TRUE(std::isfinite(z));
+  }
+}
+
+TEST(BooleanBias, IntegersAreRefused) {
+  Graph g;
+  const Tensor q = g.input("q", {1, 2, 3, 4}), k = g.input("k", {1, 2, 5, 4});
+  for (const DType t : {u8, i32, i64})
+    for (const Attend& attend : {Attend(fused), Attend(unfused)}) {
+      EXPECT_THROW((void)attend(q, k, k, {.bias = g.input("b", {3, 5}, t)}), DTypeError);
+      EXPECT_THROW((void)attend(q, k, k, {.sink = g.input("s", {2}, t)}), DTypeError);
+    }
+  const Tensor pool = g.input("p", {4, 16, 2, 4});
+  for (const DType t : {boolean, u8, i32, i64})
+    EXPECT_THROW((void)paged_attn(q, pool, pool, g.input("t", {1, 2}, i32), g.input("n", {1}, i32),
+                                  {.sink = g.input("s", {2}, t)}),
+                 DTypeError);
+  EXPECT_THROW((void)flash_attn(q, k, k, {.sink = g.input("s", {2}, boolean)}), DTypeError);
+}
+
+}  // namespace
+}  // namespace tg
