@@ -185,12 +185,6 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
                    (a.backward ? 3 * d + 2 * dv : d + dv)};
 }
 
-// 0 where `mask` is true and −∞ elsewhere.
-Tensor visible_only(const Tensor& mask, DType dtype) {
-  const Tensor zero = full(mask.graph(), {1, 1, 1, 1}, 0, is_float(dtype) ? dtype : f32);
-  return where(mask, zero, -INFINITY);
-}
-
 // The operands and attributes of a call.
 struct Prepared {
   Tensors in;
@@ -270,10 +264,9 @@ const Op& flash_attn_backward_op = *define_op(
     {.name = "flash_attn_backward",
      .doc =
          "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
-         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A ⊘ exp(A).sum where abs(ξ) "
-         "> "
-         "1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, "
-         "z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
+         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A ⊘ exp(A).sum where "
+         "abs(ξ) > 1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = "
+         "scale·z_s·k, z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
      .infer = infer_backward,
      .decompose = detail::decompose_attention_backward,
      .samples = backward_samples,

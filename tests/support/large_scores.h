@@ -147,14 +147,17 @@ inline std::vector<Case> cases() {
                  .of_q = 0,
                  .bias = [](auto, auto) { return -static_cast<double>(std::numeric_limits<float>::max()); },
                  .of_many_bits = true});
-  all.push_back({.name = "biases near each other", .bias = [](std::int64_t i, std::int64_t j) {
-                   return static_cast<double>((i % 2 == 0 ? -65536 : 0) + 256 * (j % 3));
-                 }});
+  all.push_back(
+      {.name = "biases near each other",
+       .bias = [](std::int64_t i,
+                  std::int64_t j) { return static_cast<double>((i % 2 == 0 ? -65536 : 0) + 256 * (j % 3)); },
+       .options = {.scale = 0.25}});
   all.push_back({.name = "biases within a few nats",
                  .bias =
                      [](std::int64_t i, std::int64_t j) {
                        return (i % 2 == 0 ? -1048576 : 1048576) + 0.5 * static_cast<double>(j % 3);
                      },
+                 .options = {.scale = 0.25},
                  .of_many_bits = true});
   all.push_back({.name = "masked keys", .bias = [](auto, std::int64_t j) { return j % 2 == 0 ? -1e9 : 0.; }});
   all.push_back({.name = "lowest and less low",
@@ -165,10 +168,13 @@ inline std::vector<Case> cases() {
   all.push_back({.name = "negative scale", .of_q = 1 << 20, .options = {.scale = -0.25}});
   all.push_back({.name = "causal", .of_q = 1 << 20, .options = {.causal = true}});
   all.push_back({.name = "window", .of_q = 1 << 20, .options = {.window_left = 2, .window_right = 2}});
-  all.push_back({.name = "softcap", .of_q = 1 << 20, .options = {.softcap = 65536}});
+  // So large that tanh is 0 or ±1, which f32 has.
+  all.push_back({.name = "softcap", .of_q = std::ldexp(1, 30), .options = {.softcap = 65536}});
   all.push_back({.name = "sink", .of_q = 1 << 20, .sink = 1048576});
-  all.push_back(
-      {.name = "sink among keys far below", .bias = [](auto, auto) { return -1048576.; }, .sink = -1048576});
+  all.push_back({.name = "sink among keys far below",
+                 .bias = [](auto, auto) { return -1048576.; },
+                 .sink = -1048576,
+                 .options = {.scale = 0.25}});
   return all;
 }
 

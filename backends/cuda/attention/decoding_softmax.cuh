@@ -81,11 +81,14 @@ struct MergedSets {
 #pragma unroll
     for (int n = 0; n < N; ++n) now = fmaxf(now, of_set[n].x);
     const float shown = now == -INFINITY ? 0.f : now, by = exp_of_difference(top, shown, exponent);
-    top = now, sum *= by, o.x *= by, o.y *= by, o.z *= by, o.w *= by;
+    top = now, sum = __fmul_rn(sum, by), o.x *= by, o.y *= by, o.z *= by, o.w *= by;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const float w = exp_of_difference(of_set[n].x, shown, exponent) * of_set[n].y;
-      sum += w, o.x += w * g[n].x, o.y += w * g[n].y, o.z += w * g[n].z, o.w += w * g[n].w;
+      // Rounded, for each N: the compiler may not add the product to the sum in one instruction.
+      const float w = __fmul_rn(exp_of_difference(of_set[n].x, shown, exponent), of_set[n].y);
+      sum = __fadd_rn(sum, w);
+      o.x = fmaf(w, g[n].x, o.x), o.y = fmaf(w, g[n].y, o.y);
+      o.z = fmaf(w, g[n].z, o.z), o.w = fmaf(w, g[n].w, o.w);
     }
   }
   // A key with this score and the value 0.
@@ -93,7 +96,7 @@ struct MergedSets {
     const float now = fmaxf(top, c);
     if (now == -INFINITY) return;
     const float by = exp_of_difference(top, now, exponent);
-    top = now, sum = sum * by + exp_of_difference(c, now, exponent);
+    top = now, sum = fmaf(sum, by, exp_of_difference(c, now, exponent));
     o.x *= by, o.y *= by, o.z *= by, o.w *= by;
   }
   // The same as one set with its O, which then has the bits that it has among sets of no keys.
