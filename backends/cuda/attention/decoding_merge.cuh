@@ -36,15 +36,23 @@ __device__ __forceinline__ void store_four(S* to, const float4& o) {
   *reinterpret_cast<uint2*>(to) = {tile::pack(o.x, o.y, S()), tile::pack(o.z, o.w, S())};
 }
 
-// O and ξ of four columns of a row of a tile.
+// O and ξ of four columns of a row of a tile. ξ of a row that sees no key is the sink itself, as in every
+// kernel.
 template <class S>
 __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
   const int b = item.tile.b;
   const auto [head, i] = QueryPlace(x, item, row_of_tile);
   const Units units = units_of(x);
-  if (x.sink) all.add_sink(units.of(widen(static_cast<const S*>(x.sink)[head])), units.exponent);
+  const float sink = x.sink ? widen(static_cast<const S*>(x.sink)[head]) : -INFINITY;
+  const bool sees_keys = all.sum > 0;
+  if (x.sink && sees_keys) all.add_sink(units.of(sink), units.exponent);
   store_four(x.o.at<S>(b, head) + i * x.o.row + column, all.finished());
-  if (column == 0) lse_of_call(x, (i64(b) * x.H + head) * x.L).put(i, all.top, all.sum, logf(all.sum), units);
+  if (column > 0) return;
+  const LseRows lse = lse_of_call(x, (i64(b) * x.H + head) * x.L);
+  if (sees_keys)
+    lse.put(i, all.top, all.sum, logf(all.sum), units);
+  else
+    lse.put(i, {sink, 0});
 }
 
 // What a stream leaves of a tile's rows: c and π of each, and G.

@@ -21,7 +21,10 @@ struct LseRows {
       part[i] = {c, pi};
       return;
     }
-    const float2 xi = pi == 0 ? float2{-INFINITY, 0} : split_lse(c, log_pi, units);
+    put(i, pi == 0 ? float2{-INFINITY, 0} : split_lse(c, log_pi, units));
+  }
+  // Of a call, ξ as its rounded value and the rest.
+  __device__ __forceinline__ void put(i64 i, float2 xi) const {
     lse[i] = xi.x;
     if (rest) rest[i] = xi.y;
   }
@@ -36,10 +39,11 @@ __device__ __forceinline__ LseRows lse_of_call(const AttentionCall& x, i64 row) 
 // where operands have fewer bits: the instruction takes no branch.
 template <int Rows, bool approximate = false>
 struct OnlineSoftmax {
-  static constexpr float unmoved = 8;  // lazy rescaling: c stays until a score exceeds it by 8 (log2)
+  static constexpr float most_lazy = 8;  // `lazy` as an exponent of 2
   RowVector<Rows> top, sum, shrink;
   Units units;
-  bool far;  // some c of the warp is beyond most_plain_exponent
+  float lazy;  // by how much a score may exceed c, which then stays
+  bool far;    // some c of the warp is beyond most_plain_exponent
 
   // The sink is a first key with value 0; −∞: none.
   __device__ __forceinline__ OnlineSoftmax(float sink, Units units)
@@ -47,7 +51,7 @@ struct OnlineSoftmax {
   // The same with sink(i) of the warp's i-th query.
   template <class Sink>
   requires std::is_invocable_v<Sink, int> __device__ __forceinline__ OnlineSoftmax(Sink&& sink, Units units)
-      : units(units) {
+      : units(units), lazy(fminf(most_lazy / units.exponent, 0x1.fffffep127f)) {
     bool is_far_here = false;
 #pragma unroll
     for (int r = 0; r < top.rows; ++r) {
@@ -76,23 +80,25 @@ struct OnlineSoftmax {
   template <int from = 0, int to = 0, int Columns>
   __device__ __forceinline__ void exponentiate(Accumulator<Rows, Columns>& s) {
     constexpr auto end = [](int columns) { return to ? to : columns; };
+    RowVector<Rows> offset;
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) offset[r] = offset_of(top[r]);
     if (far) {
 #pragma unroll
       for (int r = 0; r < top.rows; ++r) {
         const float shift = is_far(top[r]) ? top[r] : 0.f;
+        if (is_far(top[r])) offset[r] = 0;
 #pragma unroll
         for (int k = from; k < end(s.columns); ++k) s(r, k) -= shift;
       }
     }
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
-      const float c = offset(top[r]);
+    for (int r = 0; r < top.rows; ++r)
 #pragma unroll
       for (int k = from; k < end(s.columns); ++k) {
-        s(r, k) = tile::exp2_fast(fmaf(s(r, k), units.exponent, -c));
+        s(r, k) = tile::exp2_fast(fmaf(s(r, k), units.exponent, -offset[r]));
         sum[r] += s(r, k);
       }
-    }
   }
   // The same, rescaling O at once: then no registers hold `shrink`.
   template <int Columns, int Values>
@@ -127,10 +133,9 @@ struct OnlineSoftmax {
   __device__ __forceinline__ bool is_far(float c) const {
     return fabsf(c * units.exponent) > static_cast<float>(most_plain_exponent) && c != -INFINITY;
   }
-  // o of a row with the largest score c: 0 also without keys, for exp(−∞ − 0) = 0, not NaN.
-  __device__ __forceinline__ float offset(float c) const {
-    const float product = __fmul_rn(c, units.exponent);
-    return fabsf(product) <= static_cast<float>(most_plain_exponent) ? product : 0.f;
+  // o of a row with the largest score c that is not far. Without keys, finite: exp(−∞ − o) is 0, not NaN.
+  __device__ __forceinline__ float offset_of(float c) const {
+    return fmaxf(__fmul_rn(c, units.exponent), -2 * static_cast<float>(most_plain_exponent));
   }
   __device__ __forceinline__ static float log(float x) {
     if constexpr (approximate)
@@ -145,7 +150,7 @@ struct OnlineSoftmax {
     RowVector<Rows> most = tile::own_row_max(s);
     bool moves = false;
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) moves |= (most[r] - top[r]) * units.exponent > unmoved;
+    for (int r = 0; r < top.rows; ++r) moves |= most[r] > top[r] + lazy;
     if (!__any_sync(~0u, moves)) return;
     bool is_far_here = false;
 #pragma unroll
@@ -153,7 +158,7 @@ struct OnlineSoftmax {
       const float now = fmaxf(top[r], tile::row_max(most[r]));
       const float apart = is_far(now) || is_far(top[r]) ? (top[r] - now) * units.exponent
                           : top[r] == -INFINITY         ? -INFINITY
-                                                        : offset(top[r]) - offset(now);
+                                                        : offset_of(top[r]) - offset_of(now);
       const float by = now == -INFINITY ? 1.f : tile::exp2_fast(apart);
       is_far_here |= is_far(now);
       top[r] = now;
