@@ -1,5 +1,5 @@
-// Attention of rows whose scores are all large in magnitude: results and gradients, of first and second
-// order, of flash_attn and of its decomposition; weights, dropout and boolean masks.
+// Attention rows whose scores are all large in magnitude: results and gradients (first and second order) of
+// flash_attn and its decomposition, weights, dropout.
 #include "tests/support/large_scores.h"
 
 namespace tg {

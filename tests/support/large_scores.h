@@ -1,5 +1,5 @@
-// Calls of attention whose rows have scores that are all large in magnitude, on operands for which scores are
-// exact in f32; and how far results and gradients may be from those of standard_attn in f64.
+// Attention calls whose scores are all large in magnitude and exact in f32. Error bounds of results and
+// gradients, compared with standard_attn in f64.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ struct Case {
   std::function<double(std::int64_t i, std::int64_t j)> bias = nullptr;
   double sink = NAN;  // none
   AttentionOptions options = {};
-  bool of_many_bits = false;  // which a half type does not have
+  bool of_many_bits = false;  // that 16-bit types do not have
 
   bool suits(DType dtype) const {
     if (of_many_bits && size_of(dtype) < 4) return false;
@@ -96,9 +96,9 @@ inline double largest(const Numbers& x) {
   return most;
 }
 
-// Rounding of P, relative to it. Of rows below most_plain_lse, exponents of 2 are below 2^11 in f32 and f64,
-// where half a unit of ξ, of its product with log2 e and of the exponent is 3·2^−14 or 3·2^−43; below 2^14 in
-// half types, and P and z_A are rounded to 2^−9 of them as operands (f16: 2^−12).
+// The relative rounding error of P. In rows below most_plain_lse, an exponent of 2 is below 2^11 in f32 and
+// f64. There, half an ulp of ξ, its product with log2 e and the exponent add up to 3·2^−14 or 3·2^−43. In
+// 16-bit types an exponent is below 2^14, and products round P and z_A to 2^−9 (f16: 2^−12).
 inline double rounding_of_p(DType dtype) {
   return dtype == f64 ? std::ldexp(1, -41) : dtype == f32 ? std::ldexp(1, -12) : std::ldexp(1, -7);
 }
@@ -136,7 +136,7 @@ inline void expect_right(const Case& c, DType dtype, const CompileOptions& compi
 inline std::vector<Case> cases() {
   const double lowest = -0x1.fep127, less_low = -0x1.8p127;  // the first is the lowest of bf16
   std::vector<Case> all;
-  // Beside these biases q·k would have no bit in f32.
+  // f32 has no bits left for q·k if such a bias is added.
   for (const double b : {-1e9, 1e9, -1e30, lowest})
     all.push_back(
         {.name = "bias of all keys " + std::to_string(b), .of_q = 0, .bias = [b](auto, auto) { return b; }});
@@ -168,7 +168,7 @@ inline std::vector<Case> cases() {
   all.push_back({.name = "negative scale", .of_q = 1 << 20, .options = {.scale = -0.25}});
   all.push_back({.name = "causal", .of_q = 1 << 20, .options = {.causal = true}});
   all.push_back({.name = "window", .of_q = 1 << 20, .options = {.window_left = 2, .window_right = 2}});
-  // So large that tanh is 0 or ±1, which f32 has.
+  // Scores are so large that tanh is 0 or ±1, both exact in f32.
   all.push_back({.name = "softcap", .of_q = std::ldexp(1, 30), .options = {.softcap = 65536}});
   all.push_back({.name = "sink", .of_q = 1 << 20, .sink = 1048576});
   all.push_back({.name = "sink among keys far below",

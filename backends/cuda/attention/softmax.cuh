@@ -10,8 +10,8 @@ namespace tg::cuda::attention {
 
 using tile::Accumulator, tile::RowVector;
 
-// Destination of ξ of a head's queries, and of the rest that its rounding leaves (null: none); or, for a part
-// of the keys, of c and π.
+// Destination of a head's ξ, and of the rest that its rounding leaves (null: none). A part of the keys has c
+// and π instead.
 struct LseRows {
   float *lse, *rest;
   float2* part;
@@ -23,7 +23,7 @@ struct LseRows {
     }
     put(i, pi == 0 ? float2{-INFINITY, 0} : split_lse(c, log_pi, units));
   }
-  // Of a call, ξ as its rounded value and the rest.
+  // Stores ξ as its rounded value and the rest.
   __device__ __forceinline__ void put(i64 i, float2 xi) const {
     lse[i] = xi.x;
     if (rest) rest[i] = xi.y;
