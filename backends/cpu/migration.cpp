@@ -1,5 +1,7 @@
 #include "backends/cpu/migration.h"
 
+#include <atomic>
+
 #if defined(__linux__)
 #include <sched.h>
 #include <sys/syscall.h>
@@ -12,6 +14,16 @@ namespace tg::cpu {
 #if defined(__linux__)
 
 namespace {
+
+// One move at a time in a process: a second one might read the processors that the first one allows briefly,
+// and leave the thread there.
+std::atomic_flag is_moving = ATOMIC_FLAG_INIT;
+struct Move {
+  const bool may_begin = !is_moving.test_and_set(std::memory_order_acquire);
+  ~Move() {
+    if (may_begin) is_moving.clear(std::memory_order_release);
+  }
+};
 
 // The system moves a thread immediately if it may no longer use its processor.
 void allow_briefly(ThreadId thread, const cpu_set_t& processors, const cpu_set_t& before) {
@@ -39,8 +51,9 @@ double processor_seconds(ThreadId thread) {
 }
 
 void move_to(ThreadId thread, int processor) {
+  const Move move;
   cpu_set_t before, only;
-  if (processor < 0 || sched_getaffinity(thread, sizeof before, &before) != 0) return;
+  if (!move.may_begin || processor < 0 || sched_getaffinity(thread, sizeof before, &before) != 0) return;
   if (!CPU_ISSET(processor, &before)) return;
   CPU_ZERO(&only);
   CPU_SET(processor, &only);
@@ -48,8 +61,9 @@ void move_to(ThreadId thread, int processor) {
 }
 
 void leave(int processor, int processors) {
+  const Move move;
   cpu_set_t before;
-  if (processor < 0 || sched_getaffinity(0, sizeof before, &before) != 0) return;
+  if (!move.may_begin || processor < 0 || sched_getaffinity(0, sizeof before, &before) != 0) return;
   cpu_set_t others = before;
   CPU_CLR(processor, &others);
   if (CPU_COUNT(&before) >= processors && CPU_COUNT(&others) > 0) allow_briefly(0, others, before);

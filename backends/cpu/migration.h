@@ -1,6 +1,7 @@
 // Moves threads between processors. The system's scheduler balances processors only every few milliseconds; a
 // stage of a step takes microseconds. A move leaves the set of processors that a thread may use unchanged.
-// Where the system offers no such moves, the functions do nothing.
+// Where the system offers no such moves, or while another thread of the process makes one, the functions do
+// nothing.
 #pragma once
 
 namespace tg::cpu {

@@ -78,6 +78,26 @@ TEST(Migration, MovesAnotherThreadToAnyOfItsProcessors) {
   thread.join();
 }
 
+TEST(Migration, MovesAtTheSameTimeKeepTheSetOfProcessors) {
+  const std::vector<int> before = processors();
+  std::atomic<ThreadId> id{0};
+  std::atomic<bool> stop{false};
+  std::thread target([&] {
+    id = current_thread();
+    while (!stop) leave(current_processor(), 1);
+    EXPECT_EQ(processors(), before);
+  });
+  while (id == 0) std::this_thread::yield();
+  std::vector<std::thread> movers;
+  for (int n = 0; n < 4; ++n)
+    movers.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) move_to(id, current_processor());
+    });
+  for (std::thread& t : movers) t.join();
+  stop = true;
+  target.join();
+}
+
 TEST(Migration, ProcessorsThatAThreadMayNotUseAreIgnored) {
   const std::vector<int> before = processors();
   for (int p : {-1, CPU_SETSIZE - 1}) {
