@@ -54,13 +54,15 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 }  // namespace
 
 Team::Team(int threads)
-    : threads(threads), state_(ended), seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(threads))) {}
+    : threads(threads),
+      state_(ended),
+      thread_states_(std::make_unique<ThreadState[]>(static_cast<std::size_t>(threads))) {}
 
 // What `ready` reads is written before the writer's wake(), all in one total order (seq_cst): either the
 // writer sees that a thread is about to sleep, or that thread sees what was written.
 template <class Ready>
 void Team::wait_until(const Worker& w, Ready&& ready) {
-  std::chrono::microseconds& limit = seat(w).spin;
+  std::chrono::microseconds& limit = own_state(w).spin;
   if (spin_until(ready, limit)) {
     limit = std::min(2 * limit, longest_spin);
     return;
@@ -86,7 +88,7 @@ bool Team::help_preempted(const Worker& w, Ready&& ready) {
   } seen[watched];
   int count = 0;
   for (int i = 1; i < threads && count < watched; ++i) {
-    const ThreadId id = seats_[static_cast<std::size_t>((w.thread() + i) % threads)].working.load();
+    const ThreadId id = thread_states_[static_cast<std::size_t>((w.thread() + i) % threads)].working.load();
     if (id == 0) continue;
     if (const double seconds = processor_seconds(id); seconds >= 0) seen[count++] = {id, seconds};
   }
@@ -104,8 +106,8 @@ void Team::leave_waker(const Worker& w) {
   const int here = current_processor();
   if (here != waker_.load(std::memory_order_relaxed)) return;
   const auto now = std::chrono::steady_clock::now();
-  if (now - seat(w).last_move < between_moves) return;
-  seat(w).last_move = now;
+  if (now - own_state(w).last_move < between_moves) return;
+  own_state(w).last_move = now;
   leave(here, threads);
 }
 
@@ -126,7 +128,7 @@ Turn Team::join(Worker& w) {
     std::uint64_t state = state_.load();
     while (is_open(state))
       if (state_.compare_exchange_weak(state, state + one_joined)) {
-        seat(w).working.store(w.id_, std::memory_order_relaxed);
+        own_state(w).working.store(w.id_, std::memory_order_relaxed);
         w.joined_ = phase(state);
         turn = Turn::stage;
         return true;
@@ -141,7 +143,7 @@ Turn Team::join(Worker& w) {
 }
 
 bool Team::arrive(const Worker& w) {
-  seat(w).working.store(0, std::memory_order_relaxed);
+  own_state(w).working.store(0, std::memory_order_relaxed);
   const std::uint64_t state = state_.fetch_add(one_arrived);
   return arrived(state) + 1 == joined(state);
 }
@@ -160,7 +162,7 @@ std::uint32_t Team::publish(std::uint64_t low) {
 
 std::uint32_t Team::open_phase(const Worker& w) {
   reset_counters();
-  seat(w).working.store(w.id_, std::memory_order_relaxed);
+  own_state(w).working.store(w.id_, std::memory_order_relaxed);
   const std::uint32_t opened = publish(one_joined);
   wake();
   return opened;

@@ -97,13 +97,13 @@ class Team {
   // a thread away from its waker at most once in `between_moves`, because a move costs about 20 µs.
   static constexpr std::chrono::microseconds watch{10}, between_moves{1000};
   static constexpr int watched = 4;
-  struct alignas(64) Seat {
+  struct alignas(64) ThreadState {
     std::atomic<ThreadId> working{0};  // who it is while it has joined a phase; written by this thread only
     std::chrono::microseconds spin = longest_spin;    // used by this thread only
     std::chrono::steady_clock::time_point last_move;  // likewise
   };
-  Seat& seat(const Worker& w) { return seats_[static_cast<std::size_t>(w.thread())]; }
-  const std::unique_ptr<Seat[]> seats_;  // [threads]
+  ThreadState& own_state(const Worker& w) { return thread_states_[static_cast<std::size_t>(w.thread())]; }
+  const std::unique_ptr<ThreadState[]> thread_states_;  // [threads]
 
   // Written with the baton, read by threads that have joined.
   Job* job_ = nullptr;
