@@ -1,7 +1,8 @@
 // cross_entropy of logits x [..., V] with classes t [...]: with ξ = log Σ exp x and smoothing ε, each row's
 //   loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
-// Forward and backward read the logits once and save only ξ. The only other tensor of their size is z_x,
-// which may share the logits' memory.
+// Forward and backward read the logits once and save only ξ, as c = max x and log π = log Σ exp(x - c): if c
+// is large, its last bits are larger than log π. The only other tensor of the logits' size is z_x, which may
+// share their memory.
 #include "ops/cross_entropy.h"
 
 #include <numbers>
@@ -29,29 +30,37 @@ Tensor chosen(const Tensor& x, const Tensor& targets) {
   return equal(unsqueeze(cast(targets, i64), -1), arange(x.graph(), 0, static_cast<double>(x.size(-1))));
 }
 
-Tensor log_sum(const Tensor& x) {
-  const Tensor shift = stop_gradient(max(x, {-1}, true));
-  return log(sum(exp(x - shift), {-1})) + squeeze(shift, -1);
-}
+// c, and x - c in the compute type.
+struct Lowered {
+  explicit Lowered(const Tensor& logits) {
+    const Tensor x = cast(logits, compute_type(logits.dtype()));
+    top = stop_gradient(max(x, {-1}, true));
+    x_minus_c = x - top;
+  }
+  Tensor log_sum() const { return log(sum(exp(x_minus_c), {-1})); }  // log π
+  Tensor top, x_minus_c;
+};
 
 Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
-  const Tensor x = cast(in[0], compute_type(in[0].dtype())), lse = log_sum(x);
-  const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
-  Tensor loss = lse - (1 - a.smoothing) * sum(where(chosen(x, in[1]), x, 0), {-1});
-  if (a.smoothing != 0) loss = loss - a.smoothing * mean(x, {-1});
-  return {where(counts, loss, 0), where(counts, lse, 0)};
+  const Lowered x(in[0]);
+  const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index)),
+               log_sum = x.log_sum();
+  Tensor loss = log_sum - (1 - a.smoothing) * sum(where(chosen(in[0], in[1]), x.x_minus_c, 0), {-1});
+  if (a.smoothing != 0) loss = loss - a.smoothing * mean(x.x_minus_c, {-1});
+  return {where(counts, loss, 0), where(counts, squeeze(x.top, -1), 0), where(counts, log_sum, 0)};
 }
 
-// As a function of x and z: ξ is recomputed from x, so that a second derivative needs no gradient of ξ.
+// As a function of x and z: c and π are recomputed from x, so that a second derivative needs no gradients of
+// them.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
-  const Tensor x = cast(in[0], compute_type(in[0].dtype()));
+  const Lowered x(in[0]);
   const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
-  const Tensor p = exp(x - unsqueeze(log_sum(x), -1));
-  const Tensor target = cast(chosen(x, in[1]), x.dtype()) * (1 - a.smoothing);
-  const Tensor z = unsqueeze(where(counts, in[3], 0), -1);
-  return {cast(z * (p - target - a.smoothing / static_cast<double>(x.size(-1))), in[0].dtype())};
+  const Tensor p = exp(x.x_minus_c - unsqueeze(x.log_sum(), -1));
+  const Tensor target = cast(chosen(in[0], in[1]), p.dtype()) * (1 - a.smoothing);
+  const Tensor z = unsqueeze(where(counts, in[4], 0), -1);
+  return {cast(z * (p - target - a.smoothing / static_cast<double>(p.size(-1))), in[0].dtype())};
 }
 
 Cost cross_entropy_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
@@ -88,19 +97,21 @@ Sample one_large_logit() {
 
 const Op& cross_entropy_op = *define_op(
     {.name = "cross_entropy",
-     .doc = "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
-            "smoothing ε; 0 where t is ignored",
+     .doc = "x [..., V], t [...] → loss, c, log π: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x "
+            "= c + log π, c = max x and smoothing ε; 0 where t is ignored",
      .infer =
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 2);
            a.as<CrossEntropyAttrs>();
            check(in[0], in[1]);
            const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
-           return std::vector<OutSpec>{row, row};
+           return std::vector<OutSpec>{row, row, row};
          },
      .vjp = [](const Backprop& g) -> Tensors {
-       if (g.z[1].defined()) throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
-       return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.z[0]}, g.attrs), Tensor()};
+       if (g.z[1].defined() || g.z[2].defined())
+         throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
+       return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.out[2], g.z[0]}, g.attrs),
+               Tensor()};
      },
      .decompose = decompose_cross_entropy,
      .samples = []() -> std::vector<Sample> {
@@ -124,32 +135,33 @@ const Op& cross_entropy_op = *define_op(
      },
      .cost = cross_entropy_cost});
 
-const Op& cross_entropy_backward_op =
-    *define_op({.name = "cross_entropy_backward",
-                .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
-                .infer =
-                    [](std::span<const Operand> in, const Attrs& a) {
-                      detail::require_operands(in, 4);
-                      a.as<CrossEntropyAttrs>();
-                      check(in[0], in[1]);
-                      for (const Operand& x : in.subspan(2)) {  // ξ and z
-                        if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
-                        if (x.dtype != compute_type(in[0].dtype))
-                          throw DTypeError("needs ξ and z in the compute type");
-                      }
-                      return detail::row_major_output(in[0].dtype, in[0].shape());
-                    },
-                .decompose = decompose_backward,
-                .samples = []() -> std::vector<Sample> {
-                  return {{"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
-                             const CrossEntropyAttrs a{2, 0.1};
-                             const Tensor lse = rows_of(x[0], x[1], a)[1];
-                             return Tensors{record(cross_entropy_backward_op,
-                                                   {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
-                           }}};
-                },
-                .cost = cross_entropy_cost,
-                .inplace = {{0, 0}}});
+const Op& cross_entropy_backward_op = *define_op(
+    {.name = "cross_entropy_backward",
+     .doc = "x [..., V], t [...], c, log π, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V) "
+            "with ξ = c + log π",
+     .infer =
+         [](std::span<const Operand> in, const Attrs& a) {
+           detail::require_operands(in, 5);
+           a.as<CrossEntropyAttrs>();
+           check(in[0], in[1]);
+           for (const Operand& x : in.subspan(2)) {  // c, log π and z
+             if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
+             if (x.dtype != compute_type(in[0].dtype))
+               throw DTypeError("needs c, log π and z in the compute type");
+           }
+           return detail::row_major_output(in[0].dtype, in[0].shape());
+         },
+     .decompose = decompose_backward,
+     .samples = []() -> std::vector<Sample> {
+       return {{"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
+                  const CrossEntropyAttrs a{2, 0.1};
+                  const Tensors rows = rows_of(x[0], x[1], a);
+                  return Tensors{record(cross_entropy_backward_op,
+                                        {x[0], x[1], rows[1], rows[2], cast(x[2], rows[1].dtype())}, a)};
+                }}};
+     },
+     .cost = cross_entropy_cost,
+     .inplace = {{0, 0}}});
 
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);

@@ -185,9 +185,12 @@ const Op& logsumexp_op =
                       return detail::row_major_output(in[0].dtype, shape);
                     },
                 .vjp = [](const Backprop& g) -> Tensors {
-                  // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
-                  const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
-                  return {g.z[0] * exp(g.in[0] - xi)};
+                  // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN). The sum of all
+                  // exp(x - ξ) is 1, except for rounding, which is large if ξ is.
+                  const Tensor empty = equal(g.out[0], -INFINITY);
+                  const Tensor p = exp(wide(g.in[0]) - wide(where(empty, 0, g.out[0])));
+                  const Tensor all = where(empty, 1, sum(p, {axis_of(g.attrs)}, true));
+                  return {cast(wide(g.z[0]) * (p / all), g.in[0].dtype())};
                 },
                 .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
                   // Of a row of −∞ alone, ξ = −∞ and the gradient is 0, not that of log 0.

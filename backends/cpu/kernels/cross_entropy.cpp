@@ -9,25 +9,31 @@ namespace {
 
 template <class C>
 void forward(Worker& w, const Call& call) {
+  using V = vector_t<C>;
   const auto& a = call.attrs->as<CrossEntropyAttrs>();
   const AxisRows<C> x(call.in[0], call.in[0].layout.rank() - 1);
   const AxisRows<i64> targets(call.in[1], -1);
   C* loss = reinterpret_cast<C*>(call.out[0].data);     // [rows]
-  C* log_sum = reinterpret_cast<C*>(call.out[1].data);  // [rows]
+  C* top = reinterpret_cast<C*>(call.out[1].data);      // [rows], c
+  C* log_sum = reinterpret_cast<C*>(call.out[2].data);  // [rows], log π
   C* buffer = reinterpret_cast<C*>(w.scratch);          // [n]
   const C hit = static_cast<C>(1 - a.smoothing);
   const C share = static_cast<C>(a.smoothing / static_cast<double>(x.n));
   each_rows(w, x.count, x.n, [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) {
-      loss[r] = log_sum[r] = 0;
+      loss[r] = top[r] = log_sum[r] = 0;
       const i64 t = targets.one(r);
       if (t == a.ignore_index || !w.check_index(t, x.n, r)) continue;
       const C* in = x.read(r, buffer);
       Normalizer<C> all;
       all.take(in, x.n);
-      log_sum[r] = all.log_sum();
-      loss[r] = log_sum[r] - hit * in[t];
-      if (share != 0) loss[r] -= share * sum_of<C>(x.n, [=](i64 i, int k) { return load_n(in + i, k); });
+      top[r] = all.max, log_sum[r] = all.log_of_sum();
+      loss[r] = log_sum[r] + hit * (all.max - in[t]);
+      if (share != 0) {
+        const V c = splat<V>(all.max);
+        loss[r] +=
+            share * sum_of<C>(x.n, [=](i64 i, int k) { return first_n<C>(c - load_n(in + i, k), k, 0); });
+      }
     }
   });
 }
@@ -37,8 +43,8 @@ void backward(Worker& w, const Call& call) {
   using V = vector_t<C>;
   const auto& a = call.attrs->as<CrossEntropyAttrs>();
   const int last = call.in[0].layout.rank() - 1;
-  const AxisRows<C> x(call.in[0], last), z_x(call.out[0], last, call.in[0].data), log_sum(call.in[2], -1),
-      z(call.in[3], -1);
+  const AxisRows<C> x(call.in[0], last), z_x(call.out[0], last, call.in[0].data), top(call.in[2], -1),
+      log_sum(call.in[3], -1), z(call.in[4], -1);
   const AxisRows<i64> targets(call.in[1], -1);
   const i64 n = x.n;
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n]
@@ -53,9 +59,11 @@ void backward(Worker& w, const Call& call) {
       } else {
         const C* in = x.read(r, buffer);
         const C zr = z.one(r);
-        const V scale = splat<V>(zr), shift = splat<V>(log_sum.one(r)), less = splat<V>(share);
-        for_vectors<C>(
-            n, [&](i64 i, int k) { store_n(out + i, scale * (exp(load_n(in + i, k) - shift) - less), k); });
+        const V scale = splat<V>(zr), c = splat<V>(top.one(r)), log_pi = splat<V>(log_sum.one(r)),
+                less = splat<V>(share);
+        for_vectors<C>(n, [&](i64 i, int k) {
+          store_n(out + i, scale * (exp((load_n(in + i, k) - c) - log_pi) - less), k);
+        });
         out[t] -= zr * hit;
       }
       z_x.finish(r, out);

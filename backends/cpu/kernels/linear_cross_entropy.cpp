@@ -43,11 +43,11 @@ void rows(Worker& w, const Call& call) {
         const C* in = logits.read(r, buffer);
         Normalizer<C> all;
         all.take(in, n);
-        const C log_sum = all.log_sum();
-        loss[r] = log_sum + z_loss * log_sum * log_sum - hit * in[t];
-        factor[r] = row_factor(log_sum, z_loss);
-        const V shift = splat<V>(log_sum);
-        for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, exp(load_n(in + i, k) - shift), k); });
+        const C rest = all.log_of_sum(), xi = all.max + rest, own = in[t];
+        loss[r] = rest + (all.max - own) + (1 - hit) * own + z_loss * xi * xi;
+        factor[r] = row_factor(xi, z_loss);
+        const V c = splat<V>(all.max), log_pi = splat<V>(rest);
+        for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, exp((load_n(in + i, k) - c) - log_pi), k); });
         out[t] -= hit / factor[r];
       }
       G.finish(r, out);

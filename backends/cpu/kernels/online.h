@@ -27,7 +27,8 @@ class Normalizer {
       tops[first / chunk] = max;
     }
   }
-  C log_sum() const { return max + log(splat<V>(sum))[0]; }
+  C log_of_sum() const { return log(splat<V>(sum))[0]; }
+  C log_sum() const { return max + log_of_sum(); }
 
  private:
   using V = vector_t<C>;

@@ -39,11 +39,10 @@ __device__ __forceinline__ LseRows lse_of_call(const AttentionCall& x, i64 row) 
 // where operands have fewer bits: the instruction takes no branch.
 template <int Rows, bool approximate = false>
 struct OnlineSoftmax {
-  static constexpr float most_lazy = 8;  // `lazy` as an exponent of 2
+  static constexpr float unmoved = 8;  // lazy rescaling: c stays until a score exceeds it by 8 (log2)
   RowVector<Rows> top, sum, shrink;
   Units units;
-  float lazy;  // by how much a score may exceed c, which then stays
-  bool far;    // some c of the warp is beyond most_plain_exponent
+  bool far;  // some c of the warp is beyond most_plain_exponent
 
   // The sink is a first key with value 0; −∞: none.
   __device__ __forceinline__ OnlineSoftmax(float sink, Units units)
@@ -51,7 +50,7 @@ struct OnlineSoftmax {
   // The same with sink(i) of the warp's i-th query.
   template <class Sink>
   requires std::is_invocable_v<Sink, int> __device__ __forceinline__ OnlineSoftmax(Sink&& sink, Units units)
-      : units(units), lazy(fminf(most_lazy / units.exponent, 0x1.fffffep127f)) {
+      : units(units) {
     bool is_far_here = false;
 #pragma unroll
     for (int r = 0; r < top.rows; ++r) {
@@ -150,7 +149,7 @@ struct OnlineSoftmax {
     RowVector<Rows> most = tile::own_row_max(s);
     bool moves = false;
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) moves |= most[r] > top[r] + lazy;
+    for (int r = 0; r < top.rows; ++r) moves |= (most[r] - top[r]) * units.exponent > unmoved;
     if (!__any_sync(~0u, moves)) return;
     bool is_far_here = false;
 #pragma unroll

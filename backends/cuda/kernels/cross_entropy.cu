@@ -9,9 +9,9 @@ namespace tg::cuda {
 namespace {
 
 struct CrossEntropy {
-  RowLayout x, targets, log_sum, z, z_x;
-  bool wide;              // targets are i64, else i32
-  void *loss, *log_sums;  // [rows], the compute type: the forward's results
+  RowLayout x, targets, top, log_sum, z, z_x;
+  bool wide;                     // targets are i64, else i32
+  void *loss, *tops, *log_sums;  // [rows], the compute type: the forward's results, with c and log π
   i64 n, rows, ignore_index;
   double hit, share;  // 1 - ε and ε/V
   bool across;
@@ -55,7 +55,7 @@ struct Ahead {
   }
 };
 
-// loss = ξ - (1 - ε)·x_t - ε·mean(x)
+// loss = ξ - (1 - ε)·x_t - ε·mean(x) = log π + (1 - ε)·(c - x_t) + ε·mean(c - x)
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     losses(const __grid_constant__ CrossEntropy a, Faults faults) {
@@ -77,21 +77,17 @@ __global__ void __launch_bounds__(most_threads)
       all.max = team.max(row.max());
       const C low = all.shift();
       all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
-      if (share != 0) sum = row.sum([](C x, auto) { return x; });
     } else {
-      row.read_packs([&](const auto& x) {
-        all.take(x);
-        for (const C v : x) sum += v;
-      });
+      row.read_packs([&](const auto& x) { all.take(x); });
       all.combine(team);
     }
-    if (share != 0) sum = team.sum(sum);
+    if (share != 0) sum = team.sum(row.sum([&](C x, auto) { return all.max - x; }));
     if (!writes || r >= a.rows) continue;
-    const C log_sum = t >= 0 ? all.log_sum() : C(0);
-    C loss = t >= 0 ? log_sum - hit * widen(own) : C(0);
-    if (share != 0 && t >= 0) loss -= share * sum;
+    const C top = t >= 0 ? all.max : C(0), log_sum = t >= 0 ? log(all.sum) : C(0);
+    C loss = t >= 0 ? log_sum + hit * (top - widen(own)) : C(0);
+    if (share != 0 && t >= 0) loss += share * sum;
     static_cast<C*>(a.loss)[r] = loss;
-    static_cast<C*>(a.log_sums)[r] = log_sum;
+    static_cast<C*>(a.tops)[r] = top, static_cast<C*>(a.log_sums)[r] = log_sum;
   }
 }
 
@@ -104,21 +100,24 @@ __global__ void __launch_bounds__(most_threads)
   const Team<!Row::held> team(a.across);
   const C share = static_cast<C>(a.share);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
-  const auto scalars = [&](i64 r, C& z, C& shift) {
-    if (r < a.rows) z = *a.z.at<C, Row::held>(r), shift = *a.log_sum.at<C, Row::held>(r);
+  const auto scalars = [&](i64 r, C& z, C& top, C& log_sum) {
+    if (r >= a.rows) return;
+    z = *a.z.at<C, Row::held>(r);
+    top = *a.top.at<C, Row::held>(r), log_sum = *a.log_sum.at<C, Row::held>(r);
   };
   i64 r = blockIdx.x * per_block + team.index;
   auto next = Ahead<S, Row>::load(a, team, r, true);
-  C next_z = 0, next_shift = 0;
-  scalars(r, next_z, next_shift);
+  C next_z = 0, next_top = 0, next_log_sum = 0;
+  scalars(r, next_z, next_top, next_log_sum);
   for (; r < a.rows; r += step) {
     const i64 t = class_of(a, team, r, next.given, faults);
-    const C z = t >= 0 ? next_z : C(0), shift = next_shift, less = z * static_cast<C>(a.hit);
+    const C z = t >= 0 ? next_z : C(0), top = next_top, log_sum = next_log_sum,
+            less = z * static_cast<C>(a.hit);
     const Row row = next.row;
     next = Ahead<S, Row>::load(a, team, r + step, true);
-    scalars(r + step, next_z, next_shift);
+    scalars(r + step, next_z, next_top, next_log_sum);
     S* out = a.z_x.at<S, Row::held>(r);
-    const auto slope = [&](C x) { return z * (exp_below(x - shift) - share); };
+    const auto slope = [&](C x) { return z * (exp_below((x - top) - log_sum) - share); };
     if (t < 0)
       row.write(out, a.z_x.step, [](C, auto) { return C(0); });
     else if constexpr (Row::held)
@@ -159,7 +158,7 @@ void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const RowLay
 
 void cross_entropy_forward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
-  a.loss = c.out[0].data, a.log_sums = c.out[1].data;
+  a.loss = c.out[0].data, a.tops = c.out[1].data, a.log_sums = c.out[2].data;
   if (a.rows == 0) return;
   with_row(c, a, {&a.x}, {&a.targets}, [&](auto* type, auto* row) {
     using Row = pointee_t<decltype(row)>;
@@ -171,9 +170,9 @@ void cross_entropy_forward(const Stream& s, const Call& c) {
 void cross_entropy_backward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
   a.z_x = RowLayout(c.out[0], c.out[0].layout.rank() - 1);
-  a.log_sum = RowLayout(c.in[2], -1), a.z = RowLayout(c.in[3], -1);
+  a.top = RowLayout(c.in[2], -1), a.log_sum = RowLayout(c.in[3], -1), a.z = RowLayout(c.in[4], -1);
   if (a.rows == 0 || a.n == 0) return;
-  with_row(c, a, {&a.x, &a.z_x}, {&a.targets, &a.log_sum, &a.z}, [&](auto* type, auto* row) {
+  with_row(c, a, {&a.x, &a.z_x}, {&a.targets, &a.top, &a.log_sum, &a.z}, [&](auto* type, auto* row) {
     using Row = pointee_t<decltype(row)>;
     launch_rows(s, Teams(a.n, Row::per_thread, a.across), a.rows,
                 logit_gradients<pointee_t<decltype(type)>, Row>, a, s.faults);

@@ -44,19 +44,20 @@ __global__ void __launch_bounds__(most_threads)
       all.combine(team);
     }
     if (r >= a.rows) continue;
-    const C log_sum = all.log_sum(), factor = row_factor(log_sum, z_loss), less = hit / factor;
+    const C top = all.max, rest = log(all.sum), xi = top + rest, factor = row_factor(xi, z_loss),
+            less = hit / factor;
     if (t < 0)
       row.write(out, 1, [](C, auto) { return C(0); });
     else if constexpr (Row::held)
       row.write_packs(out, [&](C(&x)[Row::V], int p) {
         const int at = static_cast<int>(t) - p * Row::V;  // t's index in the pack
 #pragma unroll
-        for (int e = 0; e < Row::V; ++e) x[e] = exp_below(x[e] - log_sum) - (e == at ? less : C(0));
+        for (int e = 0; e < Row::V; ++e) x[e] = exp_below((x[e] - top) - rest) - (e == at ? less : C(0));
       });
     else
-      row.write(out, 1, [&](C x, i64 i) { return exp_below(x - log_sum) - (i == t ? less : C(0)); });
+      row.write(out, 1, [&](C x, i64 i) { return exp_below((x - top) - rest) - (i == t ? less : C(0)); });
     if (team.rank > 0) continue;
-    static_cast<C*>(a.loss)[r] = t < 0 ? C(0) : log_sum + z_loss * log_sum * log_sum - hit * own;
+    static_cast<C*>(a.loss)[r] = t < 0 ? C(0) : rest + (top - own) + (1 - hit) * own + z_loss * xi * xi;
     static_cast<C*>(a.factor)[r] = t < 0 ? C(0) : factor;
   }
 }
