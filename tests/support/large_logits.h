@@ -1,5 +1,5 @@
-// Losses and normalisers of logits that are all large: subtracting one number from all logits of a row
-// changes no probability, so losses and gradients keep every bit if the differences of logits are exact.
+// Losses and normalisers of logits that are all large. Subtracting one number from all logits of a row
+// changes no probability. If the differences of logits are exact, losses and gradients are bitwise equal.
 #pragma once
 
 #include <gtest/gtest.h>

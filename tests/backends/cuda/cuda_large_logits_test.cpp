@@ -1,4 +1,4 @@
-// Losses and normalisers on a GPU whose logits are all large in magnitude. Skipped where there is no GPU.
+// Losses and normalisers on a GPU whose logits are all large in magnitude. Skipped without a GPU.
 #include "tests/support/large_logits.h"
 
 #include "backends/cuda/cuda.h"
