@@ -29,13 +29,17 @@ CompileOptions options_for(const Settings& settings, int threads, int ranks) {
   return o;
 }
 
-// The gradients of q, k and v by the backward pass alone, of o and ξ as inputs.
+// The gradients of q, k and v by the backward pass alone, with o and ξ as inputs. The weights of a ring's
+// calls have no effect on such scores and are 1.
 std::vector<Tensor> backward_of(RecordedAttention& r, const Tensor& o, const Tensor& lse, const Tensor& z) {
-  const NodeId last = r.g.values()[r.out.lse.id()].node;
-  if (const CustomGradient* ring = r.g.custom_gradient_ending_at(last)) {
-    std::vector<Tensor> in;
+  if (const CustomGradient* ring = r.g.custom_gradient_ending_at(r.last)) {
+    std::vector<Tensor> in, out{o, lse};
     for (const ValueId v : ring->in) in.push_back(r.g.tensor(v));
-    std::vector<Tensor> all = ring->backward(in, {o, lse}, {z, full(r.g, lse.shape(), 0, lse.dtype())});
+    for (std::size_t n = out.size(); n < ring->out.size(); ++n) {
+      const Tensor weights = r.g.tensor(ring->out[n]);
+      out.push_back(full(r.g, weights.shape(), 1, weights.dtype()));
+    }
+    std::vector<Tensor> all = ring->backward(in, out, {z, full(r.g, lse.shape(), 0, lse.dtype())});
     all.resize(3);  // others are of numbers of keys
     return all;
   }
@@ -53,6 +57,7 @@ RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& set
   for (int n = 0; n < calls; ++n) {
     q = add_input("q", {c.B, c.H, c.L / ranks, c.d}, settings);
     c.page > 0 ? record_paged(c, settings) : record(c, settings, materialises);
+    last = static_cast<NodeId>(g.nodes().size() - 1);
     outputs.push_back(out.o), outputs.push_back(out.lse);
   }
 }

@@ -12,6 +12,7 @@ struct RecordedAttention {
   Graph g;
   Tensor q, k, v;
   AttentionResult out;
+  NodeId last;                  // recorded by the call
   std::vector<Tensor> outputs;  // of all calls
 
   RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises = false,
