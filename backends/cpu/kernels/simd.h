@@ -392,8 +392,8 @@ TG_INLINE F64 high_half(F32 v) {
 TG_INLINE HalfF32 nearest_float(F64 v) {
   return __builtin_convertvector(v, HalfF32);
 }
-// odd_float() of core/base/dtype.h for two vectors. If the result is stored in a 16-bit type, the numbers have
-// been rounded once.
+// odd_float() of core/base/dtype.h for two vectors. If the result is stored in a 16-bit type, the numbers
+// have been rounded once.
 #if TG_VECTOR_BYTES == 64
 TG_INLINE HalfF32 odd_float(F64 v) {
   const __m256 cut = _mm512_cvt_roundpd_ps((__m512d)v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
@@ -454,9 +454,8 @@ TG_INLINE bool is_zero(U64 x) {
 #endif
 }
 TG_INLINE F32 odd_floats(I64 low, I64 high) {
-  constexpr std::int64_t exact = 1 << 24;  // f32 has all integers up to this one
-  if (__builtin_expect(is_zero(((U64)(low + exact) | (U64)(high + exact)) & ~std::uint64_t{2 * exact - 1}),
-                       1))
+  constexpr std::uint64_t exact = 1 << 24;  // f32 has all integers up to this one
+  if (__builtin_expect(is_zero((((U64)low + exact) | ((U64)high + exact)) & ~(2 * exact - 1)), 1))
     return join(__builtin_convertvector(__builtin_convertvector(low, HalfI32), HalfF32),
                 __builtin_convertvector(__builtin_convertvector(high, HalfI32), HalfF32));
   return odd_floats(to_double(low), to_double(high));
