@@ -84,9 +84,11 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
     return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
   EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
-  // u in f32, ξ and u for tensor cores, and two ranges for each 64 queries
-  EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * 4 + 4 * 512 * 8 + 2 * 256);
-  EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * 8 + 2 * 256);
+  // u in the compute type, two numbers of each row's exponents, a flag for each 16 rows (rounded up to 256
+  // bytes), two ranges for each 64 queries; for tensor cores ξ and u
+  const std::size_t flags = 256, ranges = 2 * 256;
+  EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * (4 + 8) + flags + ranges + 4 * 512 * 8);
+  EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * (8 + 16) + flags + ranges);
   // q, k and v as two f16 each, a pair of exponents for each 128 rows of a head, the powers
   AttentionCall x = call(DType::f32, 4, 4, 512, 64, 64);
   const std::size_t two = forward(x, small).bytes();
@@ -272,7 +274,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   of_f32.type = DType::f32;
   EXPECT_EQ(words(of_f32), "multiply-adds, decoding, ranges of 1024 keys");  // 8 rows, and no copies
   EXPECT_EQ(words(of_f32, small), words(of_f32));
-  EXPECT_EQ(forward(of_f32, sm_90a).bytes(), 8u * 8 * 8 * 129 * 4);
+  EXPECT_EQ(forward(of_f32, sm_90a).bytes(), 8u * 8 * 8 * 130 * 4);
   of_f32.L = 3;
   EXPECT_EQ(words(of_f32).substr(0, 19), "tensor cores, wgmma");
   AttentionCall latents = few_queries(16, 1, 1, 8192, 576);
@@ -287,8 +289,8 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   AttentionCall more = x;
   more.B = 64;  // and the batch changes nothing but the memory
   EXPECT_EQ(words(more), words(x));
-  EXPECT_EQ(forward(x, sm_90a).bytes(), 8u * 32 * 129 * 4);
-  EXPECT_EQ(forward(more, sm_90a).bytes(), 64u * 8 * 32 * 129 * 4);
+  EXPECT_EQ(forward(x, sm_90a).bytes(), 8u * 32 * 130 * 4);
+  EXPECT_EQ(forward(more, sm_90a).bytes(), 64u * 8 * 32 * 130 * 4);
   more.dropout = 0.1;
   EXPECT_EQ(words(more), "tensor cores, no wgmma: dropout");
   EXPECT_EQ(asked(x, AttentionKernels::wgmma, sm_90a).substr(0, 19), "tensor cores, wgmma");
