@@ -25,28 +25,13 @@ void check(const Operand& x, const Operand& targets) {
   if (targets.shape() != rows) throw ShapeError("needs logits [..., V] and targets [...]");
 }
 
-// [· = t] as booleans of the logits' shape.
-Tensor chosen(const Tensor& x, const Tensor& targets) {
-  return equal(unsqueeze(cast(targets, i64), -1), arange(x.graph(), 0, static_cast<double>(x.size(-1))));
-}
-
-// c, and x - c in the compute type.
-struct Lowered {
-  explicit Lowered(const Tensor& logits) {
-    const Tensor x = cast(logits, compute_type(logits.dtype()));
-    top = stop_gradient(max(x, {-1}, true));
-    x_minus_c = x - top;
-  }
-  Tensor log_sum() const { return log(sum(exp(x_minus_c), {-1})); }  // log π
-  Tensor top, x_minus_c;
-};
-
 Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
-  const Lowered x(in[0]);
+  const detail::LoweredLogits x(in[0]);
   const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index)),
-               log_sum = x.log_sum();
-  Tensor loss = log_sum - (1 - a.smoothing) * sum(where(chosen(in[0], in[1]), x.x_minus_c, 0), {-1});
+               log_sum = squeeze(x.log_sum(), -1);
+  Tensor loss =
+      log_sum - (1 - a.smoothing) * sum(where(detail::is_target(in[0], in[1]), x.x_minus_c, 0), {-1});
   if (a.smoothing != 0) loss = loss - a.smoothing * mean(x.x_minus_c, {-1});
   return {where(counts, loss, 0), where(counts, squeeze(x.top, -1), 0), where(counts, log_sum, 0)};
 }
@@ -55,10 +40,10 @@ Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) 
 // them.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
-  const Lowered x(in[0]);
+  const detail::LoweredLogits x(in[0]);
   const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
-  const Tensor p = exp(x.x_minus_c - unsqueeze(x.log_sum(), -1));
-  const Tensor target = cast(chosen(in[0], in[1]), p.dtype()) * (1 - a.smoothing);
+  const Tensor p = exp(x.x_minus_c - x.log_sum());
+  const Tensor target = cast(detail::is_target(in[0], in[1]), p.dtype()) * (1 - a.smoothing);
   const Tensor z = unsqueeze(where(counts, in[4], 0), -1);
   return {cast(z * (p - target - a.smoothing / static_cast<double>(p.size(-1))), in[0].dtype())};
 }
@@ -172,6 +157,20 @@ Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOpti
 
 void detail::check_smoothing(const char* op, double smoothing, const std::source_location& where) {
   check_options_at(where, op, {{"label_smoothing", smoothing, Range::between(0, 1)}});
+}
+
+detail::LoweredLogits::LoweredLogits(const Tensor& logits) {
+  const Tensor x = cast(logits, compute_type(logits.dtype()));
+  top = stop_gradient(max(x, {-1}, true));
+  x_minus_c = x - top;
+}
+Tensor detail::LoweredLogits::log_sum() const {
+  return log(sum(exp(x_minus_c), {-1}, true));
+}
+
+Tensor detail::is_target(const Tensor& logits, const Tensor& targets) {
+  return equal(unsqueeze(cast(targets, i64), -1),
+               arange(logits.graph(), 0, static_cast<double>(logits.size(-1))));
 }
 
 Tensor detail::reduced(const Tensor& loss, const Tensor& targets, Reduction reduction,

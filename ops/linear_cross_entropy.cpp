@@ -53,15 +53,13 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<LinearCrossEntropyAttrs>();
   const Tensor l = cast(matmul_wide(in[0], in[1]), compute_type(in[0].dtype())), t = cast(in[2], i64);
   const Tensor counts = not_equal(t, static_cast<double>(a.ignore_index));
-  const Tensor chosen = equal(unsqueeze(t, -1), arange(l.graph(), 0, static_cast<double>(l.size(1))));
-  // ξ itself has no bits for log π if the logits are large.
-  const Tensor top = stop_gradient(max(l, {-1}, true)), low = l - top,
-               log_sum = log(sum(exp(low), {-1}, true));
-  const Tensor lse = squeeze(top + log_sum, -1), own = sum(where(chosen, l, 0), {-1});
-  const Tensor loss =
-      squeeze(log_sum, -1) - sum(where(chosen, low, 0), {-1}) + a.smoothing * own + a.z_loss * lse * lse;
+  const Tensor chosen = detail::is_target(l, t);
+  const detail::LoweredLogits x(l);
+  const Tensor log_sum = x.log_sum(), lse = squeeze(x.top + log_sum, -1);
+  const Tensor loss = squeeze(log_sum, -1) - sum(where(chosen, x.x_minus_c, 0), {-1}) +
+                      a.smoothing * sum(where(chosen, l, 0), {-1}) + a.z_loss * lse * lse;
   const Tensor h = head_factor(lse, a.z_loss);
-  const Tensor G = exp(low - log_sum) - where(chosen, unsqueeze((1 - a.smoothing) / h, -1), 0);
+  const Tensor G = exp(x.x_minus_c - log_sum) - where(chosen, unsqueeze((1 - a.smoothing) / h, -1), 0);
   return {where(counts, loss, 0), where(counts, h, 0),
           cast(where(unsqueeze(counts, -1), G, 0), in[0].dtype())};
 }
