@@ -90,12 +90,12 @@ struct AttentionCall {
          (x.Hk <= 1 || x.v.head == x.k.head) && (rows <= 1 || x.v.row == x.k.row);
 }
 
-// Scores far from 0 leave no bits for log π in ξ = c + log π. So kernels compute exp(A − c), or exp(A − ξ),
-// as 2^((s − t)·f − o). The score s and c are in the kernel's units; f converts them to exponents of 2. In
-// ordinary rows t = 0 and o = c·f (backward: ξ·log2 e), one fused multiply-add. In far rows, beyond these
-// limits, t = c and o = 0 (backward: log2 π). A backward computes c and π of far rows again, because its
-// scores may be rounded differently.
-constexpr double most_plain_exponent = 1024;  // |c·f| of a forward
+// Scores far from 0 leave no bits for log π in ξ = c + log π. So kernels subtract c before they round, or in
+// one fused multiply-add (docs/notes/large-scores.md). In far rows, beyond these limits, the CPU's forward
+// and every backward compute exp(A − c) as 2^((s − c)·f), with c in the units of the scores s and f the
+// factor to exponents of 2. A backward computes c and π of far rows again, because its scores may be rounded
+// differently.
+constexpr double most_plain_exponent = 1024;  // |c·f| of a forward on the CPU
 // |ξ| of a backward: an error of half a unit of ξ changes P less than P is rounded.
 constexpr TG_HOST_DEVICE double most_plain_lse(DType type) {
   return type == DType::f32 || type == DType::f64 ? 1024 : 8192;

@@ -423,17 +423,17 @@ __global__ void soften(const float* a, float* p, float* lse, bool merged) {
     for_each(s[n], [&](int r, int c, float& e) {
       e = a[(s[n].row(r) + lane_row()) * columns + n * half + s[n].column(c) + lane_column()];
     });
-  const Units units{1, static_cast<float>(ln_2)};
-  OnlineSoftmax<rows> own[2] = {{-INFINITY, units}, {-INFINITY, units}};
+  const float2 unit = two_floats(ln_2);
+  OnlineSoftmax<rows> own[2] = {{-INFINITY, 1, unit.x}, {-INFINITY, 1, unit.x}};
   __shared__ float2 parts[2][rows];  // c, π
   if (merged) {
-    for (int n = 0; n < 2; ++n) own[n].step(s[n]), own[n].finish(s[n], {nullptr, nullptr, parts[n]}, 0, rows);
+    for (int n = 0; n < 2; ++n)
+      own[n].step(s[n]), own[n].finish(s[n], {nullptr, nullptr, parts[n]}, 0, rows, unit);
   } else {
     own[0].step(s[0]);
     if (own[0].step(s[1])) own[0].rescale(s[0]);
     own[1] = own[0];
-    own[0].finish(s[0], {lse, nullptr, nullptr}, 0, rows),
-        own[1].finish(s[1], {lse, nullptr, nullptr}, 0, rows);
+    for (int n = 0; n < 2; ++n) own[n].finish(s[n], {lse, nullptr, nullptr}, 0, rows, unit);
   }
   __syncwarp();
   for (int n = 0; n < 2; ++n)
@@ -445,7 +445,7 @@ __global__ void soften(const float* a, float* p, float* lse, bool merged) {
                     a = tile::exp2_fast(parts[0][i].x - shown) * parts[0][i].y,
                     b = tile::exp2_fast(parts[1][i].x - shown) * parts[1][i].y;
         weight = a + b == 0 ? 0.f : (n == 0 ? a : b) / (a + b);
-        lse[i] = a + b == 0 ? -INFINITY : split_lse(top, logf(a + b), units).x;
+        lse[i] = a + b == 0 ? -INFINITY : split_lse({top, 0}, logf(a + b), unit).x;
       }
       p[i * columns + n * half + s[n].column(c) + lane_column()] = e * weight;
     });

@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
-  mark_far_rows<R, queries>(x, work, b, h, i0);
   const R* o = x.o.at<R>(b, h);
   const S* z = x.z_o.at<S>(b, h);
   const Powers* const p = powers + b * x.Hk + h / (x.H / x.Hk);
@@ -55,6 +54,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
     to[queries + r] = At::split ? times_power_of_two(u, p->z_o + p->v + power_of_difference(*p)) : u;
     if (inside) static_cast<float*>(work.u)[row] = u;
   }
+  mark_far_rows<R, queries>(x, work, b, h, i0);  // now ξ is in the first-level cache
   if (h > 0 && !At::last_stores) return;
   __shared__ SeenKeys<queries> seen;
   seen.set(x, b, i0);

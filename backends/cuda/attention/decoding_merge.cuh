@@ -50,7 +50,7 @@ __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, i
   if (column > 0) return;
   const LseRows lse = lse_of_call(x, (i64(b) * x.H + head) * x.L);
   if (sees_keys)
-    lse.put(i, all.top, all.sum, logf(all.sum), units);
+    lse.put(i, split_lse({all.top, 0}, logf(all.sum), units.natural));
   else
     lse.put(i, {sink, 0});
 }

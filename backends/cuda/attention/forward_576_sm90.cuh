@@ -179,9 +179,10 @@ struct Scorer {
       const KeyRange every = item.every[0];
       const Score<S> score(plan.factor, plan.cap);
       const bool plain = score.is_plain();
-      OnlineSoftmax<16> softmax(
-          [&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); },
-          plain ? Units{plan.factor, static_cast<float>(x.scale)} : Units{1, static_cast<float>(ln_2)});
+      const Units units = units_of(x);
+      OnlineSoftmax<16, false, true> softmax(  // as decoding, with which it shares its parts
+          [&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); }, units.exponent,
+          units.natural.x);
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
@@ -206,7 +207,7 @@ struct Scorer {
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
           if (half == 1 && j == work.range.from)
             softmax.finish(Destination<S, At>(x, plan, work.batch_head, 0, 0).lse, work.i0 + row, x.L,
-                           [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+                           units.natural, [&](int r, float inverse) { tell(to.inverse, r, inverse); });
           shared.ring_p(half).announce_by_warp(tiles);
         };
         pass(constant<0>()), pass(constant<1>());

@@ -30,7 +30,7 @@ constexpr bool has_uniform_addresses = arch >= 900;
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
 __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
                                   Shape<numbers, D, DV, options>::blocks)
-    attend(const __grid_constant__ AttentionCall x, const Powers* all_powers, int stages) {
+    attend(const __grid_constant__ AttentionCall x, const Powers* all_powers, int stages, float2 unit) {
   TG_DYNAMIC_SHARED(memory, 1024);
   using At = Shape<numbers, D, DV, options>;
   constexpr bool split = At::split;
@@ -43,6 +43,8 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
                            : At::wide                         ? 2
                            : has_uniform_addresses || D < 128 ? D / 16
                                                               : 64 / keys;
+  // A bias may overflow as an exponent; and heads of 128 have no register left for c as one.
+  constexpr bool by_scores = options == any || (D >= 128 && !split);
   using T = Terms<S, At::terms>;
   if (!At::wide) stages = 2;
   auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
@@ -68,17 +70,17 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   Dropout<float> dropout(x);
   const float kept = dropout.kept;
   int e = 0;
-  float unit = 1;  // of q·k
+  float unit_of_score = 1;
   if constexpr (split) {
     const Powers powers = all_powers[b * x.Hk + key_head];
-    unit = power_of_two(-powers.q - powers.k);
-    score.factor *= unit;
+    unit_of_score = power_of_two(-powers.q - powers.k);
+    score.factor *= unit_of_score;
     e = -powers.v;
     dropout.kept = 1;  // what is kept grows at the end
   }
-  OnlineSoftmax<rows> softmax(
-      x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY,
-      {score.template exponent<options>(), options == any ? 1 : static_cast<float>(x.scale) * unit});
+  OnlineSoftmax<rows, false, by_scores> softmax(
+      x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY, score.template exponent<options>(),
+      options == any ? 1 : static_cast<float>(x.scale) * unit_of_score);
   const auto source = rows_of_head<S>(x, true, b, key_head, some, d, dv);
   const Tiles tiles(some, keys);
   const auto load_keys = [&](int n) {
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   wait();
 
   // Warps with the same rows have the same ξ: one of them writes it.
-  softmax.finish(o, lse_of_call(x, i64(bh) * x.L), i0 + row, column == 0 ? x.L : 0);
+  softmax.finish(o, lse_of_call(x, i64(bh) * x.L), i0 + row, column == 0 ? x.L : 0, unit);
   R* out = x.o.at<R>(b, h) + column;
   if constexpr (split)
     scale(o, kept, e);
@@ -128,7 +130,10 @@ void launch(const Stream& s, const AttentionCall& x, const Powers* powers) {
   const int stages = fitting_stages<At>(s.gpu);
   const i64 blocks = i64(x.B) * x.H * ((x.L + At::queries - 1) / At::queries);
   launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes(stages)},
-                attend<S, R, numbers, D, DV, options>, x, powers, stages);
+                attend<S, R, numbers, D, DV, options>, x, powers, stages,
+                options == any                      ? float2{1, 0}
+                : D >= 128 && numbers == of_16_bits ? units_of(x).natural
+                                                    : unit_of_exponents(x));
 }
 
 }  // namespace tg::cuda::attention::forward

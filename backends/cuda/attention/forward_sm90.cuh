@@ -32,6 +32,7 @@ struct Plan {
   Sections sections;
   Taken* taken;          // null: items are taken in a fixed order
   float factor, cap;     // as Score has them
+  float2 unit;           // of c (unit_of_exponents)
   const Powers* powers;  // of operands that are split
   // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
   // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
@@ -380,7 +381,7 @@ struct Consumer {
     const bool plain = options == none || score.is_plain();
     OnlineSoftmax<16, !At::split> softmax(
         [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); },
-        plain ? Units{score.factor, static_cast<float>(x.scale) * unit} : Units{1, static_cast<float>(ln_2)});
+        plain ? score.factor : 1, plain ? static_cast<float>(x.scale) * unit : static_cast<float>(ln_2));
     SumOfProducts<T, DV> o;
     o.all.fill(0);
     PackedTerms<T, At::keys> p;
@@ -432,7 +433,7 @@ struct Consumer {
     const auto end = [&](u32 last_tile) {
       o.end(), keep(p);
       shared.ring_v().release(last_tile);
-      softmax.finish(o.all, to.lse, i0, x.L);
+      softmax.finish(o.all, to.lse, i0, x.L, plan.unit);
       if constexpr (At::split) scale(o.all, 1, -power);
       if constexpr (At::stores_boxes) {
         ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp multiplies the tile of Q
@@ -517,13 +518,14 @@ void launch_items(const Stream& s, const AttentionCall& x, int queries, int numb
                   is_uneven(x) && all > grid ? work.taken : nullptr,
                   static_cast<float>(factor_of(x)),
                   static_cast<float>(cap_of(x)),
+                  unit_of_exponents(x),
                   powers,
                   queries,
                   work.parts,
                   work.o,
                   work.lse};
   launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, plan);
-  if (work.parts > 1) launch_merge(s, x, work);
+  if (work.parts > 1) launch_merge(s, x, work, At::by_scores);
 }
 
 // `x` and `queries` as above.

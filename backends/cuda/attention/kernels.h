@@ -68,7 +68,7 @@ struct Ropes;
 void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspace& work, const Ropes& ropes);
 
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
-void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work);
+void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work, bool by_scores);
 
 // All others. Of forwards only Hopper's and decoding read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);

@@ -25,7 +25,6 @@ __global__ void __launch_bounds__(256)
         work.z_q_part(x, i64(w * int(x.B) + b) * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   }
-  mark_far_rows<S, range_tile>(x, work, b, h, i0);
   const S* o = x.o.at<S>(b, h);
   const S* z = x.z_o.at<S>(b, h);
   const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
@@ -48,6 +47,7 @@ __global__ void __launch_bounds__(256)
       work.stats[row] = {is_empty ? INFINITY : lse * static_cast<float>(log2_e), u};
     }
   }
+  mark_far_rows<S, range_tile>(x, work, b, h, i0);  // now ξ is in the first-level cache
   if (h > 0) return;
   __shared__ SeenKeys<range_tile> seen;
   seen.set(x, b, i0);

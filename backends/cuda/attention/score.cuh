@@ -1,6 +1,8 @@
 // From q·k to the score of one head: scale, softcap, bias.
 #pragma once
 
+#include <cmath>
+
 #include "backends/cuda/attention/options.h"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/tile/accumulator.cuh"
@@ -17,29 +19,55 @@ TG_HOST_DEVICE inline double cap_of(const AttentionCall& x) {
   return x.softcap * log2_e;
 }
 
-// The factors that convert a kernel's scores to exponents of 2, and to A. Kernels compare and subtract scores
-// in units of their own, so large ones keep their differences.
-struct Units {
-  float exponent, natural;
-
-  // A sink in these units.
-  __device__ __forceinline__ float of(float a) const { return a / natural; }
-};
-// For kernels without a bias, whose scores are q·k times `unit`, which undoes powers of two, if they are
-// plain, else in units of log 2.
-TG_HOST_DEVICE inline Units units_of(const AttentionCall& x, float unit = 1) {
-  const float factor = static_cast<float>(factor_of(x));
-  if (has_plain_scores(x)) return {factor * unit, static_cast<float>(x.scale) * unit};
-  return {1, static_cast<float>(ln_2)};
+// A number as the sum of two.
+TG_HOST_DEVICE inline float2 two_floats(double x) {
+  const float high = static_cast<float>(x);
+  return {high, static_cast<float>(x - high)};
 }
 
-// ξ = c + log π, rounded, and what is left of it.
-__device__ __forceinline__ float2 split_lse(float c, float log_pi, Units u) {
-  const float product = c * u.exponent;
-  const bool is_far = fabsf(product) > static_cast<float>(most_plain_exponent);
-  const float base = is_far ? c : product, factor = is_far ? u.natural : static_cast<float>(ln_2),
-              value = fmaf(base, factor, log_pi);
-  return {value, fmaf(base, factor, -value) + log_pi};
+// Of kernels without a bias that compare and subtract scores before they convert them: `exponent` converts
+// scores to exponents of 2, `natural` to A. Scores are q·k if they are plain, else in units of log 2.
+struct Units {
+  float exponent;
+  float2 natural;
+
+  // A sink in these units.
+  __device__ __forceinline__ float of(float a) const { return a / natural.x; }
+};
+TG_HOST_DEVICE inline Units units_of(const AttentionCall& x) {
+  if (has_plain_scores(x)) return {static_cast<float>(factor_of(x)), two_floats(x.scale)};
+  return {1, two_floats(ln_2)};
+}
+
+// The unit of exponents of 2, which are q·k times the rounded factor if they are plain. It is log 2 but for
+// the rounding of that factor.
+TG_HOST_DEVICE inline float2 unit_of_exponents(const AttentionCall& x) {
+  if (!has_plain_scores(x)) return two_floats(ln_2);
+  const float2 scale = two_floats(x.scale);
+  const float factor = static_cast<float>(factor_of(x)), high = scale.x / factor;
+  return {high, (scale.y - fmaf(high, factor, -scale.x)) / factor};
+}
+
+// ξ = c·unit + log π, rounded, and what is left of it. c is the sum of two numbers.
+__device__ __forceinline__ float2 split_lse(float2 c, float log_pi, float2 unit) {
+  const float more = fmaf(c.y, unit.x, log_pi), value = fmaf(c.x, unit.x, more);
+  return {value, fmaf(c.x, unit.x, -value) + fmaf(c.x, unit.y, more)};
+}
+// A positive normal number as a mantissa from 1/2 to 1 times a power of two, of which this is the inverse,
+// too.
+struct MantissaAndPower {
+  float mantissa, power, inverse;
+};
+TG_HOST_DEVICE inline MantissaAndPower parts_of(float x) {
+#if defined(__CUDA_ARCH__)
+  const unsigned bits = __float_as_uint(x), power = (bits & 0x7f800000u) + 0x00800000u;
+  return {__uint_as_float((bits & 0x007fffffu) | 0x3f000000u), __uint_as_float(power),
+          __uint_as_float(0x7f000000u - power)};
+#else
+  int exponent = 0;
+  const float mantissa = std::frexp(x, &exponent);
+  return {mantissa, std::ldexp(1.f, exponent), std::ldexp(1.f, -exponent)};
+#endif
 }
 
 template <class S>

@@ -25,6 +25,7 @@ struct Shape {
   // The first product of the next item starts before results are stored. At d 256, and with two terms, there
   // is no register for it.
   static constexpr bool begins_early = !own_keys && D <= 192 && terms == 1;
+  static constexpr bool by_scores = false;  // how parts hold c (OnlineSoftmax)
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        blocks = groups > 1 ? 1 : short_blocks(D),  // of a multiprocessor
       keys = !takes_turns || terms == 2 ? 64
@@ -98,7 +99,7 @@ namespace tg::cuda::attention::forward_576_sm90 {
 template <bool values_are_keys_>
 struct Shape {
   static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,
-                        split = false, stores_boxes = false;
+                        split = false, stores_boxes = false, by_scores = true;
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
                        blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;

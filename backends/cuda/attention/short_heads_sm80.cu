@@ -138,10 +138,10 @@ __global__ void __launch_bounds__(2 * N)
   s.fill(0), o.fill(0);
   mma_ABt<T>(s, q, row, k);
   mask(s, seen, row, 0, 0);
-  OnlineSoftmax<16> softmax(-INFINITY, units_of(x));
+  OnlineSoftmax<16> softmax(-INFINITY, static_cast<float>(factor_of(x)), 1);
   softmax.step(s, o);
   mma_AB<T>(o, s, v);
-  softmax.finish(o, lse_of_call(x, i64{blockIdx.x} * x.L), row, x.L);
+  softmax.finish(o, lse_of_call(x, i64{blockIdx.x} * x.L), row, x.L, unit_of_exponents(x));
   __syncthreads();  // results pass through the queries' rows
   store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);
 }
