@@ -35,4 +35,25 @@ python3 tests/mutants/plant.py --check . 2>/dev/null && { echo "FAILED: a test t
 echo 'add_test(NAME twice COMMAND true)' >tests/CMakeLists.txt
 test_of twice
 python3 tests/mutants/plant.py --check . 2>/dev/null && { echo "FAILED: two tests of one name are taken"; exit 1; }
+
+# A case that a fault names is there; a case of tests/bugs_of_others has an address and a fault that names it.
+rm tests/CMakeLists.txt tests/twice_test.cpp
+mkdir tests/bugs_of_others
+accepts_case() {
+  printf '%s\n' "$1" >tests/bugs_of_others/bugs_test.cpp
+  test_of "$2"
+  python3 tests/mutants/plant.py --check . >/dev/null || { echo "FAILED: $1 with $2 is refused"; exit 1; }
+}
+refuses_case() {
+  printf '%s\n' "$1" >tests/bugs_of_others/bugs_test.cpp
+  test_of "$2"
+  if out=$(python3 tests/mutants/plant.py --check . 2>&1); then echo "FAILED: $1 with $2 is taken"; exit 1; fi
+  case $out in *"$3"*) ;; *) echo "FAILED: $1 with $2 gives: $out"; exit 1 ;; esac
+}
+named=$'// https://example.org/1\nTEST(Bugs, One) {}'
+accepts_case "$named" bugs:Bugs.One
+refuses_case "$named" bugs:Bugs.Two 'there is no case bugs:Bugs.Two'
+refuses_case "$named" bugs 'no fault names bugs:Bugs.One'
+refuses_case $'// no address\nTEST(Bugs, One) {}' bugs:Bugs.One 'no address'
+refuses_case "$named"$'\n\nTEST(Bugs, Two) {}' bugs:Bugs.One 'the comment of Bugs.Two has no address'
 exit 0

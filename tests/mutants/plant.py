@@ -10,15 +10,16 @@ An entry of faults/*.txt is
     the maximum of a chunk is taken from its first two vectors
     | for (; i + 2 * W <= @{n => 2 * W}@; i += 2 * W)
 
-a number, the file, which op gradcheck is asked about first and which tests come next (both may be left out); what is
-wrong; and the place: lines of the source as they stand there, with the right text and the wrong one in @{ => }@. The
+a number, the file, which op gradcheck is asked about first and which tests come next (both may be left out; a test may
+name a case, softmax:Softmax.LongRows, and then just the named cases are asked, each of which must fail); what is wrong; and the place: lines of the source as they stand there, with the right text and the wrong one in @{ => }@. The
 spaces that begin a line do not matter. A further place begins with an empty line "|". The right text is an expression,
 or statements if it ends in ; (then the wrong text may be empty). What surrounds it says which place is meant, and
 must occur once.
 
 In the copy an expression becomes (tg::mutant(17) ? (wrong) : (right)), statements an if. The environment variable
 TG_MUTANT=17 switches the fault on, in the one build of the copy that has them all. A place that is not in its source
-any more is an error: the list has to follow the code.
+any more is an error: the list has to follow the code. --check also sees that each case of tests/bugs_of_others has the
+address of a report in its comment and a fault that names it.
 """
 import pathlib
 import re
@@ -34,13 +35,18 @@ MARK = re.compile(r"@\{(.*?) => ?(.*?)\}@", re.S)
 class Fault:
     def __init__(self, number, file, options, where):
         self.number, self.file, self.where = number, file, where
-        self.op, self.tests, self.text, self.places = "", [], "", []
+        self.op, self.tests, self.cases, self.text, self.places = "", [], [], "", []
         for option in options:
             name, _, value = option.strip().partition(" ")
             if name == "op":
                 self.op = value
             elif name == "tests":
-                self.tests = value.split()
+                for test in value.split():
+                    name, _, case = test.partition(":")
+                    self.tests.append(name)
+                    self.cases += [(name, case)] if case else []
+                if self.cases and len(self.cases) < len(self.tests):
+                    sys.exit(f"{where}: fault {number} names a case of some tests only")
             else:
                 sys.exit(f"{where}: '{name}' is neither op nor tests")
 
@@ -166,6 +172,34 @@ def plant(source_dir, target_dir):
     return faults
 
 
+CASE = re.compile(r"((?:^//.*\n)*)^TEST(?:_F)?\((\w+),\s*(\w+)\)", re.M)
+
+
+def test_cases(source_dir):
+    """The cases of tests/FOLDER/NAME_test.cpp: (NAME, "Suite.Case") to the file and the comment above the case."""
+    cases = {}
+    for path in sorted((source_dir / "tests").rglob("*_test.cpp")):
+        for comment, suite, case in CASE.findall(path.read_text()):
+            cases[path.stem.removesuffix("_test"), f"{suite}.{case}"] = path, comment
+    return cases
+
+
+def check_cases(faults, source_dir):
+    """Every case that a fault names is there. Each case of tests/bugs_of_others has an address and a fault that names it."""
+    cases, named = test_cases(source_dir), set()
+    for fault in faults.values():
+        for case in fault.cases:
+            if case not in cases:
+                sys.exit(f"{fault.where}: there is no case {':'.join(case)}")
+            named.add(case)
+    for case, (path, comment) in cases.items():
+        if path.parent.name == "bugs_of_others":
+            if "https://" not in comment:
+                sys.exit(f"{path}: the comment of {case[1]} has no address of a report")
+            if case not in named:
+                sys.exit(f"{path}: no fault names {':'.join(case)}")
+
+
 def test_names(source_dir):
     """The names of CTest's tests, where they are written out. run.py asks by name, so each must be one test's."""
     tests = source_dir / "tests"
@@ -187,6 +221,7 @@ def check(source_dir):
         for name in fault.tests:
             if name not in names:
                 sys.exit(f"{fault.where}: there is no test {name}")
+    check_cases(faults, source_dir)
     return faults
 
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Switches each fault of tests/mutants/faults on and asks gradcheck, then the tests, until one catches it.
 
-usage: run.py [--only 17,20-29] [--near] [--build DIR] [--jobs N] [--table]
+usage: run.py [--only 17,20-29] [--near | --cases] [--build DIR] [--jobs N] [--table]
 
   --only NUMBERS   these faults instead of all
   --near           only gradcheck --op and the entry's tests: quick, for new entries
+  --cases          only entries that name cases of tests, such as those of tests/bugs_of_others; builds just these tests
   --build DIR      where everything is built (default: build-mutants)
   --jobs N         processes side by side (default: one for each core)
   --table          also write the table of docs/gradcheck.md; with --only, from the results of runs before as well
 
 Builds once, with -DTILEGRAD_MUTANTS=ON. First everything has to pass with no fault on. Then each fault is tried with
 TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, all other tests, fastest
-first. One that takes far longer than without a fault counts as having caught it. Exits with status 1 if a fault survives.
+first. One that takes far longer than without a fault counts as having caught it. An entry that names cases is caught if
+each of them fails, run by itself; nothing else is asked. Exits with status 1 if a fault survives.
 """
 import argparse
 import concurrent.futures
@@ -64,23 +66,26 @@ def say(text):
     print(text, flush=True)
 
 
-def build(folder, jobs):
-    """The tests of CTest that are asked, by name, and gradcheck."""
+def build(folder, jobs, only_tests):
+    """The tests of CTest that are asked, by name, and gradcheck, if only_tests does not name the few that are built."""
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DTILEGRAD_MUTANTS=ON", "-DTILEGRAD_CUDA=OFF"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     tools = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank"]
-    subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", "quick_tests", *tools], check=True)
+    targets = [f"{name}_test" for name in only_tests] or ["quick_tests", *tools]
+    subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", *targets], check=True)
     listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], check=True, capture_output=True)
     tests = {}
     for test in json.loads(listed.stdout)["tests"]:
         if test["name"] in tests:
             sys.exit(f"two tests are named {test['name']}: only one of them would be asked")
+        if only_tests and test["name"] not in only_tests:
+            continue
         if not NOT_ASKED.search(test["name"]) and "command" in test:
             command = test["command"]
             if command[0].endswith("_test"):
                 command = command + ["--gtest_fail_fast", "--gtest_brief=1"]
             tests[test["name"]] = Check(test["name"], command)
-    gradcheck = next(pathlib.Path(folder).resolve().glob("**/tools/gradcheck"))
+    gradcheck = next(pathlib.Path(folder).resolve().glob("**/tools/gradcheck"), None)
     return tests, str(gradcheck)
 
 
@@ -109,6 +114,13 @@ def time_all(checks, folder, jobs):
 
 def catch(fault, tests, gradcheck, all_ops, near):
     """What catches a fault, in words; None if nothing does."""
+    if fault.cases:
+        for name, case in fault.cases:
+            check = Check(name, [*tests[name].command, f"--gtest_filter={case}"])
+            check.seconds = tests[name].seconds
+            if not check.run(fault.number):
+                return None
+        return ", ".join(f"{name}: {case}" for name, case in fault.cases)
     asked = []
     if fault.op:
         asked.append(Check(f"gradcheck --op {fault.op}", [gradcheck, "--op", fault.op, "--quick"]))
@@ -153,18 +165,23 @@ def main():
     options = argparse.ArgumentParser(usage=__doc__)
     options.add_argument("--only", default="")
     options.add_argument("--near", action="store_true")
+    options.add_argument("--cases", action="store_true")
     options.add_argument("--build", default=str(ROOT / "build-mutants"))
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--table", action="store_true")
     given = options.parse_args()
     faults = plant.read_faults()
-    tests, gradcheck = build(given.build, given.jobs)
-    for fault in faults.values():
+    if given.cases:
+        faults = {number: fault for number, fault in faults.items() if fault.cases}
+    to_try = chosen(faults, given.only)
+    few = sorted({name for fault in to_try for name in fault.tests}) if given.cases else []
+    tests, gradcheck = build(given.build, given.jobs, few)
+    for fault in to_try:
         for name in fault.tests:
             if name not in tests:
                 sys.exit(f"{fault.where}: there is no test {name}")
     all_ops = Check("gradcheck --all", [gradcheck, "--all", "--quick"])
-    time_all([*tests.values(), all_ops], given.build, given.jobs)
+    time_all([*tests.values(), *([] if given.cases else [all_ops])], given.build, given.jobs)
     store = pathlib.Path(given.build) / "mutants.json"
     results = json.loads(store.read_text()) if given.only and store.exists() else {}
     survivors = []
@@ -174,7 +191,7 @@ def main():
         by = catch(fault, tests, gradcheck, all_ops, given.near)
         return fault, by, time.monotonic() - start
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(one, f) for f in chosen(faults, given.only)]):
+        for future in concurrent.futures.as_completed([pool.submit(one, f) for f in to_try]):
             fault, by, seconds = future.result()
             results[str(fault.number)] = by
             say(f"{'caught  ' if by else 'SURVIVED'} {fault.number:4}  {fault.text} [{by}] {seconds:.0f} s")
@@ -183,7 +200,7 @@ def main():
             store.write_text(json.dumps(results, indent=1))
     if given.table:
         write_table(faults, results)
-    done = len(chosen(faults, given.only))
+    done = len(to_try)
     say(f"{done - len(survivors)} of {done} faults caught" +
         (f"; nothing catches {', '.join(map(str, sorted(survivors)))}" if survivors else ""))
     return 1 if survivors else 0
