@@ -1,4 +1,4 @@
-// What attention computes: reports of gradients, head groups, sinks, caps, dropout, scales and large scores.
+// Reports of attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/latent_attention.h>
 #include "tests/support/attention_case.h"
@@ -29,7 +29,7 @@ TEST(BugsOfOthersAttention, KeyGradientsSumOverTheGroup) {
 }
 
 // https://github.com/apple/axlearn/pull/842
-// Query heads were matched to key heads in another order than weights are laid out in. Head h reads key head
+// Query heads were paired with key heads in a different order from that of the weights. Head h reads key head
 // h / (H / Hk): neighbours share one.
 TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
   AttentionCase c({1, 4, 2, 9, 3, 2, 1});
@@ -78,7 +78,7 @@ TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
 }
 
 // https://github.com/NVIDIA/TransformerEngine/pull/3551
-// A learned sink had no gradient of its own. It is −Σ exp(sink − ξ)·u over the rows of its head.
+// A learned sink had no gradient. It is −Σ exp(sink − ξ)·u over the rows of its head.
 TEST(BugsOfOthersAttention, SinkHasAGradient) {
   expect_oracle(AttentionCase({2, 2, 1, 5, 6, 4, 4}, {.causal = true, .sink = {0.3, -0.4}}));
 }
@@ -111,9 +111,9 @@ TEST(BugsOfOthersAttention, EvaluationDropsNothing) {
 }
 
 // https://github.com/microsoft/onnxruntime/pull/19715
-// The backward of attention drew another dropout mask than its forward. With all values 1, what is kept of a
-// row is its output, and z_v is kept weights by z_o.
-TEST(BugsOfOthersAttention, BackwardDropsWhatTheForwardDropped) {
+// The backward of attention drew a different dropout mask from that of its forward. With the identity as
+// values the output is the kept weights, and so is z_v for z_o = 1.
+TEST(BugsOfOthersAttention, DropoutMaskIsTheSameInForwardAndBackward) {
   Graph g;
   const std::int64_t T = 13;
   const Tensor q = g.constant(Array::of({1, 1, 1, 2}, Vector{0.0, 0.0}));
@@ -171,8 +171,8 @@ TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
 }
 
 // https://github.com/AI-Hypercomputer/maxtext/issues/1370
-// Scores were multiplied by what they are to be divided by. With q·k of 4 and 0 in four numbers, weights are
-// e² and 1.
+// Scores were multiplied by √d instead of being divided by it. With q·k of 4 and 0 in four numbers, weights
+// are e² and 1.
 TEST(BugsOfOthersAttention, ScoresAreDividedByTheRootOfTheWidth) {
   AttentionCase c({1, 1, 1, 1, 2, 4, 1});
   c.q = {1, 1, 1, 1}, c.k = {1, 1, 1, 1, 0, 0, 0, 0}, c.v = {1, 0};

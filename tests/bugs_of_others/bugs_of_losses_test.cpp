@@ -1,5 +1,4 @@
-// Losses and what they are divided by, gradient accumulation and tied weights: reports of training that
-// learns something else than it says.
+// Reports of losses and their normalization, gradient accumulation and tied weights.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/sgd.h>
@@ -107,7 +106,7 @@ struct Head {
 };
 
 // https://github.com/linkedin/Liger-Kernel/issues/488
-// Asked for the loss of each row, the fused head gave their mean.
+// Without a reduction the fused head returned the mean of its rows' losses.
 TEST(BugsOfOthersLosses, FusedHeadGivesTheLossOfEachRow) {
   Head h;
   const Tensor loss =
@@ -171,7 +170,7 @@ std::vector<std::int32_t> even_targets() {
   for (std::int32_t i = 0; i < 24; ++i) t.push_back((i * i + 2 * i) % 7);
   return t;
 }
-// Of the last row one target is left, of the first all.
+// The first two rows keep all targets, the third keeps one, the last none.
 std::vector<std::int32_t> uneven_targets() {
   std::vector<std::int32_t> t = even_targets();
   std::fill(t.begin() + 13, t.end(), -100);
@@ -252,9 +251,8 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
 // https://github.com/facebookresearch/lingua/issues/74
 // https://github.com/ml-explore/mlx-lm/pull/373
 // https://github.com/NVIDIA/Megatron-LM/issues/656
-// A model that was to tie its head had a table of its own for it, which went another way than the
-// embedding's.
-TEST(BugsOfOthersLosses, TiedHeadHasNoTableOfItsOwn) {
+// A model with a tied head had a second table for it, which training made different from the embedding's.
+TEST(BugsOfOthersLosses, TiedHeadAddsNoParameters) {
   const auto numbers = [](bool tied) {
     nn::ModelConfig c = tiny();
     c.tied_head = tied;

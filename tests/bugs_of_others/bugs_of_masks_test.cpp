@@ -50,7 +50,7 @@ TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
 
 // https://github.com/ml-explore/mlx/pull/2608
 // One new query whose keys were all hidden gave NaN. The row is 0.
-TEST(BugsOfOthersMasks, StepOfATextWithoutKeysIsZero) {
+TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
   const AttentionCase c({2, 2, 1, 1, 6, 4, 4}, {.kv_lengths = {6, 0}});
   const Attended got = c.run();
   EXPECT_TRUE(close(got.o, c.expected().o));
@@ -80,12 +80,12 @@ TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
   for (std::size_t e = 0; e < 8; ++e) EXPECT_EQ(got.o[e], 0);
   EXPECT_TRUE(close(got.o, c.expected().o));
   for (std::size_t e = 0; e < 4; ++e)
-    EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // it sees itself alone
+    EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // it sees only itself
 }
 
 // https://github.com/pytorch/pytorch/issues/109517
-// A mask that adds the type's lowest number to a whole row is finite: the row is the mean of all values,
-// since the scores themselves are lost in that sum.
+// A mask that adds the type's lowest number to a whole row is finite. Its sum with a score is that number, so
+// the row is the mean of all values.
 TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
   AttentionCase c({1, 1, 1, 2, 5, 4, 1}, seen(2, 5), f32);
   std::fill_n(c.o.bias.begin(), 5, static_cast<double>(std::numeric_limits<float>::lowest()));
@@ -99,7 +99,7 @@ TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
 
 // https://github.com/Dao-AILab/flash-attention/issues/1012
 // With −1e9 added to every score, gradients of values were those of weights 1. Five equal scores have weights
-// 1/5 wherever they lie.
+// 1/5, however low they are.
 TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
   AttentionCase c({1, 1, 1, 1, 5, 2, 1}, {.bias = Vector(5, -1e9), .bias_shape = {1, 1, 1, 5}}, f32);
   c.q = {1, 1}, c.k = Vector(10, 0.5), c.v = {1, 2, 3, 4, 5}, c.z_o = {1};
@@ -109,7 +109,7 @@ TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
 }
 
 // https://github.com/flashinfer-ai/flashinfer/issues/4267
-// All scores of a row were below what the running maximum began with, −5e4. Only their differences count.
+// All scores of a row were below the initial running maximum, −5e4. Only their differences count.
 TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
   AttentionCase c({1, 1, 1, 1, 4, 1, 1}, {.scale = 1}, f32);
   c.q = {-1000}, c.k = Vector(4, 100), c.v = {1, 2, 3, 6};
@@ -119,7 +119,7 @@ TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
 }
 
 // https://github.com/pytorch/pytorch/issues/101967
-// NaN in keys and values that a mask hides reached the output. What nobody sees may hold anything.
+// NaN in keys and values that a mask hides reached the output. Unseen keys and values may hold any number.
 TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesChangesNothing) {
   const AttentionCase clean({1, 2, 1, 12, 20, 4, 4}, {.kv_lengths = {13}});
   AttentionCase dirty = clean;
@@ -172,7 +172,7 @@ TEST(BugsOfOthersMasks, CausalWithMoreQueriesThanKeysLeavesTheFirstWithout) {
 TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
   const AttentionCase c({1, 1, 1, 9, 14, 4, 4}, {.causal = true});
   expect_oracle(c);
-  AttentionCase last = c;  // the last query alone sees what it sees among the others
+  AttentionCase last = c;  // the last query by itself sees the same keys
   last.n.L = 1;
   last.q.assign(c.q.end() - 4, c.q.end()), last.z_o.assign(4, 0.0);
   const Vector all = c.run().o;
@@ -181,7 +181,7 @@ TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
 
 // https://github.com/gittensor-ai-lab/sparkinfer/issues/3
 // A chunk of queries at the end of a longer text was masked as if both began at 0, which hid the cached keys.
-TEST(BugsOfOthersMasks, ChunkAtTheEndOfATextSeesWhatCameBefore) {
+TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
   const AttentionCase c({1, 2, 1, 3, 11, 4, 4}, {.causal = true});
   EXPECT_TRUE(close(c.run().o, c.expected().o));
 }
@@ -198,7 +198,7 @@ TEST(BugsOfOthersMasks, TopLeftAlignmentIsHonoured) {
 
 // https://github.com/tlc-pack/libflash_attn/pull/11
 // A causal call with a window wider than the text lost its causal mask.
-TEST(BugsOfOthersMasks, WindowWiderThanTheTextStaysCausal) {
+TEST(BugsOfOthersMasks, CausalWindowWiderThanTheSequenceHidesLaterKeys) {
   const AttentionCase c({1, 2, 1, 10, 10, 4, 4}, {.causal = true, .window_left = 50});
   expect_oracle(c);
   const Attended got = c.run();

@@ -14,7 +14,7 @@ constexpr double inf = std::numeric_limits<double>::infinity(),
 struct ValueAndSlope {
   Vector y, slope;
 };
-// Of an op on each element, on one thread.
+// An op's results and slopes on one thread, element by element.
 template <class F>
 ValueAndSlope at(F f, const Vector& points, DType dtype = f32) {
   Graph g;
@@ -76,14 +76,14 @@ TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
 }
 
 // https://github.com/antirez/ds4/pull/498
-// silu of a large negative number was NaN or −∞ by an overflowing exponential. It goes to 0.
+// silu of a large negative number was NaN or −∞ by an overflowing exponential. It tends to 0.
 TEST(BugsOfOthersNumerics, SiluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, -inf});
   for (const double y : got.y) EXPECT_EQ(y, 0);
 }
 
 // https://github.com/trymirai/lalamo/pull/328
-// The gradient of silu had ∞·0 where the exponential overflows. It goes to 0 and 1.
+// The gradient of silu had ∞·0 where the exponential overflows. It tends to 0 and 1.
 TEST(BugsOfOthersNumerics, SlopeOfSiluIsZeroOrOneFarOut) {
   EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, 1000}).slope, (Vector{0, 0, 1}));
 }
@@ -106,7 +106,8 @@ TEST(BugsOfOthersNumerics, ProductWithAZeroHasTheProductOfTheOthers) {
 }
 
 // https://github.com/tensorflow/tensorflow/issues/44556
-// The second derivative of a product with zeros was zero. Of abc, ∂(bc + ac + ab) is (b + c, a + c, a + b).
+// The second derivative of a product with zeros was zero. ∂(bc + ac + ab) is
+// (b + c, a + c, a + b).
 TEST(BugsOfOthersNumerics, SecondDerivativeOfAProductWithZeros) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64);
@@ -163,7 +164,7 @@ TEST(BugsOfOthersNumerics, RmsNormOfLargeHalfNumbers) {
 // https://github.com/JuliaLang/julia/pull/57809
 // https://github.com/VoidStarKat/half-rs/issues/25
 // https://github.com/arch-hdl-lang/arch-com/issues/629
-// A double became a half number by way of f32, and was rounded twice. Just above the middle it goes up.
+// A double became a half number by way of f32, and was rounded twice. Just above the middle it is rounded up.
 TEST(BugsOfOthersNumerics, DoublesAreRoundedOnceToHalfNumbers) {
   Graph g;
   const double middle = 1 + 0x1p-8, middle_of_f16 = 1 + 0x1p-11;
@@ -185,7 +186,8 @@ TEST(BugsOfOthersNumerics, UniformNumbersStayBelowTheirBound) {
 
 // https://github.com/tensorflow/tensorflow/issues/23312
 // https://github.com/pytorch/pytorch/issues/180150
-// Running sums in the narrow type stop growing. From 2^24 on, f32 has no odd numbers, but their sum goes on.
+// Running sums in the narrow type stop growing. From 2^24 on, f32 has no odd numbers, but their sum
+// still grows.
 TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
   Graph g;
   EXPECT_EQ(value(cumsum(constant(g, {0x1p24, 1, 1, 1, 1}), 0)),
@@ -212,7 +214,7 @@ TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
 // https://github.com/tinygrad/tinygrad/issues/12409
 // https://github.com/pytorch/pytorch/issues/23156
 // The gradient of what `where` does not choose was 0·∞. It is 0.
-TEST(BugsOfOthersNumerics, WhatIsNotChosenHasAZeroGradient) {
+TEST(BugsOfOthersNumerics, UnselectedOperandOfWhereHasAZeroGradient) {
   const auto f = [](const Tensor& x) { return sum(where(greater(x, 0), x, 1) / where(greater(x, 0), 1, 0)); };
   EXPECT_EQ(at(f, {2, -1}).slope, (Vector{1, 0}));
 }
@@ -270,7 +272,7 @@ TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
 
 // https://github.com/tensorflow/tensorflow/issues/56961
 // https://github.com/pytorch/pytorch/issues/146299
-// Where several values are written to one place, all of them had a gradient. Only the last one counts.
+// Where several values are written to one element, all of them had a gradient. Only the last one counts.
 TEST(BugsOfOthersNumerics, OverwrittenValuesHaveNoGradient) {
   Graph g;
   const Tensor src = g.input("src", {3}, f64), x = g.constant(Array::of(Vector{0, 0})),

@@ -1,4 +1,4 @@
-// What a step does to weights: reports of AdamW, SGD, clipping, skipped steps, loss scales and schedules.
+// Reports of optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/schedule.h>
@@ -13,7 +13,7 @@ using namespace tg::testing;
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// A loss whose gradient is what is fed: Σ w ⊛ c, with a matrix [1, 2] and a gain [2].
+// The loss Σ w ⊛ c, whose gradient c is fed, with a matrix [1, 2] and a gain [2].
 template <class Optimizer>
 struct Slope {
   nn::Params params{1, f64};
@@ -153,7 +153,8 @@ TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
 }
 
 // https://github.com/allenai/OLMo-core/pull/309
-// A skipped step counted in the correction of moments. Afterwards a run goes on as if it had not been.
+// A skipped step counted in the correction of moments. The next step equals that of
+// a run without it.
 TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, inf}, 0.1f);
@@ -194,7 +195,7 @@ TEST(BugsOfOthersOptimizers, InfiniteNormSkipsTheStep) {
 }
 
 // https://github.com/pytorch/pytorch/issues/31367
-// A negative largest norm turned gradients around. It is refused.
+// A negative largest norm negated gradients. It is refused.
 TEST(BugsOfOthersOptimizers, NegativeClipIsRefused) {
   nn::Params params;
   params.create("w", {2}, nn::Init::ones());

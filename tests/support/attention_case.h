@@ -1,4 +1,4 @@
-// One call of flash_attn as plain numbers: its results with all gradients, and what the oracle says.
+// One call of flash_attn as plain numbers: its results with all gradients, and the oracle's.
 #pragma once
 
 #include "tests/reference/masked_attention.h"
