@@ -1,0 +1,306 @@
+// Public bugs of generation: caches, pages that texts share, windows, ends of texts and beams.
+#include <tilegrad/nn/generation/engine.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <tilegrad/nn/generation/beam_search.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/generation/page_pool.h>
+#include <tilegrad/nn/models/llama.h>
+#include <tilegrad/nn/models/model.h>
+
+namespace tg {
+namespace {
+
+using nn::BeamSearch;
+using nn::Engine;
+using nn::Generator;
+using nn::PagePool;
+using nn::PageTable;
+using Tokens = std::vector<std::int32_t>;
+
+nn::ModelConfig small(const nn::Architecture& architecture = {}) {
+  nn::ModelConfig c{
+      .vocabulary = 29, .context = 48, .layers = 2, .heads = 2, .width = 16, .tied_head = false, .std = 0.3};
+  c.architecture = architecture;
+  return c;
+}
+
+struct Writer {
+  nn::Params params{1};
+  const nn::Model model;
+
+  explicit Writer(const nn::Architecture& architecture = {}) : model(params, small(architecture)) {}
+
+  // The greedy tokens after a text, each from the whole text, which no cache has.
+  Tokens expected(Tokens text, std::int64_t count) const {
+    Generator generator(model, {.threads = 1, .cache = false});
+    const auto begin = std::ssize(text);
+    for (std::int64_t n = 0; n < count; ++n) {
+      const std::span<const float> logits = generator.next(text);
+      text.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+    }
+    return {text.begin() + begin, text.end()};
+  }
+  // What the engine writes after the prompts, one text for each.
+  static std::vector<Tokens> written(Engine& engine, const std::vector<Tokens>& prompts, std::int64_t count) {
+    std::vector<Tokens> texts(prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      engine.add({.prompt = prompts[i],
+                  .tokens = count,
+                  .sampling = {.temperature = 0},
+                  .report = [&text = texts[i]](const Engine::Token& t) {
+                    text.push_back(t.token);
+                    return text.size() < 100;
+                  }});
+    for (int step = 0; step < 500 && engine.step(); ++step) continue;
+    return texts;
+  }
+};
+
+Tokens numbers(std::int32_t count, std::int32_t step = 1) {
+  Tokens all;
+  for (std::int32_t i = 0; i < count; ++i) all.push_back((5 + i * step) % 29);
+  return all;
+}
+
+std::vector<float> next(Generator& generator, const Tokens& text) {
+  const std::span<const float> logits = generator.next(text);
+  return {logits.begin(), logits.end()};
+}
+
+// A text of which all is read, with its pages.
+PageTable opened(PagePool& pool, const Tokens& text) {
+  PageTable table = pool.open(text);
+  std::vector<nn::PageCopy> copies;
+  EXPECT_TRUE(table.reserve(std::ssize(text) - table.length(), copies));
+  table.append(std::span(text).subspan(static_cast<std::size_t>(table.length())));
+  return table;
+}
+
+// https://github.com/vllm-project/vllm/pull/17999 https://github.com/vllm-project/vllm/pull/11186
+// Of a prompt whose pages were all known nothing was left to read, so that there were no logits. Its last
+// token is read again.
+TEST(BugsOfOthersGeneration, LastTokenOfAKnownPromptIsReadAgain) {
+  PagePool pool(8, 2);
+  opened(pool, {1, 2, 3, 4});
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 4);
+}
+
+// https://github.com/LMCache/LMCache/pull/3322
+// A prompt that is the beginning of what the cache holds had the logits of the longer text.
+TEST(BugsOfOthersGeneration, ShorterPromptOfTheCacheHasItsOwnLogits) {
+  const Writer w;
+  Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1});
+  next(generator, {1, 2, 3, 4});
+  EXPECT_EQ(next(generator, {1, 2}), next(other, {1, 2}));
+}
+
+// https://github.com/openvinotoolkit/openvino.genai/issues/3722
+// Pages were known by a hash alone, and a collision gave a text the keys of another. Tokens are compared too.
+TEST(BugsOfOthersGeneration, PagesWithTheSameHashAreDistinguished) {
+  PagePool pool(8, 2, 0);  // of no bits: all hashes are equal
+  opened(pool, {1, 2, 3});
+  EXPECT_EQ(pool.open(Tokens{4, 5, 6}).length(), 0);
+  EXPECT_EQ(pool.open(Tokens{1, 2, 6}).length(), 2);
+}
+
+// https://github.com/vllm-project/aibrix/issues/2329
+// A page was known by its own tokens, whatever stood before them. Keys depend on all tokens before.
+TEST(BugsOfOthersGeneration, SamePageAfterAnotherBeginningIsAnother) {
+  PagePool pool(8, 2, 0);
+  opened(pool, {1, 2, 5, 6, 9});
+  opened(pool, {3, 4, 9});
+  EXPECT_EQ(pool.open(Tokens{3, 4, 5, 6, 9}).length(), 2);
+}
+
+// https://github.com/InternLM/lmdeploy/issues/4917 https://github.com/NVIDIA-NeMo/RL/pull/4018
+// After weights had been replaced, prompts used keys of the old ones. forget() makes them unknown.
+TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
+  Writer w;
+  Engine engine(w.model, {.seats = 2, .page_size = 4, .threads = 1});
+  const Tokens prompt = numbers(13);
+  EXPECT_EQ(Writer::written(engine, {prompt}, 6)[0], w.expected(prompt, 6));
+  nn::Params replaced(2);
+  const nn::Model other(replaced, small());
+  for (Parameter p : w.params.all()) p.write(replaced.find(p.name())->read());
+  engine.forget();
+  EXPECT_EQ(Writer::written(engine, {prompt}, 6)[0], w.expected(prompt, 6));
+}
+
+// https://github.com/ovg-project/kvcached/issues/362
+// A page that another text had taken was still found by what it held before.
+TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
+  PagePool pool(2, 2);
+  opened(pool, {1, 2, 3, 4});
+  PageTable other = pool.open(Tokens{5, 6, 7, 8});
+  std::vector<nn::PageCopy> copies;
+  ASSERT_TRUE(other.reserve(4, copies));
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 0);
+}
+
+// https://github.com/GeeeekExplorer/nano-vllm/pull/217 https://github.com/vllm-project/vllm-gaudi/pull/524
+// https://github.com/vllm-project/vllm/issues/16832
+// A sequence that had to give up its pages went on with other tokens than without that. It is read again.
+TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
+  const Writer w;
+  Engine engine(w.model, {.seats = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
+  const std::vector<Tokens> prompts{numbers(6), numbers(7, 3), numbers(5, 4)};
+  const std::vector<Tokens> texts = Writer::written(engine, prompts, 20);
+  EXPECT_GT(engine.scheduler().preemptions(), 0);
+  for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(texts[i], w.expected(prompts[i], 20)) << i;
+}
+
+// https://github.com/ml-explore/mlx-lm/issues/1906 https://github.com/ml-explore/mlx-lm/issues/439
+// https://github.com/ml-explore/mlx-lm/issues/735 https://github.com/unslothai/unsloth/issues/3699
+// https://github.com/Blaizzy/mlx-vlm/pull/1542
+// Beside a longer prompt a shorter one had other positions, those of its padding. Each text counts its own.
+TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
+  const Writer w;
+  Engine engine(w.model, {.seats = 2, .threads = 1, .ahead = false});
+  const std::vector<Tokens> prompts{numbers(20), numbers(3)};
+  const std::vector<Tokens> texts = Writer::written(engine, prompts, 8);
+  for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(texts[i], w.expected(prompts[i], 8)) << i;
+}
+
+// https://github.com/karpathy/nanochat/pull/456 https://github.com/karpathy/nanochat/issues/452
+// https://github.com/goombalab/hnet/issues/20
+// Layers with a window saw the whole cache when tokens came one at a time, unlike in training.
+TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
+  const Writer w(nn::Llama{.windows = {3, 3}});
+  const Tokens text = numbers(12, 3);
+  Generator cached(w.model, {.threads = 1}), whole(w.model, {.threads = 1, .cache = false});
+  for (std::size_t n = 9; n <= text.size(); ++n) {
+    const Tokens part(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(n));
+    const std::vector<float> a = next(cached, part), b = next(whole, part);
+    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4) << n;
+  }
+}
+
+// https://github.com/huggingface/transformers/issues/37574
+// https://github.com/huggingface/transformers/pull/38046
+// https://github.com/EricLBuehler/mistral.rs/issues/246
+// Tokens written one by one attended to keys beyond the window, as the cache in pages keeps them all.
+TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
+  const Writer w(nn::Llama{.windows = {3, 3}});
+  Engine engine(w.model, {.seats = 2, .page_size = 4, .threads = 1, .ahead = false});
+  const Tokens prompt = numbers(12, 3);
+  EXPECT_EQ(Writer::written(engine, {prompt}, 16)[0], w.expected(prompt, 16));
+}
+
+// https://github.com/nicedreamzapp/claude-code-local/pull/47
+// Of a cache whose text goes on otherwise the old tokens after the common beginning stayed.
+TEST(BugsOfOthersGeneration, CacheIsCutBackToTheSharedBeginning) {
+  const Writer w;
+  Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1, .cache = false});
+  next(generator, {1, 2, 3, 4, 5});
+  const std::vector<float> a = next(generator, {1, 2, 6}), b = next(other, {1, 2, 6});
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4);
+}
+
+// A text that draws token 0 first, for which a seed is sought, and what its ends make of it.
+struct FirstTokenZero {
+  Writer w;
+  std::uint64_t seed = 0;
+  std::vector<Engine::End> ends = {};
+
+  FirstTokenZero() {
+    Generator generator(w.model, {.threads = 1});
+    while (nn::sample_token(generator.next(prompt), {}, nn::sampling_draw(seed, 0)) != 0) ++seed;
+  }
+  const Tokens prompt = {3};
+  Tokens written(const Tokens& end_tokens) {
+    Tokens text;
+    Engine engine(w.model, {.seats = 1, .threads = 1});
+    engine.add({.prompt = prompt,
+                .tokens = 5,
+                .sampling = {},
+                .seed = seed,
+                .ends = end_tokens,
+                .report = [&](const Engine::Token& t) {
+                  text.push_back(t.token), ends.push_back(t.end);
+                  return true;
+                }});
+    engine.run();
+    return text;
+  }
+};
+
+// https://github.com/openvinotoolkit/openvino.genai/pull/3593
+// An end token with id 0 was taken for none, and the text went on.
+TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
+  FirstTokenZero text;
+  EXPECT_EQ(text.written({0}), (Tokens{0}));
+  EXPECT_EQ(text.ends, (std::vector{Engine::End::token}));
+}
+
+// https://github.com/anthony-chaudhary/fak/issues/12604
+// A model without an end token ended its text at token 0. Without end tokens only the number ends it.
+TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
+  FirstTokenZero text;
+  EXPECT_EQ(text.written({}).size(), 5u);
+  EXPECT_EQ(text.ends.back(), Engine::End::count);
+}
+
+// https://github.com/intel/ipex-llm/pull/11896
+// Of a list of end tokens the first one alone was looked for.
+TEST(BugsOfOthersGeneration, AnyEndTokenOfAListEnds) {
+  FirstTokenZero text;
+  EXPECT_EQ(text.written({28, 0, 27}), (Tokens{0}));
+}
+
+std::vector<float> logits_of(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+// https://github.com/facebookresearch/ParlAI/issues/2058
+// Beams that had ended took places of those that go on, until the search followed a single one.
+TEST(BugsOfOthersGeneration, EndedBeamsDoNotTakeSlots) {
+  BeamSearch search(2, 5, {0});
+  search.offer(0, logits_of({.5, .3, .2}));
+  EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0}));
+  ASSERT_EQ(search.live().size(), 2u);
+  EXPECT_EQ(search.live()[0].tokens, (Tokens{1}));
+  EXPECT_EQ(search.live()[1].tokens, (Tokens{2}));
+}
+
+// https://github.com/ottokart/beam_search/pull/1
+// The search ended as soon as enough beams had ended, though one that goes on was likelier: here 1, 1, end
+// with 0.19 and before it 1, end with 0.175.
+TEST(BugsOfOthersGeneration, SearchGoesOnWhileALikelierSequenceIsPossible) {
+  BeamSearch search(2, 5, {0});
+  search.offer(0, logits_of({.3, .5, .2}));
+  ASSERT_EQ(search.advance().size(), 2u);
+  search.offer(0, logits_of({.35, .4, .25}));
+  search.offer(1, logits_of({.1, .5, .4}));
+  ASSERT_EQ(search.advance().size(), 2u);
+  search.offer(0, logits_of({.95, .03, .02}));
+  search.offer(1, logits_of({.1, .5, .4}));
+  search.advance();
+  const std::vector<nn::Hypothesis> best = search.results();
+  ASSERT_EQ(best.size(), 2u);
+  EXPECT_EQ(best[0].tokens, (Tokens{0}));
+  EXPECT_EQ(best[1].tokens, (Tokens{1, 1, 0}));
+  EXPECT_NEAR(best[1].score, std::log(.5 * .4 * .95), 1e-6);
+}
+
+// https://github.com/huggingface/transformers/issues/8722
+// What a search returned lacked the end token of the sequences that had one.
+TEST(BugsOfOthersGeneration, EndTokenIsPartOfItsHypothesis) {
+  BeamSearch search(1, 5, {0});
+  search.offer(0, logits_of({.8, .1, .1}));
+  search.advance();
+  const std::vector<nn::Hypothesis> best = search.results();
+  ASSERT_EQ(best.size(), 1u);
+  EXPECT_EQ(best[0].tokens, (Tokens{0}));
+}
+
+}  // namespace
+}  // namespace tg

@@ -1,0 +1,270 @@
+// Public bugs of tokenizers. Vocabularies are written in place; the ids are counted by hand.
+#include <tilegrad/io/text/hf_tokenizer.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/files/json.h>
+#include <tilegrad/io/text/text_stream.h>
+
+namespace tg {
+namespace {
+
+using text::HfTokenizer;
+using Ids = std::vector<std::int32_t>;
+
+// A tokenizer.json; `rest` holds further members, each with a comma after it.
+struct Json {
+  std::vector<std::string> tokens = {};
+  std::string merges = {}, options = {}, added = {}, rest = {};
+
+  std::string text(const std::string& decoder) const {
+    std::string vocabulary;
+    for (std::size_t id = 0; id < tokens.size(); ++id)
+      vocabulary += (id > 0 ? ", " : "") + io::json_string(tokens[id]) + ": " + std::to_string(id);
+    return "{" + rest + R"("added_tokens": [)" + added + R"(], "decoder": )" + decoder +
+           R"(, "model": {"type": "BPE", )" + options + R"("vocab": {)" + vocabulary + R"(}, "merges": [)" +
+           merges + "]}}";
+  }
+};
+
+// As of GPT-2: tokens are written in its letters of bytes.
+HfTokenizer of_bytes(Json json,
+                     const std::string& splits = R"({"type": "ByteLevel", "add_prefix_space": false})") {
+  json.rest += R"("pre_tokenizer": )" + splits + ", ";
+  return {json.text(R"({"type": "ByteLevel"})"), "here"};
+}
+
+// As of Llama 2: tokens are written in characters, with ▁ for a space.
+HfTokenizer of_characters(const Json& json) {
+  return {json.text(R"({"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})"),
+          "here"};
+}
+
+struct Flags {
+  bool single_word = false, rstrip = false, special = false;
+};
+std::string added_token(int id, const std::string& content, Flags flags = {}) {
+  const auto shown = [](bool flag) { return flag ? "true" : "false"; };
+  return R"({"id": )" + std::to_string(id) + R"(, "content": )" + io::json_string(content) +
+         R"(, "single_word": )" + shown(flags.single_word) + R"(, "lstrip": false, "rstrip": )" +
+         shown(flags.rstrip) + R"(, "normalized": false, "special": )" + shown(flags.special) + "}";
+}
+
+// https://github.com/soniqo/speech-swift/pull/41
+// Each token was decoded on its own, so characters of several tokens became replacement signs. A text is the
+// bytes of all its tokens.
+TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeTheyAreText) {
+  EXPECT_EQ(of_bytes({{"Ã", "©"}}).decode(Ids{0, 1}), "\xc3\xa9");
+}
+
+// https://github.com/paiml/aprender/issues/3677
+// Characters such as é were looked up as if they were letters of bytes. The text's bytes are written in these
+// letters first: é is C3 A9.
+TEST(BugsOfOthersTokenizers, LatinLettersAreNotTheLettersOfBytes) {
+  EXPECT_EQ(of_bytes({{"Ã", "©", "é"}}).encode("\xc3\xa9"), (Ids{0, 1}));
+}
+
+// https://github.com/ohdearquant/lattice/pull/260
+// A character of which some bytes had no token became a part of its bytes. It is one unknown token then.
+TEST(BugsOfOthersTokenizers, CharacterWithoutAllByteTokensIsOneUnknown) {
+  const HfTokenizer tokenizer =
+      of_characters({.tokens = {"<unk>", "<0xE2>", "<0x82>"},
+                     .options = R"("unk_token": "<unk>", "byte_fallback": true, )"});
+  EXPECT_EQ(tokenizer.encode("€"), (Ids{0}));
+}
+
+// https://github.com/invergent-ai/surogate/issues/157 https://github.com/huggingface/tokenizers/issues/772
+// Of added tokens with a common beginning the first of the list was taken. The longest that matches is right.
+TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPlaceIsTaken) {
+  const HfTokenizer tokenizer =
+      of_bytes({.tokens = {"1", "2", "3"},
+                .added = added_token(3, "my_token_1") + ", " + added_token(4, "my_token_12") + ", " +
+                         added_token(5, "my_token_123")});
+  EXPECT_EQ(tokenizer.encode("my_token_123"), (Ids{5}));
+  EXPECT_EQ(tokenizer.encode("my_token_12"), (Ids{4}));
+  EXPECT_EQ(tokenizer.encode("my_token_13"), (Ids{3, 2}));
+}
+
+// https://github.com/ggml-org/llama.cpp/pull/29102
+// Added tokens were searched by length, so a longer one that begins within another was preferred. They are
+// taken from left to right.
+TEST(BugsOfOthersTokenizers, LeftmostAddedTokenIsTakenThoughALongerOneBeginsLater) {
+  const HfTokenizer tokenizer = of_bytes(
+      {.tokens = {"a", "b", "c", "d"}, .added = added_token(4, "ab") + ", " + added_token(5, "bcd")});
+  EXPECT_EQ(tokenizer.encode("abcd"), (Ids{4, 2, 3}));
+}
+
+// https://github.com/antirez/ds4/issues/95 https://github.com/huggingface/transformers/issues/29279
+// https://github.com/trevornk/ramblr/issues/78
+// Texts of users that spell a special token became this token, which lets them end or begin turns. Their
+// letters are to be encoded.
+TEST(BugsOfOthersTokenizers, SpecialTokensInTextOfUsersAreText) {
+  const HfTokenizer tokenizer = of_bytes(
+      {.tokens = {"<", "|", "e", "n", "d", ">"}, .added = added_token(6, "<|end|>", {.special = true})});
+  EXPECT_EQ(tokenizer.encode("<|end|>", {.special = false}), (Ids{0, 1, 2, 3, 4, 1, 5}));
+  EXPECT_EQ(tokenizer.encode("<|end|>", {.special = true}), (Ids{6}));
+}
+
+// https://github.com/huggingface/tokenizers/issues/1392
+// The decoder took the letters of an added token for letters of bytes. Added tokens are plain text.
+TEST(BugsOfOthersTokenizers, AddedTokenWithALetterOfAByteKeepsIt) {
+  EXPECT_EQ(of_bytes({.tokens = {"a"}, .added = added_token(1, "é")}).decode(Ids{0, 1}), "a\xc3\xa9");
+}
+
+// https://github.com/google/sentencepiece/issues/1043 https://github.com/Lightning-AI/litgpt/pull/2326
+// https://github.com/huggingface/transformers/issues/28776
+// Tokens that were shown one at a time lost the space before them, as each was taken for a whole text. Only
+// the text's first space is removed.
+TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
+  const HfTokenizer tokenizer = of_characters({.tokens = {"▁Hello", "▁world"}});
+  EXPECT_EQ(tokenizer.decode(Ids{0, 1}), "Hello world");
+  text::TextStream stream(tokenizer);
+  EXPECT_EQ(stream.add(1), " world");
+  EXPECT_EQ(stream.add(1), " world");
+}
+
+// https://github.com/ml-explore/mlx-lm/pull/1754
+// All spaces at the beginning of a text were removed, and code lost its indentation. The decoder removes one.
+TEST(BugsOfOthersTokenizers, DecodingRemovesOneSpaceAtMost) {
+  EXPECT_EQ(of_characters({.tokens = {"▁", "▁a"}}).decode(Ids{0, 0, 1}), "  a");
+}
+
+// https://github.com/huggingface/tokenizers/pull/1357
+// The mark of a space was put before each piece of text that follows a special token. With the scheme "first"
+// it is put before the piece that begins the text.
+TEST(BugsOfOthersTokenizers, OnlyTheTextsFirstPieceGetsTheSpaceMark) {
+  const HfTokenizer tokenizer = of_characters(
+      {.tokens = {"▁", "a", "▁a"},
+       .merges = R"("▁ a")",
+       .added = added_token(3, "<s>", {.special = true}),
+       .rest = R"("pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}, )"});
+  EXPECT_EQ(tokenizer.encode("a<s>a"), (Ids{2, 3, 1}));
+}
+
+// https://github.com/huggingface/swift-transformers/pull/319
+// A Metaspace that does not say whether it puts a mark before the text put none. The mark is what is meant.
+TEST(BugsOfOthersTokenizers, MetaspaceThatSaysNothingPutsAMarkBeforeTheText) {
+  const HfTokenizer tokenizer =
+      of_characters({.tokens = {"▁", "a", "▁a"},
+                     .merges = R"("▁ a")",
+                     .rest = R"("pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}, )"});
+  EXPECT_EQ(tokenizer.encode("a"), (Ids{2}));
+}
+
+// https://github.com/ggml-org/llama.cpp/pull/7193
+// ignore_merges of Llama 3's tokenizer was not heard: words that are tokens came in pieces if no merges make
+// them.
+TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
+  const HfTokenizer tokenizer =
+      of_bytes({.tokens = {"a", "b", "ab"}, .options = R"("ignore_merges": true, )"});
+  EXPECT_EQ(tokenizer.encode("ab"), (Ids{2}));
+}
+
+// https://github.com/huggingface/tokenizers/pull/909 https://github.com/huggingface/tokenizers/issues/566
+// Merges of tokens that contain spaces could not be read, as a space divided the two. As pairs they can be.
+TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
+  const HfTokenizer tokenizer = of_characters({.tokens = {"a", " ", "b", "c", " b", "a b", "a bc"},
+                                               .merges = R"([" ", "b"], ["a", " b"], ["a b", "c"])"});
+  EXPECT_EQ(tokenizer.encode("a bc"), (Ids{6}));
+}
+
+// https://github.com/huggingface/swift-transformers/pull/131 https://github.com/robertknight/rten/pull/392
+// Newer files write merges as pairs of texts, and readers that knew only "a b" failed. Both are the same.
+TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
+  const std::vector<std::string> tokens{"a", "b", "ab"};
+  EXPECT_EQ(of_bytes({.tokens = tokens, .merges = R"("a b")"}).encode("ab"), (Ids{2}));
+  EXPECT_EQ(of_bytes({.tokens = tokens, .merges = R"(["a", "b"])"}).encode("ab"), (Ids{2}));
+}
+
+// https://github.com/pegainfer-project/pegainfer/issues/673 https://github.com/mosaicml/llm-foundry/pull/841
+// https://github.com/vllm-project/vllm/issues/340
+// A model whose rows are padded drew an id that no token has, and decoding it crashed. It is no text.
+TEST(BugsOfOthersTokenizers, IdsBeyondTheVocabularyDecodeToNothing) {
+  EXPECT_EQ(of_bytes({{"a"}}).decode(Ids{0, 7, 0}), "aa");
+}
+
+// https://github.com/huggingface/course/issues/608
+// The merges of a word were described as made from left to right. The one that was learned first is made
+// first: "thug" is t hug, although "th" begins before "ug".
+TEST(BugsOfOthersTokenizers, MergesApplyInTheOrderOfTheirRanks) {
+  const HfTokenizer tokenizer =
+      of_bytes({.tokens = {"t", "h", "u", "g", "ug", "hug", "th"}, .merges = R"("u g", "h ug", "t h")"});
+  EXPECT_EQ(tokenizer.encode("thug"), (Ids{0, 5}));
+}
+
+// https://github.com/deepseek-ai/DeepSeek-R1/issues/151 https://github.com/sgl-project/sglang/pull/888
+// https://github.com/janhq/cortex.cpp/issues/618
+// A rendered chat begins with a start token, and the tokenizer added another. A text that is not asked to be
+// whole gets none.
+TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
+  const HfTokenizer tokenizer = of_bytes({.tokens = {"a"},
+                                          .added = added_token(1, "<s>", {.special = true}),
+                                          .rest = R"("post_processor": {"type": "TemplateProcessing",
+                    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                    "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}, )"});
+  EXPECT_EQ(tokenizer.encode("<s>a"), (Ids{1, 0}));
+  EXPECT_EQ(tokenizer.encode("a", {.whole = true}), (Ids{1, 0}));
+}
+
+// https://github.com/huggingface/tokenizers/issues/1544 https://github.com/huggingface/tokenizers/issues/1408
+// https://github.com/paiml/aprender/issues/2013 https://github.com/huggingface/transformers/issues/47861
+// Added tokens were searched in the normalized text, where their letters had changed. Those that are not
+// normalized are cut out of the text as it is.
+TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeTheTextIsNormalized) {
+  const HfTokenizer tokenizer = of_characters(
+      {.tokens = {"<", "b", ">"},
+       .added = added_token(3, "<a>"),
+       .rest = R"("normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}, )"});
+  EXPECT_EQ(tokenizer.encode("a<a>"), (Ids{1, 3}));
+}
+
+// https://github.com/huggingface/tokenizers/issues/918 https://github.com/huggingface/transformers/pull/1178
+// Added tokens were found within longer words. With single_word they are found only as a word of their own.
+TEST(BugsOfOthersTokenizers, SingleWordTokenIsNotFoundInsideWords) {
+  const HfTokenizer tokenizer = of_characters(
+      {.tokens = {"c", "a", "t", "s", " "}, .added = added_token(5, "cat", {.single_word = true})});
+  EXPECT_EQ(tokenizer.encode("cats cat"), (Ids{0, 1, 2, 3, 4, 5}));
+}
+
+// https://github.com/huggingface/tokenizers/issues/917
+// An added token with rstrip left the spaces after it to the text. It takes them.
+TEST(BugsOfOthersTokenizers, TokenThatStripsTakesTheSpacesAfterIt) {
+  const HfTokenizer tokenizer =
+      of_characters({.tokens = {"a", " "}, .added = added_token(2, "<mask>", {.rstrip = true})});
+  EXPECT_EQ(tokenizer.encode("<mask>  a a"), (Ids{2, 0, 1, 0}));
+}
+
+// https://github.com/allenai/open-instruct/pull/1862
+// The embedding was sized by the vocabulary without the added tokens, whose ids were then outside it.
+TEST(BugsOfOthersTokenizers, SizeCountsAddedTokens) {
+  EXPECT_EQ(of_bytes({.tokens = {"a", "b"}, .added = added_token(2, "<s>")}).size(), 3);
+}
+
+// https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914
+// Numbers were divided otherwise than in Llama 3's training. Its words have up to three digits, from the
+// left.
+TEST(BugsOfOthersTokenizers, DigitsComeInGroupsOfThree) {
+  const std::string pattern =
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const HfTokenizer tokenizer =
+      of_bytes({.tokens = {"1", "11", "111", "1111"}, .merges = R"("1 1", "11 1", "111 1")"},
+               R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": )" +
+                   io::json_string(pattern) + R"(}, "behavior": "Isolated", "invert": false},
+                   {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})");
+  EXPECT_EQ(tokenizer.encode("1111"), (Ids{2, 0}));
+  EXPECT_EQ(tokenizer.encode("11111111"), (Ids{2, 2, 1}));
+}
+
+// https://github.com/ggml-org/llama.cpp/issues/8691
+// A text that ends within a character could not be encoded. Its bytes are tokens as others are.
+TEST(BugsOfOthersTokenizers, BytesOfAPartialCharacterAreEncoded) {
+  EXPECT_EQ(of_bytes({{"æ", "Ń"}}).encode("\xe6\xad"), (Ids{0, 1}));
+}
+
+}  // namespace
+}  // namespace tg
