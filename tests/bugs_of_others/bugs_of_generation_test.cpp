@@ -1,4 +1,4 @@
-// Public bugs of generation: caches, pages that texts share, windows, ends of texts and beams.
+// Public bugs of generation: caches, shared pages, windows, end tokens and beams.
 #include <tilegrad/nn/generation/engine.h>
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ struct Writer {
     }
     return {text.begin() + begin, text.end()};
   }
-  // What the engine writes after the prompts, one text for each.
+  // The tokens that the engine writes after each prompt.
   static std::vector<Tokens> written(Engine& engine, const std::vector<Tokens>& prompts, std::int64_t count) {
     std::vector<Tokens> texts(prompts.size());
     for (std::size_t i = 0; i < prompts.size(); ++i)
@@ -73,7 +73,7 @@ std::vector<float> next(Generator& generator, const Tokens& text) {
   return {logits.begin(), logits.end()};
 }
 
-// A text of which all is read, with its pages.
+// The pages of a prompt that is read as a whole.
 PageTable opened(PagePool& pool, const Tokens& text) {
   PageTable table = pool.open(text);
   std::vector<nn::PageCopy> copies;
@@ -93,7 +93,7 @@ TEST(BugsOfOthersGeneration, LastTokenOfAKnownPromptIsReadAgain) {
 }
 
 // https://github.com/LMCache/LMCache/pull/3322
-// A prompt that is the beginning of what the cache holds had the logits of the longer text.
+// A prompt that begins the cached sequence had the logits of the longer one.
 TEST(BugsOfOthersGeneration, ShorterPromptOfTheCacheHasItsOwnLogits) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1});
@@ -102,7 +102,8 @@ TEST(BugsOfOthersGeneration, ShorterPromptOfTheCacheHasItsOwnLogits) {
 }
 
 // https://github.com/openvinotoolkit/openvino.genai/issues/3722
-// Pages were known by a hash alone, and a collision gave a text the keys of another. Tokens are compared too.
+// Pages were found by their hash, and a collision gave a request the keys of a different one. Tokens are
+// compared too.
 TEST(BugsOfOthersGeneration, PagesWithTheSameHashAreDistinguished) {
   PagePool pool(8, 2, 0);  // of no bits: all hashes are equal
   opened(pool, {1, 2, 3});
@@ -134,7 +135,7 @@ TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
 }
 
 // https://github.com/ovg-project/kvcached/issues/362
-// A page that another text had taken was still found by what it held before.
+// A reused page was still found by its old tokens.
 TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
   PagePool pool(2, 2);
   opened(pool, {1, 2, 3, 4});
@@ -146,7 +147,7 @@ TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
 
 // https://github.com/GeeeekExplorer/nano-vllm/pull/217 https://github.com/vllm-project/vllm-gaudi/pull/524
 // https://github.com/vllm-project/vllm/issues/16832
-// A sequence that had to give up its pages went on with other tokens than without that. It is read again.
+// A sequence that had to give up its pages continued with wrong tokens. It is read again.
 TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
   const Writer w;
   Engine engine(w.model, {.seats = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
@@ -159,7 +160,8 @@ TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
 // https://github.com/ml-explore/mlx-lm/issues/1906 https://github.com/ml-explore/mlx-lm/issues/439
 // https://github.com/ml-explore/mlx-lm/issues/735 https://github.com/unslothai/unsloth/issues/3699
 // https://github.com/Blaizzy/mlx-vlm/pull/1542
-// Beside a longer prompt a shorter one had other positions, those of its padding. Each text counts its own.
+// Next to a longer prompt a shorter one had the positions of its padding. Each sequence counts its positions
+// from 0.
 TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.seats = 2, .threads = 1, .ahead = false});
@@ -170,7 +172,7 @@ TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
 
 // https://github.com/karpathy/nanochat/pull/456 https://github.com/karpathy/nanochat/issues/452
 // https://github.com/goombalab/hnet/issues/20
-// Layers with a window saw the whole cache when tokens came one at a time, unlike in training.
+// Layers with a window saw the whole cache when tokens were decoded one at a time, unlike in training.
 TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   const Tokens text = numbers(12, 3);
@@ -194,7 +196,7 @@ TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
 }
 
 // https://github.com/nicedreamzapp/claude-code-local/pull/47
-// Of a cache whose text goes on otherwise the old tokens after the common beginning stayed.
+// The cache kept its old tokens after the common beginning with a new prompt.
 TEST(BugsOfOthersGeneration, CacheIsCutBackToTheSharedBeginning) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1, .cache = false});
@@ -203,7 +205,7 @@ TEST(BugsOfOthersGeneration, CacheIsCutBackToTheSharedBeginning) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4);
 }
 
-// A text that draws token 0 first, for which a seed is sought, and what its ends make of it.
+// A request whose seed draws token 0 first, with several lists of end tokens.
 struct FirstTokenZero {
   Writer w;
   std::uint64_t seed = 0;
@@ -232,7 +234,7 @@ struct FirstTokenZero {
 };
 
 // https://github.com/openvinotoolkit/openvino.genai/pull/3593
-// An end token with id 0 was taken for none, and the text went on.
+// An end token with id 0 was ignored, and the sequence continued.
 TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({0}), (Tokens{0}));
@@ -240,7 +242,7 @@ TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
 }
 
 // https://github.com/anthony-chaudhary/fak/issues/12604
-// A model without an end token ended its text at token 0. Without end tokens only the number ends it.
+// A model without an end token ended its sequence at token 0. Without end tokens only the number ends it.
 TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({}).size(), 5u);
@@ -248,7 +250,7 @@ TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
 }
 
 // https://github.com/intel/ipex-llm/pull/11896
-// Of a list of end tokens the first one alone was looked for.
+// Only the first of a list of end tokens ended a sequence.
 TEST(BugsOfOthersGeneration, AnyEndTokenOfAListEnds) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({28, 0, 27}), (Tokens{0}));
@@ -261,7 +263,7 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
 }
 
 // https://github.com/facebookresearch/ParlAI/issues/2058
-// Beams that had ended took places of those that go on, until the search followed a single one.
+// Ended beams used slots of live beams, until the search followed a single one.
 TEST(BugsOfOthersGeneration, EndedBeamsDoNotTakeSlots) {
   BeamSearch search(2, 5, {0});
   search.offer(0, logits_of({.5, .3, .2}));
@@ -272,9 +274,9 @@ TEST(BugsOfOthersGeneration, EndedBeamsDoNotTakeSlots) {
 }
 
 // https://github.com/ottokart/beam_search/pull/1
-// The search ended as soon as enough beams had ended, though one that goes on was likelier: here 1, 1, end
-// with 0.19 and before it 1, end with 0.175.
-TEST(BugsOfOthersGeneration, SearchGoesOnWhileALikelierSequenceIsPossible) {
+// The search ended as soon as enough beams had ended, though a live one was likelier: here tokens 1, 1, 0
+// have 0.19, and 1, 0 before them have 0.175.
+TEST(BugsOfOthersGeneration, SearchContinuesWhileALikelierSequenceIsPossible) {
   BeamSearch search(2, 5, {0});
   search.offer(0, logits_of({.3, .5, .2}));
   ASSERT_EQ(search.advance().size(), 2u);
@@ -292,7 +294,7 @@ TEST(BugsOfOthersGeneration, SearchGoesOnWhileALikelierSequenceIsPossible) {
 }
 
 // https://github.com/huggingface/transformers/issues/8722
-// What a search returned lacked the end token of the sequences that had one.
+// The sequences that a search returned lacked their end tokens.
 TEST(BugsOfOthersGeneration, EndTokenIsPartOfItsHypothesis) {
   BeamSearch search(1, 5, {0});
   search.offer(0, logits_of({.8, .1, .1}));

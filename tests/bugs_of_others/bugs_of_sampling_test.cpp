@@ -1,5 +1,5 @@
-// Public bugs of sampling. Which tokens can be drawn is found with draws at equal distances, and compared
-// with what the probabilities say.
+// Public bugs of sampling. The tokens that can be drawn are found with draws at equal distances, and computed
+// from the probabilities.
 #include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST(BugsOfOthersSampling, TokenWithoutProbabilityIsNeverDrawn) {
 }
 
 // https://github.com/vllm-project/vllm/issues/53029 https://github.com/vllm-project/vllm/pull/21876
-// Logits that are all NaN gave token 0 without a word. The op says that there is no token.
+// Logits that are all NaN gave token 0 without a word. The op gives no token.
 TEST(BugsOfOthersSampling, RowOfNaNIsAnErrorNotAToken) {
   const testing::SampledRow row{.logits = std::vector<float>(5, std::nanf("")), .sampling = {}};
   EXPECT_EQ(testing::drawn_together({row}, false, {}), (Tokens{-1}));
@@ -106,7 +106,7 @@ struct Texts {
     };
     return request;
   }
-  // `count` tokens after the text, of which the first has the seed's draw number `number`.
+  // `count` tokens after the prompt. The first has the seed's draw number `number`.
   Tokens expected(Tokens text, std::int64_t count, std::uint64_t seed, std::uint64_t number = 0) const {
     nn::Generator generator(model, {.threads = 1});
     const auto begin = std::ssize(text);
@@ -117,7 +117,8 @@ struct Texts {
 };
 
 // https://github.com/vllm-project/vllm/issues/51226
-// A request with a seed had other tokens when others were in its batch. It has those that it has alone.
+// A request with a seed had different tokens when others were in its batch. Its tokens depend on its seed
+// only.
 TEST(BugsOfOthersSampling, SeededRequestDoesNotDependOnOthers) {
   Texts t;
   Tokens own, others[2];
@@ -129,8 +130,8 @@ TEST(BugsOfOthersSampling, SeededRequestDoesNotDependOnOthers) {
 }
 
 // https://github.com/tenstorrent/tt-metal/issues/53802
-// Random numbers were those of a slot of the batch, so that one seed gave another text in each.
-TEST(BugsOfOthersSampling, SameSeedGivesTheSameTextInEverySlot) {
+// Random numbers were those of a slot of the batch, so that one seed gave different tokens in each.
+TEST(BugsOfOthersSampling, SameSeedGivesTheSameTokensInEverySlot) {
   Texts t;
   Tokens texts[3];
   for (Tokens& text : texts) t.engine.add(Texts::into(text, {.prompt = {3, 1, 4}, .tokens = 8, .seed = 7}));
@@ -141,7 +142,7 @@ TEST(BugsOfOthersSampling, SameSeedGivesTheSameTextInEverySlot) {
 }
 
 // https://github.com/vllm-project/vllm/issues/50440
-// All samples of one prompt had the seed of the first and were the same text. Each has a seed of its own.
+// All samples of one prompt had the seed of the first and had the same tokens. Each has its own seed.
 TEST(BugsOfOthersSampling, ForksDrawTheirOwnTokens) {
   Texts t;
   Tokens first, second;

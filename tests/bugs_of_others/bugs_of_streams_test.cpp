@@ -1,4 +1,4 @@
-// Public bugs of text that is shown as it is generated. The pieces are what a reader may see so far.
+// Public bugs of text that is shown as it is generated. Each piece is shown after one token.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -27,13 +27,13 @@ Pieces shown(const Pieces& tokens, const std::vector<std::string>& stops = {}) {
 }
 
 // https://github.com/mzau/mlx-knife/issues/68
-// Each token was compared with the stop string on its own, so one of several tokens never stopped a text.
-TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheText) {
+// Each token was compared with the stop string on its own, so one of several tokens never ended a sequence.
+TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheSequence) {
   EXPECT_EQ(shown({"a", "EN", "D", "b"}, {"END"}), (Pieces{"a", "", "", "", ""}));
 }
 
 // https://github.com/vllm-project/vllm/issues/3574
-// The beginning of a stop string was shown before the rest of it came. It is held until that is decided.
+// The beginning of a stop string was shown before its end was generated. It is held until that is decided.
 TEST(BugsOfOthersStreams, NothingOfAStopStringIsShownBeforeItIsDecided) {
   EXPECT_EQ(shown({"x", "a", "c", "a"}, {"ab"}), (Pieces{"x", "", "ac", "", "a"}));
 }
@@ -52,14 +52,14 @@ TEST(BugsOfOthersStreams, StopStringMayEndWithinAToken) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/9867
-// The text that stands before a stop string in the same token was lost.
-TEST(BugsOfOthersStreams, TextBeforeAStopStringInItsTokenIsShown) {
+// The characters before a stop string in the same token were lost.
+TEST(BugsOfOthersStreams, CharactersBeforeAStopStringInItsTokenAreShown) {
   EXPECT_EQ(shown({"fooEND"}, {"END"}), (Pieces{"foo", ""}));
 }
 
 // https://github.com/LostRuins/koboldcpp/pull/1031
-// A text that ended while the beginning of a stop string was held back lost it.
-TEST(BugsOfOthersStreams, TextHeldForAStopStringIsFinished) {
+// A sequence that ended while the beginning of a stop string was held back lost it.
+TEST(BugsOfOthersStreams, PrefixHeldForAStopStringIsShownAtTheEnd) {
   EXPECT_EQ(shown({"THE E"}, {"END"}), (Pieces{"THE ", "E"}));
 }
 
@@ -71,8 +71,8 @@ TEST(BugsOfOthersStreams, CharacterSplitAcrossTokensIsShownWhole) {
 }
 
 // https://github.com/unslothai/llama.cpp/pull/202
-// Bytes that begin no character were held back for good, and the text after them with them.
-TEST(BugsOfOthersStreams, BytesThatAreNoTextPassThrough) {
+// Bytes that begin no character were held back for good, and all characters after them.
+TEST(BugsOfOthersStreams, InvalidUtf8PassesThrough) {
   EXPECT_EQ(shown({"\xff", "a"}), (Pieces{"\xff", "a", ""}));
 }
 

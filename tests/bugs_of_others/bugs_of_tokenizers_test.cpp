@@ -56,21 +56,21 @@ std::string added_token(int id, const std::string& content, Flags flags = {}) {
 }
 
 // https://github.com/soniqo/speech-swift/pull/41
-// Each token was decoded on its own, so characters of several tokens became replacement signs. A text is the
-// bytes of all its tokens.
-TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeTheyAreText) {
+// Each token was decoded on its own, so characters of several tokens became replacement signs. The bytes of
+// all tokens are joined first.
+TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeDecoding) {
   EXPECT_EQ(of_bytes({{"Ã", "©"}}).decode(Ids{0, 1}), "\xc3\xa9");
 }
 
 // https://github.com/paiml/aprender/issues/3677
-// Characters such as é were looked up as if they were letters of bytes. The text's bytes are written in these
-// letters first: é is C3 A9.
+// Characters such as é were looked up as if they were letters of bytes. Bytes are written in these letters
+// first: é is C3 A9.
 TEST(BugsOfOthersTokenizers, LatinLettersAreNotTheLettersOfBytes) {
   EXPECT_EQ(of_bytes({{"Ã", "©", "é"}}).encode("\xc3\xa9"), (Ids{0, 1}));
 }
 
 // https://github.com/ohdearquant/lattice/pull/260
-// A character of which some bytes had no token became a part of its bytes. It is one unknown token then.
+// A character with bytes without a token became a part of its bytes. It is one unknown token then.
 TEST(BugsOfOthersTokenizers, CharacterWithoutAllByteTokensIsOneUnknown) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"<unk>", "<0xE2>", "<0x82>"},
@@ -101,9 +101,9 @@ TEST(BugsOfOthersTokenizers, LeftmostAddedTokenIsTakenThoughALongerOneBeginsLate
 
 // https://github.com/antirez/ds4/issues/95 https://github.com/huggingface/transformers/issues/29279
 // https://github.com/trevornk/ramblr/issues/78
-// Texts of users that spell a special token became this token, which lets them end or begin turns. Their
-// letters are to be encoded.
-TEST(BugsOfOthersTokenizers, SpecialTokensInTextOfUsersAreText) {
+// User input that spells a special token became this token, which lets it end or begin turns. Its letters are
+// encoded instead.
+TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"<", "|", "e", "n", "d", ">"}, .added = added_token(6, "<|end|>", {.special = true})});
   EXPECT_EQ(tokenizer.encode("<|end|>", {.special = false}), (Ids{0, 1, 2, 3, 4, 1, 5}));
@@ -111,15 +111,15 @@ TEST(BugsOfOthersTokenizers, SpecialTokensInTextOfUsersAreText) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/1392
-// The decoder took the letters of an added token for letters of bytes. Added tokens are plain text.
+// The decoder read the letters of an added token as letters of bytes. They are characters.
 TEST(BugsOfOthersTokenizers, AddedTokenWithALetterOfAByteKeepsIt) {
   EXPECT_EQ(of_bytes({.tokens = {"a"}, .added = added_token(1, "é")}).decode(Ids{0, 1}), "a\xc3\xa9");
 }
 
 // https://github.com/google/sentencepiece/issues/1043 https://github.com/Lightning-AI/litgpt/pull/2326
 // https://github.com/huggingface/transformers/issues/28776
-// Tokens that were shown one at a time lost the space before them, as each was taken for a whole text. Only
-// the text's first space is removed.
+// Tokens that were shown one at a time lost the space before them, as each was decoded as a whole sequence.
+// Only the first space of a sequence is removed.
 TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"▁Hello", "▁world"}});
   EXPECT_EQ(tokenizer.decode(Ids{0, 1}), "Hello world");
@@ -137,7 +137,7 @@ TEST(BugsOfOthersTokenizers, DecodingRemovesOneSpaceAtMost) {
 // https://github.com/huggingface/tokenizers/pull/1357
 // The mark of a space was put before each piece of text that follows a special token. With the scheme "first"
 // it is put before the piece that begins the text.
-TEST(BugsOfOthersTokenizers, OnlyTheTextsFirstPieceGetsTheSpaceMark) {
+TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"▁", "a", "▁a"},
        .merges = R"("▁ a")",
@@ -147,8 +147,8 @@ TEST(BugsOfOthersTokenizers, OnlyTheTextsFirstPieceGetsTheSpaceMark) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/319
-// A Metaspace that does not say whether it puts a mark before the text put none. The mark is what is meant.
-TEST(BugsOfOthersTokenizers, MetaspaceThatSaysNothingPutsAMarkBeforeTheText) {
+// A Metaspace without prepend_scheme and add_prefix_space put no mark before the input. It prepends one.
+TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"▁", "a", "▁a"},
                      .merges = R"("▁ a")",
@@ -157,7 +157,7 @@ TEST(BugsOfOthersTokenizers, MetaspaceThatSaysNothingPutsAMarkBeforeTheText) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/7193
-// ignore_merges of Llama 3's tokenizer was not heard: words that are tokens came in pieces if no merges make
+// ignore_merges of Llama 3's tokenizer was not heard: words that are tokens were divided if no merges make
 // them.
 TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
   const HfTokenizer tokenizer =
@@ -174,7 +174,7 @@ TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/131 https://github.com/robertknight/rten/pull/392
-// Newer files write merges as pairs of texts, and readers that knew only "a b" failed. Both are the same.
+// Newer files write merges as pairs of strings, and readers that knew only "a b" failed. Both are the same.
 TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
   const std::vector<std::string> tokens{"a", "b", "ab"};
   EXPECT_EQ(of_bytes({.tokens = tokens, .merges = R"("a b")"}).encode("ab"), (Ids{2}));
@@ -183,7 +183,7 @@ TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
 
 // https://github.com/pegainfer-project/pegainfer/issues/673 https://github.com/mosaicml/llm-foundry/pull/841
 // https://github.com/vllm-project/vllm/issues/340
-// A model whose rows are padded drew an id that no token has, and decoding it crashed. It is no text.
+// A model whose rows are padded drew an id that no token has, and decoding it crashed. It decodes to nothing.
 TEST(BugsOfOthersTokenizers, IdsBeyondTheVocabularyDecodeToNothing) {
   EXPECT_EQ(of_bytes({{"a"}}).decode(Ids{0, 7, 0}), "aa");
 }
@@ -199,8 +199,8 @@ TEST(BugsOfOthersTokenizers, MergesApplyInTheOrderOfTheirRanks) {
 
 // https://github.com/deepseek-ai/DeepSeek-R1/issues/151 https://github.com/sgl-project/sglang/pull/888
 // https://github.com/janhq/cortex.cpp/issues/618
-// A rendered chat begins with a start token, and the tokenizer added another. A text that is not asked to be
-// whole gets none.
+// A rendered chat begins with a start token, and the tokenizer added a second one. Only encode_whole() adds
+// one.
 TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
   const HfTokenizer tokenizer = of_bytes({.tokens = {"a"},
                                           .added = added_token(1, "<s>", {.special = true}),
@@ -214,8 +214,8 @@ TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
 // https://github.com/huggingface/tokenizers/issues/1544 https://github.com/huggingface/tokenizers/issues/1408
 // https://github.com/paiml/aprender/issues/2013 https://github.com/huggingface/transformers/issues/47861
 // Added tokens were searched in the normalized text, where their letters had changed. Those that are not
-// normalized are cut out of the text as it is.
-TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeTheTextIsNormalized) {
+// normalized are cut out of the input before.
+TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeNormalization) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"<", "b", ">"},
        .added = added_token(3, "<a>"),
@@ -224,7 +224,7 @@ TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeTheTextIsNormalized) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/918 https://github.com/huggingface/transformers/pull/1178
-// Added tokens were found within longer words. With single_word they are found only as a word of their own.
+// Added tokens were found within longer words. With single_word they are found only as a whole word.
 TEST(BugsOfOthersTokenizers, SingleWordTokenIsNotFoundInsideWords) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"c", "a", "t", "s", " "}, .added = added_token(5, "cat", {.single_word = true})});
@@ -232,7 +232,7 @@ TEST(BugsOfOthersTokenizers, SingleWordTokenIsNotFoundInsideWords) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/917
-// An added token with rstrip left the spaces after it to the text. It takes them.
+// An added token with rstrip left the spaces after it in the input. It removes them.
 TEST(BugsOfOthersTokenizers, TokenThatStripsTakesTheSpacesAfterIt) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"a", " "}, .added = added_token(2, "<mask>", {.rstrip = true})});
@@ -248,7 +248,7 @@ TEST(BugsOfOthersTokenizers, SizeCountsAddedTokens) {
 // https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914
 // Numbers were divided otherwise than in Llama 3's training. Its words have up to three digits, from the
 // left.
-TEST(BugsOfOthersTokenizers, DigitsComeInGroupsOfThree) {
+TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
   const std::string pattern =
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   const HfTokenizer tokenizer =
@@ -261,7 +261,7 @@ TEST(BugsOfOthersTokenizers, DigitsComeInGroupsOfThree) {
 }
 
 // https://github.com/ggml-org/llama.cpp/issues/8691
-// A text that ends within a character could not be encoded. Its bytes are tokens as others are.
+// Input that ends within a character could not be encoded. Its bytes are tokens, too.
 TEST(BugsOfOthersTokenizers, BytesOfAPartialCharacterAreEncoded) {
   EXPECT_EQ(of_bytes({{"æ", "Ń"}}).encode("\xe6\xad"), (Ids{0, 1}));
 }

@@ -1,0 +1,129 @@
+// Public bugs of training data: lines of files, targets of an example, and token files.
+#include <tilegrad/io/training/examples.h>
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/token_file.h>
+#include "tests/support/files.h"
+
+namespace tg {
+namespace {
+
+using testing::TemporaryDirectory;
+using Tokens = std::vector<std::int32_t>;
+
+std::size_t examples_in(const std::string& file) {
+  const TemporaryDirectory dir;
+  return train::read_examples(dir.file("data.jsonl", file)).size();
+}
+
+// Tokens and targets of the first of two examples. The other one is held out.
+struct Row {
+  Tokens x, y;
+  Row(const train::Example& example, std::int64_t context)
+      : x(static_cast<std::size_t>(context)), y(x.size()) {
+    train::ExampleBatches({example, {{1, 2}, 0}}, 1, 1, context).training(1, 0, x, y);
+  }
+};
+
+// https://github.com/infiniflow/ragflow/issues/19179 https://github.com/huggingface/datasets/issues/8241
+// A mark of the byte order at the beginning of a file spoiled its first line without a word. It is refused.
+TEST(BugsOfOthersExamples, ExamplesThatBeginWithAByteOrderMarkAreRefused) {
+  EXPECT_THROW(examples_in("\xef\xbb\xbf{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), Error);
+}
+
+// https://github.com/Modalities/modalities/issues/395 https://github.com/datalad/datalad/issues/4360
+// The last line of a file that does not end with a line break was lost.
+TEST(BugsOfOthersExamples, LastLineWithoutLineBreakCounts) {
+  EXPECT_EQ(examples_in("{\"text\": \"a\"}\n{\"text\": \"b\"}"), 2u);
+}
+
+// https://github.com/ckan/ckanapi/issues/80
+// An empty line ended the reading with an error. It is skipped.
+TEST(BugsOfOthersExamples, BlankLinesAreNoExamples) {
+  EXPECT_EQ(examples_in("{\"text\": \"a\"}\n\n  \r\n{\"text\": \"b\"}\n\n"), 2u);
+}
+
+// https://github.com/areal-project/AReaL/pull/1427
+// Tokens were given by the length of the prompt, though prompt and answer join in one token at the
+// border. That token is learned.
+TEST(BugsOfOthersExamples, TokenAcrossThePromptsEndIsLearned) {
+  const text::Bpe pairs({{'a', 'b'}});
+  const train::Example e = train::encode_example({"xa", "b"}, pairs, {});
+  EXPECT_EQ(e.tokens, (Tokens{'x', 256}));
+  EXPECT_EQ(e.given, 1u);
+}
+
+// https://github.com/OpenRLHF/OpenRLHF/issues/973
+// The mask of a prompt was one too long, so that the first token of the answer was never learned.
+TEST(BugsOfOthersExamples, FirstTokenOfTheAnswerIsATarget) {
+  EXPECT_EQ(Row({{5, 6, 7, 8}, 2}, 4).y, (Tokens{-100, 7, 8, -100}));
+}
+
+// https://github.com/tatsu-lab/stanford_alpaca/issues/126 https://github.com/verl-project/verl/issues/655
+// The end token was masked as padding is, and models never learned to end.
+TEST(BugsOfOthersExamples, EndTokenIsATarget) {
+  const text::ByteTokenizer bytes;
+  const train::Example e = train::encode_example({"a", "b"}, bytes, 0);
+  EXPECT_EQ(Row(e, 4).y, (Tokens{'b', 0, -100, -100}));
+}
+
+// https://github.com/huggingface/transformers/issues/19742
+// An example that was cut to the context got an end token although it does not end there.
+TEST(BugsOfOthersExamples, CutExampleHasNoEndToken) {
+  EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 0}, 3).y, (Tokens{6, 7, 8}));
+}
+
+// https://github.com/karpathy/nanochat/pull/582
+// Tokens of prompts were learned. Only the answer is.
+TEST(BugsOfOthersExamples, PromptIsNotLearned) {
+  EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 3}, 5).y, (Tokens{-100, -100, 8, 9, -100}));
+}
+
+// https://github.com/huggingface/datatrove/issues/118 https://github.com/urvashik/knnlm/issues/6
+// Ids above 65535 were written in 16 bits and read as different ids.
+TEST(BugsOfOthersExamples, IdsAbove65535KeepTheirValue) {
+  const TemporaryDirectory dir;
+  const Tokens ids{1, 65536, 69999};
+  text::TokenFileWriter writer(dir / "t", text::NumberTokenizer(70000));
+  writer.write(ids);
+  writer.close();
+  Tokens read(ids.size());
+  text::TokenFile(dir / "t").tokens().copy(0, read);
+  EXPECT_EQ(read, ids);
+}
+
+// https://github.com/mlfoundations/open_lm/pull/77
+// Ids that the vocabulary does not have were folded into it without a word. They are an error.
+TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
+  const std::uint16_t ids[] = {1, 7};
+  Tokens read(2);
+  EXPECT_THROW(text::TokenView(ids, 2, 2, 5).copy(0, read), Error);
+}
+
+// https://github.com/modelscope/ms-swift/issues/10050
+// Each pass had the order of the first one. A pass has its own, which a run that resumes within it finds too.
+TEST(BugsOfOthersExamples, LaterPassHasItsOwnOrder) {
+  std::vector<train::Example> all;
+  for (std::int32_t i = 0; i < 20; ++i) all.push_back({{i, 1}, 0});
+  constexpr std::int64_t trained = 18;  // the last two are held out
+  const auto pass = [&](const train::ExampleBatches& batches, std::int64_t number) {
+    Tokens order(trained), y(trained);
+    batches.training(1, number, order, y);
+    return order;
+  };
+  const train::ExampleBatches whole(all, trained, 2, 1), resumed(all, trained, 2, 1);
+  const Tokens first = pass(whole, 0), second = pass(whole, 1);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(std::set<std::int32_t>(first.begin(), first.end()),
+            std::set<std::int32_t>(second.begin(), second.end()));
+  EXPECT_EQ(pass(resumed, 1), second);
+}
+
+}  // namespace
+}  // namespace tg
