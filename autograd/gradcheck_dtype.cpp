@@ -37,11 +37,11 @@ class Bounds {
   // Terms that cancel inside of a kernel leave rounding errors of their size, which the result does not show.
   void by_largest() { by_largest_ = true; }
 
-  double of(std::size_t tensor, std::size_t steps) const {
+  double of(std::size_t tensor, const Harness::Roundings& n) const {
     const double stored = 2 * unit_roundoff(dtype_) * largest(reference_[tensor]);
     // Kernels round to their compute type often inside of a step, to a narrower dtype once, at its end.
-    const double inside = 2 * (static_cast<double>(steps) + 1);
-    const double at_end = compute_type(dtype_) == dtype_ ? std::max(4.0, inside) : 4;
+    const double inside = 2 * (n.all + 1);
+    const double at_end = compute_type(dtype_) == dtype_ ? 2 * (n.of_a_step + 1) : 4;
     double size = std::max(largest(reference_[tensor]), terms_[tensor]);
     if (by_largest_)
       for (const Values& v : reference_) size = std::max({size, largest(v), 1.0});
@@ -113,7 +113,7 @@ class DTypeCheck {
     quarter_ = read(twice, x_, r_).gradients;
     for (Values& v : quarter_)
       for (double& z : v) z /= 4;
-    twice_steps_ = twice.backward_roundings();
+    twice_roundings_ = twice.backward_roundings();
   }
 
   // Most results are within the error of storing them; noise is measured for those that are not. A rounding
@@ -227,17 +227,17 @@ class DTypeCheck {
     compare(got_.gradients, expected_.gradients, gradients_, narrow_.backward_roundings(),
             "gradient of floating input", input_shapes_, tally);
     if (!quarter_.empty())
-      compare(quarter_, expected_.gradients, gradients_, twice_steps_,
+      compare(quarter_, expected_.gradients, gradients_, twice_roundings_,
               "quarter of the gradient, used four times, of floating input", input_shapes_, tally);
   }
 
-  void compare(const Point& got, const Point& expected, const Bounds& bounds, std::size_t steps,
+  void compare(const Point& got, const Point& expected, const Bounds& bounds, const Harness::Roundings& n,
                const char* what, const std::vector<Shape>& shapes, Tally& tally) const {
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      const double allowed = bounds.of(i, steps), scale = largest(expected[i]);
+      const double allowed = bounds.of(i, n), scale = largest(expected[i]);
       for (std::size_t k = 0; k < expected[i].size(); ++k) {
-        if (got[i][k] == expected[i][k] && std::isinf(expected[i][k])) continue;
-        tally.add({got[i][k], expected[i][k], allowed, scale, 0}, [&] {
+        const bool same = got[i][k] == expected[i][k] && std::isinf(expected[i][k]);  // at no distance
+        tally.add({same ? 0 : got[i][k], same ? 0 : expected[i][k], allowed, scale, 0}, [&] {
           return std::string(what) + " " + std::to_string(i) + " " +
                  index_text(shapes[i], static_cast<std::int64_t>(k));
         });
@@ -256,7 +256,7 @@ class DTypeCheck {
   const Point x_, r_;
   const Read got_, expected_;
   Point quarter_;  // of the gradient of two calls
-  std::size_t twice_steps_ = 0;
+  Harness::Roundings twice_roundings_;
   Bounds outputs_, gradients_;
   std::vector<DType> output_dtypes_;
   std::vector<bool> floating_;

@@ -331,17 +331,15 @@ std::vector<DType> Harness::output_dtypes() const {
   return dtypes;
 }
 
-std::size_t Harness::roundings(const std::optional<Program>& program) {
-  std::size_t sum = 0;
-  if (program)
-    for (const Step& s : program->steps()) {
-      const double elements =
-          s.op->name.starts_with("matmul") ? static_cast<double>(s.out[0].layout.numel()) : 0;
-      sum += elements > 0
-                 ? std::max<std::size_t>(1, static_cast<std::size_t>(cost_of(s).flops / 2 / elements))
-                 : 1;
-    }
-  return sum;
+Harness::Roundings Harness::roundings(const std::optional<Program>& program) {
+  Roundings r;
+  if (!program) return r;
+  for (const Step& s : program->steps()) {
+    const double n = std::max(1., roundings_of(s));
+    r.all += n;
+    r.of_a_step = std::max(r.of_a_step, n);
+  }
+  return r;
 }
 
 Point Harness::draw(std::uint64_t seed) const {

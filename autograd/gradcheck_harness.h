@@ -59,10 +59,12 @@ class Harness {
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;
   bool differentiable() const { return !z_.empty() && !r_.empty(); }
-  // How many times values are rounded, one after the other: once in a step, in a matmul once for each product
-  // that it adds.
-  std::size_t forward_roundings() const { return roundings(forward_); }
-  std::size_t backward_roundings() const { return roundings(backward_); }
+  // Roundings in a row (Op::roundings) between inputs and results, and the most of them in one step.
+  struct Roundings {
+    double all = 0, of_a_step = 0;
+  };
+  Roundings forward_roundings() const { return roundings(forward_); }
+  Roundings backward_roundings() const { return roundings(backward_); }
   bool view_changes_something() const { return view_applies_; }
 
   // Random values for every leaf, rounded to its dtype; the same for every dtype up to rounding.
@@ -85,7 +87,7 @@ class Harness {
   void round_results(DType dtype, bool chains, NodeId first);
   void compile_both(const HarnessOptions& options);
   void write(const Leaf& leaf);
-  static std::size_t roundings(const std::optional<Program>& program);
+  static Roundings roundings(const std::optional<Program>& program);
 
   Graph graph_;
   std::vector<Leaf> leaves_;

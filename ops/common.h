@@ -65,6 +65,12 @@ void check_options_at(const std::source_location& where, std::string_view who,
     throw E(in_context("[" + std::string(who) + "] " + mistake, where));
 }
 
+// For Op::roundings: the number of elements of `terms` that are added for each element of a sum.
+inline double terms_of(const Operand& sum, const Operand& terms) {
+  return static_cast<double>(terms.layout.numel()) /
+         static_cast<double>(std::max<std::int64_t>(1, sum.layout.numel()));
+}
+
 // A sample's input: i64 indices in [0, size).
 SampleInput sample_indices(const Shape& shape, double size);
 

@@ -78,6 +78,11 @@ Sample one_large_logit() {
           Sample::Expected{{loss}, {z}}};
 }
 
+// Of x − c, its exponential, the sum of them, its logarithm, and the terms of smoothing.
+double cross_entropy_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  return static_cast<double>(in[0].shape().back()) + 6;
+}
+
 }  // namespace
 
 const Op& cross_entropy_op = *define_op(
@@ -118,7 +123,8 @@ const Op& cross_entropy_op = *define_op(
                 Sample::Expected{{{2 * std::numbers::ln2}},
                                  {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
      },
-     .cost = cross_entropy_cost});
+     .cost = cross_entropy_cost,
+     .roundings = cross_entropy_roundings});
 
 const Op& cross_entropy_backward_op = *define_op(
     {.name = "cross_entropy_backward",
@@ -146,6 +152,8 @@ const Op& cross_entropy_backward_op = *define_op(
                 }}};
      },
      .cost = cross_entropy_cost,
+     // Of ξ, exp(x − ξ), the terms of smoothing, and z.
+     .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 6.; },
      .inplace = {{0, 0}}});
 
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {

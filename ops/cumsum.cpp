@@ -26,6 +26,10 @@ const Op& cumsum_op =
                           {"middle", {{{2, 4, 3}}}, [](auto x) { return Tensors{cumsum(x[0], 1)}; }},
                           {"reverse", {{{3, 5}}}, [](auto x) { return Tensors{cumsum(x[0], 0, true)}; }}};
                 },
+                .roundings =
+                    [](std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
+                      return static_cast<double>(in[0].shape()[static_cast<int>(a.as<CumsumAttrs>().axis)]);
+                    },
                 .inplace = {{0, 0}}});
 
 Tensor cumsum(TensorArg x, std::int64_t axis, bool reverse) {

@@ -185,6 +185,26 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
                    (a.backward ? 3 * d + 2 * dv : d + dv)};
 }
 
+// Of a score (d terms, then the scale, a softcap and a bias), its exponential, the sum over keys, and the
+// division. A kernel that walks over keys may scale the sum so far each time, so a key counts twice.
+// Backward, z_P (dv terms) becomes z_s by three more operations. A sum over keys, over the queries of all
+// heads that read a key head, or over what reads an element of a bias or a sink follows.
+double attention_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const detail::AttentionOperands<Operand> x(in, a);
+  const Shape &q = x.q->shape(), &k = x.k->shape();
+  const auto d = static_cast<double>(q[3]), dv = static_cast<double>(x.v->shape()[3]);
+  const auto L = static_cast<double>(q[2]), T = static_cast<double>(k[2]);
+  constexpr double of_score = 4, of_probability = 3;
+  if (!a.backward) return d + of_score + 2 * T + of_probability;
+  const double heads = static_cast<double>(q[1]) / static_cast<double>(std::max<std::int64_t>(1, k[1])),
+               scores = static_cast<double>(q[0] * q[1]) * L * T;
+  double terms = std::max(T, heads * L);
+  for (std::size_t i = 3; i < out.size(); ++i)
+    terms = std::max(terms, scores / static_cast<double>(std::max<std::int64_t>(1, out[i].layout.numel())));
+  return d + of_score + of_probability + dv + 3 + terms;
+}
+
 // The operands and attributes of a call.
 struct Prepared {
   Tensors in;
@@ -258,7 +278,8 @@ const Op& flash_attn_op = *define_op(
      .vjp = attention_gradient,
      .decompose = detail::decompose_attention,
      .samples = forward_samples,
-     .cost = attention_cost});
+     .cost = attention_cost,
+     .roundings = attention_roundings});
 
 const Op& flash_attn_backward_op = *define_op(
     {.name = "flash_attn_backward",
@@ -271,6 +292,7 @@ const Op& flash_attn_backward_op = *define_op(
      .decompose = detail::decompose_attention_backward,
      .samples = backward_samples,
      .cost = attention_cost,
+     .roundings = attention_roundings,
      .strided_results = true});
 
 AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {

@@ -76,6 +76,11 @@ const Op& scatter_add_op = *define_op(
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
            return Cost{4 * static_cast<double>(in[2].layout.numel()), 0};
          },
+     .roundings =
+         [](std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
+           // All indices along the axis may be equal.
+           return static_cast<double>(in[1].shape()[static_cast<int>(a.as<AxisAttrs>().axis)]);
+         },
      .inplace = {{0, 0}}});
 
 Tensor gather(TensorArg x, std::int64_t axis, TensorArg indices) {

@@ -218,6 +218,12 @@ const Op& linear_cross_entropy_op = *define_op(
        return {.flops = static_cast<double>(x[0]) * static_cast<double>(w[1]) *
                         (2 * static_cast<double>(x[1]) + 20)};
      },
+     // Of a logit, and then as in cross_entropy.
+     .roundings =
+         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+           const Shape &x = in[0].shape(), &w = in[1].shape();
+           return static_cast<double>(x[1] + w[1]) + 8;
+         },
      .first_order_only = true});
 
 Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const LinearCrossEntropyOptions& o) {

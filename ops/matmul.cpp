@@ -149,6 +149,10 @@ const Op& matmul_op = *define_op(
        return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
                         static_cast<double>(in[0].shape().back())};
      },
+     .roundings =
+         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+           return static_cast<double>(in[0].shape().back()) + 1;  // the last is that of the bias
+         },
      .strided_results = true,
      .inplace = {{0, 2}}});
 

@@ -92,6 +92,13 @@ const Op& matmul_in_units_op = *define_op(
        return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
                         static_cast<double>(in[0].shape().back())};
      },
+     // The result so far is one more term; so is it for each further unit.
+     .roundings =
+         [](std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {
+           const auto& p = attrs.as<MatmulInUnitsAttrs>();
+           const std::int64_t k = in[0].shape()[1], units = p.along_k ? (k + p.unit - 1) / p.unit : 0;
+           return static_cast<double>(k + units);
+         },
      .strided_results = true,
      .inplace = {{0, 2}}});
 

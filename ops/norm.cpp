@@ -113,6 +113,17 @@ Cost norm_cost(std::span<const Operand> in, std::span<const Operand>, const Attr
   return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
 }
 
+// The mean, the centred square, the sum of squares, 1/σ, and three products.
+double norm_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  return 2 * static_cast<double>(in[0].shape().back()) + 6;
+}
+
+// Those of x̂ and of its products, and the sum over a row, or for a weight over all rows.
+double norm_backward_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  const std::int64_t n = in[0].shape().back(), rows = in[0].layout.numel() / std::max<std::int64_t>(1, n);
+  return static_cast<double>(std::max(n, rows)) + 6;
+}
+
 Tensors forward(const Op& op, const TensorArg& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (bias.defined() && !weight.defined())
     throw Error(in_context("[" + op.name + "] a bias needs a weight", x.where()));
@@ -153,6 +164,7 @@ const Op& layer_norm_op = *define_op(
                {"plain", {{{4, 7}}}, [](auto x) { return Tensors{layer_norm(x[0])}; }}};
      },
      .cost = norm_cost,
+     .roundings = norm_roundings,
      .inplace = {{0, 0}}});
 
 const Op& rms_norm_op = *define_op(
@@ -167,6 +179,7 @@ const Op& rms_norm_op = *define_op(
                {"plain", {{{4, 19}}}, [](auto x) { return Tensors{rms_norm(x[0])}; }}};
      },
      .cost = norm_cost,
+     .roundings = norm_roundings,
      .inplace = {{0, 0}}});
 
 const Op& layer_norm_backward_op =
@@ -180,6 +193,7 @@ const Op& layer_norm_backward_op =
                           {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
                 },
                 .cost = norm_cost,
+                .roundings = norm_backward_roundings,
                 .inplace = {{0, 1}, {0, 0}}});
 
 const Op& rms_norm_backward_op = *define_op(
@@ -192,6 +206,7 @@ const Op& rms_norm_backward_op = *define_op(
                {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
      },
      .cost = norm_cost,
+     .roundings = norm_backward_roundings,
      .inplace = {{0, 1}, {0, 0}}});
 
 Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {

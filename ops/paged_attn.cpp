@@ -160,6 +160,12 @@ const Op& paged_attn_op = *define_op(
      .decompose = decompose_paged,
      .samples = paged_samples,
      .cost = paged_cost,
+     // As in flash_attn, of all keys that the pages can hold.
+     .roundings =
+         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+           const Shape &k = in[1].shape(), &table = in[3].shape();
+           return static_cast<double>(k[3] + 2 * table[1] * k[1]) + 7;
+         },
      .strided_results = true});
 
 AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg table, TensorArg lengths,

@@ -129,6 +129,10 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
            }}};
 }
 
+double sum_roundings(std::span<const Operand>, std::span<const Operand>, const Attrs& a) {
+  return a.as<RankAttrs>().ranks;
+}
+
 }  // namespace
 
 const Op& sum_ranks_op = *define_op(
@@ -137,6 +141,7 @@ const Op& sum_ranks_op = *define_op(
      .infer = infer_of<Sizes::kept, false, true>,
      .vjp = [](const Backprop& g) { return each_that_arrives(g, [](const Tensors& z, auto&) { return z; }); },
      .samples = [] { return samples_of(sum_ranks_op, {.ranks = 1}); },
+     .roundings = sum_roundings,
      .inplace = {{0, 0}},
      .each = {1, 1}});
 
@@ -174,6 +179,7 @@ const Op& scatter_sum_op =
                       });
                     },
                 .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
+                .roundings = sum_roundings,
                 .each = {1, 1}});
 
 const Op& exchange_ranks_op = *define_op(

@@ -39,6 +39,11 @@ std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
   return reduce_to(in[0].dtype, in[0], a);
 }
 
+// One more for the division of a mean; the square of a term is a sum's first rounding.
+double reduce_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs&) {
+  return detail::terms_of(out[0], in[0]) + 1;
+}
+
 void check_elements(const Operand& x, const Attrs& a) {
   for (std::int64_t axis : a.as<ReduceAttrs>().axes)
     if (x.shape()[static_cast<int>(axis)] == 0) throw ShapeError("no elements to choose from");
@@ -145,7 +150,8 @@ const Op& sum_op =
                 .doc = "x → y: y = Σ x over the axes; i64 for integers and booleans",
                 .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
                 .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
-                .samples = samples<sum, Fill::normal>});
+                .samples = samples<sum, Fill::normal>,
+                .roundings = reduce_roundings});
 
 const Op& mean_op = *define_op({.name = "mean",
                                 .doc = "x → y: y = Σ x / n over the axes",
@@ -162,7 +168,8 @@ const Op& mean_op = *define_op({.name = "mean",
                                   for (std::int64_t axis : r.axes) n *= static_cast<double>(in[0].size(axis));
                                   return {sum(in[0], r.axes, r.keepdim) * (1 / n)};
                                 },
-                                .samples = samples<mean, Fill::normal>});
+                                .samples = samples<mean, Fill::normal>,
+                                .roundings = reduce_roundings});
 
 // y = Σ x², in f32 for half types, whose range it would soon exceed
 const Op& sum_squares_op =
@@ -181,21 +188,24 @@ const Op& sum_squares_op =
                   const Tensor x = cast(in[0], compute_type(in[0].dtype()));
                   return {sum(x * x, a.as<ReduceAttrs>().axes, a.as<ReduceAttrs>().keepdim)};
                 },
-                .samples = samples<sum_squares, Fill::normal>});
+                .samples = samples<sum_squares, Fill::normal>,
+                .roundings = reduce_roundings});
 
 const Op& prod_op =
     *define_op({.name = "prod",
                 .doc = "x → y: y = Π x over the axes; i64 for integers and booleans",
                 .infer = infer_total,
                 .vjp = prod_gradient,
-                .samples = [] {
-                  std::vector<Sample> all = samples<prod, Fill::uniform>();
-                  all.push_back({"zeros",
-                                 {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
-                                 [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
-                                 Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
-                  return all;
-                }});
+                .samples =
+                    [] {
+                      std::vector<Sample> all = samples<prod, Fill::uniform>();
+                      all.push_back({"zeros",
+                                     {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
+                                     [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
+                                     Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
+                      return all;
+                    },
+                .roundings = reduce_roundings});
 const Op& max_op = *define_op(
     {.name = "max",
      .doc =

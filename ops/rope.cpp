@@ -83,6 +83,8 @@ const Op& rope_op = *define_op(
      .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
        return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
      },
+     // Of a sine and of the sum of two products.
+     .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 3.; },
      .inplace = {{0, 0}}});
 
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {

@@ -33,6 +33,11 @@ Cost softmax_cost(std::span<const Operand> in, std::span<const Operand>, const A
   return {.flops = 25 * static_cast<double>(in[0].layout.numel())};
 }
 
+// Of a lowered element, its exponential, the sum of them, and the last operation.
+double softmax_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
+  return static_cast<double>(in[0].shape()[static_cast<int>(axis_of(a))]) + 3;
+}
+
 Tensor wide(const Tensor& x) {
   return cast(x, compute_type(x.dtype()));
 }
@@ -132,6 +137,7 @@ const Op& softmax_op = *define_op({.name = "softmax",
                                    },
                                    .samples = softmax_samples,
                                    .cost = softmax_cost,
+                                   .roundings = softmax_roundings,
                                    .inplace = {{0, 0}}});
 
 const Op& log_softmax_op =
@@ -147,6 +153,7 @@ const Op& log_softmax_op =
                 },
                 .samples = log_softmax_samples,
                 .cost = softmax_cost,
+                .roundings = softmax_roundings,
                 .inplace = {{0, 0}}});
 
 const Op& softmax_backward_op =
@@ -159,6 +166,7 @@ const Op& softmax_backward_op =
                 },
                 .samples = [] { return backward_samples(softmax_backward_op); },
                 .cost = softmax_cost,
+                .roundings = softmax_roundings,
                 .inplace = {{0, 0}, {0, 1}}});
 const Op& log_softmax_backward_op =
     *define_op({.name = "log_softmax_backward",
@@ -171,6 +179,7 @@ const Op& log_softmax_backward_op =
                 },
                 .samples = [] { return backward_samples(log_softmax_backward_op); },
                 .cost = softmax_cost,
+                .roundings = softmax_roundings,
                 .inplace = {{0, 0}, {0, 1}}});
 
 const Op& logsumexp_op =
@@ -200,7 +209,8 @@ const Op& logsumexp_op =
                   return {cast(where(empty, -INFINITY, log(total) + shift), in[0].dtype())};
                 },
                 .samples = logsumexp_samples,
-                .cost = softmax_cost});
+                .cost = softmax_cost,
+                .roundings = softmax_roundings});
 
 Tensor softmax(TensorArg x, std::int64_t axis) {
   return record_along(softmax_op, x, axis);

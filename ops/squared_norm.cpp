@@ -17,6 +17,17 @@ DType result_type(std::span<const Operand> in) {
   return t;
 }
 
+// Of the squares of a block, of the blocks' sums, and of the root.
+double norm_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  double blocks = 0;
+  std::int64_t longest = 0;
+  for (const Operand& x : in) {
+    longest = std::max(longest, x.layout.numel());
+    blocks += static_cast<double>(norm_blocks(x.layout.numel()));
+  }
+  return static_cast<double>(std::min(longest, norm_block)) + blocks + 1;
+}
+
 }  // namespace
 
 const Op& squared_norm_op = *define_op(
@@ -60,7 +71,8 @@ const Op& squared_norm_op = *define_op(
                 {{.shape = {20000}, .values = std::vector<double>(20000, 0.5)}},
                 call,
                 Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
-     }});
+     },
+     .roundings = norm_roundings});
 
 const Op& global_norm_op = *define_op(
     {.name = "global_norm",
@@ -103,7 +115,8 @@ const Op& global_norm_op = *define_op(
                 {{.shape = {16384}, .values = std::vector<double>(16384, 0.5)}},
                 call,
                 Sample::Expected{{{64}}, {std::vector<double>(16384, 0.0078125)}}}};
-     }});
+     },
+     .roundings = norm_roundings});
 
 const Op& block_norms_op = *define_op(
     {.name = "block_norms",
@@ -142,6 +155,7 @@ const Op& block_norms_op = *define_op(
                 call,
                 Sample::Expected{{{16, 16, 8}}, {}}}};
      },
+     .roundings = norm_roundings,
      .each = {1, 1}});
 
 Tensors block_norms(const std::vector<Tensor>& xs, std::source_location where) {

@@ -6,12 +6,15 @@
 
 namespace tg {
 
-const Op& fused_op = *define_op({.name = "fused",
-                                 .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
-                                   throw Error("made by the compiler, not recorded");
-                                 },
-                                 .not_differentiable = "it is made by the compiler",
-                                 .pointwise = true});
+const Op& fused_op = *define_op(
+    {.name = "fused",
+     .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
+       throw Error("made by the compiler, not recorded");
+     },
+     .not_differentiable = "it is made by the compiler",
+     .roundings = [](std::span<const Operand>, std::span<const Operand>,
+                     const Attrs& a) { return static_cast<double>(a.as<FusedAttrs>().code.size()); },
+     .pointwise = true});
 
 void FusedAttrs::append(const FusedAttrs& other, std::span<const Source> inputs) {
   const auto shift = static_cast<std::int32_t>(code.size());

@@ -12,7 +12,14 @@ const Op& reduced_chain_op =
                 .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
                   throw Error("made by the compiler, not recorded");
                 },
-                .not_differentiable = "it is made by the compiler"});
+                .not_differentiable = "it is made by the compiler",
+                .roundings =
+                    [](std::span<const Operand>, std::span<const Operand> out, const Attrs& attrs) {
+                      const auto& a = attrs.as<ReducedChain>();
+                      const Operand numbers[] = {{a.dtype, a.read}};
+                      return static_cast<double>(a.chain.code.size()) +
+                             (a.op->roundings ? a.op->roundings(numbers, out.last(1), a.reduce) : 1);
+                    }});
 
 int ReducedChain::stored() const {
   const auto last = chain.results.end() - 1, found = std::find(chain.results.begin(), last, *last);

@@ -108,6 +108,12 @@ struct Op {
   // Without it both are 0.
   std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost = {};
 
+  // The most roundings in a row between an input and a result of one evaluation. A sum of n terms has n in
+  // any order of addition: that of the first product, and those of n - 1 partial sums. Without it 1.
+  // gradcheck derives its bounds of rounding errors from it.
+  std::function<double(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> roundings =
+      {};
+
   // Element i of the output depends only on element i of the inputs, all of one shape. Such ops are fused
   // into chains.
   bool pointwise = false;

@@ -13,13 +13,27 @@ inline std::string kind_of(const Step& s) {
   return s.op->name == last ? last : "chain to " + last;
 }
 
+// A step's inputs and outputs as its op sees them.
+struct StepOperands {
+  std::vector<Operand> in, out;
+  explicit StepOperands(const Step& s) {
+    for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
+    for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
+  }
+};
+
 // Op::cost of the step; zeros for an op without it. Bytes of the operands are not included.
 inline Cost cost_of(const Step& s) {
   if (!s.op->cost) return {};
-  std::vector<Operand> in, out;
-  for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
-  for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
-  return s.op->cost(in, out, s.attrs);
+  const StepOperands operands(s);
+  return s.op->cost(operands.in, operands.out, s.attrs);
+}
+
+// Op::roundings of the step.
+inline double roundings_of(const Step& s) {
+  if (!s.op->roundings) return 1;
+  const StepOperands operands(s);
+  return s.op->roundings(operands.in, operands.out, s.attrs);
 }
 
 // Bytes of memory that an operand occupies: an expanded one has more elements than memory, a strided one

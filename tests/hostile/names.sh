@@ -9,7 +9,7 @@ cd "$1"
 # functions that check or measure for minutes.
 functions="load_element store_element odd_float bernoulli_bound log_of_unit normal_pair attention_counter dropout_bound element_counter node_key
 philox compute_type is_int name_of size_of at_line in_context record record_all backend unused bytes_of cost_of
-flops_of_a_byte price_of kind_of work_of log_level settings_of check_size check_divisible check_rotary mlp_width_setting
+roundings_of flops_of_a_byte price_of kind_of work_of log_level settings_of check_size check_divisible check_rotary mlp_width_setting
 swiglu_width
 theta_setting append_adamw norm_blocks derivative mutate op_cases register_case registered_cases v_curve
 measure_ceilings all_ops find_op define_op safe_cut word_end progress_line short_count short_time safetensors_content
