@@ -109,9 +109,11 @@ class Checker {
       Result f64_result = guarded(view, f64, [&](Result& r) { check_f64(view, wide, r); });
       const bool comparable = wide && wide->differentiable() && f64_result.status != Status::refused;
       if (wide && !wide->view_changes_something()) continue;
-      if (f64_result.status == Status::refused && case_.order == 1 && case_.op && case_.op->decompose)
-        if (Result forward = forward_only(); forward.status == Status::mismatch)
-          f64_result = std::move(forward);
+      if (f64_result.status == Status::refused && case_.order == 1 && case_.op && case_.op->decompose) {
+        Result forward = forward_only();
+        f64_result.rules = forward.rules;
+        if (forward.status == Status::mismatch) f64_result = std::move(forward);
+      }
       if (requested(f64) || !comparable) results_.push_back(std::move(f64_result));
       if (!comparable) break;  // alike in every view
       for (DType t : {f32, bf16, f16})
@@ -216,7 +218,7 @@ class Checker {
     slow.status = Status::ok;
     slow.worst = {};
     slow.ratio = slow.max_abs = slow.max_rel = 0;
-    slow.checked = slow.skipped = 0;
+    slow.checked = slow.skipped = slow.special = slow.undecided = slow.rules = 0;
     slow.note.clear();
     check_elements(wide, options_, slow);
     if (slow.status != Status::ok)

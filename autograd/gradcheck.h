@@ -91,7 +91,12 @@ struct Result {
   DType dtype = f64;
   int order = 1;
   Status status = Status::ok;
+  // Numbers that were compared, elements on a kink, and points drawn again. docs/gradcheck.md states how many
+  // of each kind of check a case has; skipped ones included, the counts do not depend on the seed.
   std::int64_t checked = 0, skipped = 0, resampled = 0;
+  std::int64_t special = 0,
+               undecided = 0;  // derivatives at special points, and those that no quotient decides
+  std::int64_t rules = 0;      // rules that do not compare with a quotient or another dtype
   double max_abs = 0, max_rel = 0;
   double ratio = 0;  // worst error as a share of its bound; above 1 is a mismatch
   Worst worst;
@@ -119,8 +124,8 @@ struct Mutant {
   std::string why;
 };
 // In f64 and the contiguous view, all faults of one case: of the op's vjp, if it has one, and otherwise of
-// the whole gradient. In every other view, and in the contiguous view in every other dtype, one fault of the
-// gradient of one input, another for each seed.
+// the whole gradient. In every other view, and in the contiguous view in every other dtype, the gradient of
+// each input is scaled, and there is one other fault of the gradient of one input, another for each seed.
 std::vector<Mutant> mutate(const Case& c, const Options& options);
 
 // Error of numeric against analytic gradients over steps h, for one case in its contiguous view.

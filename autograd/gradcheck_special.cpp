@@ -91,6 +91,7 @@ struct Decision {
   bool is_smooth =
       false;  // by the quotient that agrees: a convention at a kink may be the mean of both slopes
   Comparison comparison{};
+  bool repeated = false;  // a first derivative, once more where the second does not exist
 };
 
 class SpecialElements {
@@ -124,7 +125,10 @@ class SpecialElements {
     if (!finite && first_)
       first_->at(
           {p.name, {p.x.begin(), p.x.begin() + static_cast<std::ptrdiff_t>(inputs_)}, p.only, p.is_huge},
-          visit);
+          [&visit](Decision d, const std::string& where) {
+            d.repeated = true;
+            visit(d, where);
+          });
     const Point z = harness_.gradients();
     std::size_t number = 0;
     for (std::size_t l = 0; l < inputs_; ++l) {
@@ -260,10 +264,9 @@ bool has_special_points(const Case& c, const Options& options) {
 void check_special(const Case& c, const Options& options, Result& result) {
   Tally tally(result);
   each_element(c, options, true, [&](const Decision& d, const std::string& where) {
+    if (!d.repeated) ++(d.verdict == Verdict::undecided ? result.undecided : result.special);
     if (d.verdict == Verdict::agrees || d.verdict == Verdict::wrong)
-      tally.add(d.comparison, [&] { return where; });
-    else if (d.verdict == Verdict::at_kink)
-      ++result.checked;
+      tally.judge(d.comparison, [&] { return where; });
   });
 }
 

@@ -43,6 +43,11 @@ class Tally {
   template <class Where>
   void add(const Comparison& c, Where&& where) {
     ++result_.checked;
+    judge(c, where);
+  }
+  // The same without counting it.
+  template <class Where>
+  void judge(const Comparison& c, Where&& where) {
     const double error = std::abs(c.analytic - c.numeric);
     if (!std::isfinite(error)) return non_finite(where(), c);
     const double size = std::max(std::abs(c.numeric), c.scale);
@@ -53,6 +58,12 @@ class Tally {
     result_.ratio = ratio;
     result_.worst = {where(), c.analytic, c.numeric, c.h, ulps(c)};
     if (ratio > 1 && result_.status != Status::non_finite) result_.status = Status::mismatch;
+  }
+
+  // A rule: whether it holds.
+  void rule(bool holds, const std::string& otherwise) {
+    ++result_.rules;
+    if (!holds) fail(otherwise);
   }
 
   void fail(const std::string& note) {

@@ -224,7 +224,10 @@ std::string Report::json() const {
          number("order", r.order) + ", " + text("status", name_of(r.status)) + ", " +
          number("checked", static_cast<double>(r.checked)) + ", " +
          number("skipped", static_cast<double>(r.skipped)) + ", " +
-         number("resampled", static_cast<double>(r.resampled)) + ", " + number("max_abs", r.max_abs) + ", " +
+         number("resampled", static_cast<double>(r.resampled)) + ", " +
+         number("special", static_cast<double>(r.special)) + ", " +
+         number("undecided", static_cast<double>(r.undecided)) + ", " +
+         number("rules", static_cast<double>(r.rules)) + ", " + number("max_abs", r.max_abs) + ", " +
          number("max_rel", r.max_rel) + ", " + number("share_of_bound", r.ratio) + ", " +
          text("worst", r.worst.where) + ", " + number("analytic", r.worst.analytic) + ", " +
          number("numeric", r.worst.numeric) + ", " + number("h", r.worst.h) + ", " +

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Runs gradcheck on everything, with each of several seeds, on one instruction set.
+#   gradcheck_seeds.sh GRADCHECK ISA OPTIONS SEED...     a seed, or FIRST-LAST; OPTIONS is one word, perhaps empty
+# Prints the report of each seed that fails, and at the end "N passed, N failed". Exits with status 77 if this machine lacks the
+# instruction set.
+set -eu
+gradcheck=$1 options=$3
+export TG_ISA="$2"
+shift 3
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+"$gradcheck" --list >"$report" 2>&1
+if grep 'TG_ISA is' "$report"; then exit 77; fi  # this machine lacks the instruction set
+passed=0 failed=0
+for seeds; do
+  for seed in $(seq "${seeds%-*}" "${seeds#*-}"); do
+    # shellcheck disable=SC2086
+    if "$gradcheck" --all --quick --seed "$seed" $options >"$report" 2>&1; then
+      passed=$((passed + 1))
+    else
+      failed=$((failed + 1))
+      echo "== seed $seed, $TG_ISA:"
+      grep -v '^ok \|^refused ' "$report" || true
+    fi
+  done
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
