@@ -185,10 +185,11 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
                    (a.backward ? 3 * d + 2 * dv : d + dv)};
 }
 
-// Of a score (d terms, then the scale, a softcap and a bias), its exponential, the sum over keys, and the
-// division. A kernel that walks over keys may scale the sum so far each time, so a key counts twice.
-// Backward, z_P (dv terms) becomes z_s by three more operations. A sum over keys, over the queries of all
-// heads that read a key head, or over what reads an element of a bias or a sink follows.
+// A score has d terms, then a scale, a softcap and a bias; its exponential, the sum over keys and a division
+// follow. A kernel that walks over keys may scale the sum so far at each of them, so a key counts twice. The
+// backward pass also has z_P (dv terms), which becomes z_s by three operations, and one more sum: over keys,
+// over the queries of all heads that read a key head, or over the scores that read an element of a bias or a
+// sink.
 double attention_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const detail::AttentionOperands<Operand> x(in, a);

@@ -1,5 +1,5 @@
-// gradcheck makes every check that it states: the number of checks follows from a case's shapes, every
-// projection and cotangent counts, and every op that adds up terms states how many.
+// gradcheck makes every check that it states. The number of checks follows from a case's shapes, and every
+// projection and cotangent counts. Every op that adds up terms states how many.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ bool is_checked(const SampleInput& in) {
   return !in.dtype && in.fill.kind != Fill::index && in.fill.kind != Fill::bits;
 }
 
-// What a case's shapes say: independent of the checker.
+// The shapes of a case, read without the checker.
 struct Shapes {
   std::vector<SampleInput> inputs;  // those that get a gradient
   std::vector<Shape> outputs;       // the floating ones
@@ -278,7 +278,7 @@ Values ones(std::size_t n) {
 
 TEST(Projections, EachCatchesAFaultThatTheOthersMiss) {
   constexpr std::int64_t n = 8;
-  constexpr std::size_t all = 6;  // four through both inputs, one through each alone
+  constexpr std::size_t all = 6;  // four through both inputs, one through one
   const Case right = faulty_cubes(n, {});
   ASSERT_EQ(status_of(right, true), Status::ok);
   Harness h(right, View::contiguous, f64, {});
@@ -409,7 +409,7 @@ TEST(Roundings, AreTheLengthsOfSums) {
 
 // Repeated inputs make equal terms: the errors of their partial sums have one sign, and grow fastest. CTest
 // runs this with each instruction set.
-TEST(LongSums, OfEqualTermsAreWithinTheirBounds) {
+TEST(LongSums, EqualTermsStayWithinTheBound) {
   constexpr std::int64_t n = 531;  // more than a few vectors of any set, and a ragged end
   const auto function = [](const char* name, std::vector<SampleInput> inputs, auto f) {
     return Case{"long_sum", name, std::move(inputs), [f](DType, Device) {

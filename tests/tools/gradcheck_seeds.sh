@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs gradcheck on everything, with each of several seeds, on one instruction set.
-#   gradcheck_seeds.sh GRADCHECK ISA OPTIONS SEED...     a seed, or FIRST-LAST; OPTIONS is one word, perhaps empty
+#   gradcheck_seeds.sh GRADCHECK ISA OPTIONS SEED...
+# SEED is a number, or FIRST-LAST. OPTIONS is one word of further options, which may be empty.
 # Prints the report of each seed that fails, and at the end "N passed, N failed". Exits with status 77 if this machine lacks the
 # instruction set.
 set -eu
