@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/gpu_emulator/cluster.h"
+#include "tests/gpu_emulator/coverage.h"
 #include "tests/gpu_emulator/fiber.h"
 #include "tests/gpu_emulator/hopper.h"
 #include "tests/gpu_emulator/shadow.h"
@@ -343,6 +344,7 @@ void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::fun
           forget_accesses(threads * cluster);
           begin_hopper_blocks(threads, cluster, shared_bytes);
           block.run(body, size, {x, y, z}, cluster);
+          record_block();
         } catch (const std::exception& e) {
           throw std::runtime_error("block " + text(here.block) + ": " + e.what());
         }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/coverage.h"
 
 struct _nvrtcProgram {
   std::string source, log;
@@ -39,6 +40,8 @@ struct Index3 { unsigned x, y, z; };
 struct TgHere { Index3 thread, block, block_size, grid_size; };  // as in block.h
 static thread_local TgHere tg_alone, *tg_here = &tg_alone;
 static thread_local void (*tg_meet)();
+static thread_local unsigned long long* tg_work;  // counts the basic blocks that the kernel enters
+extern "C" __attribute__((visibility("hidden"), no_sanitize_coverage)) void __sanitizer_cov_trace_pc() { ++*tg_work; }
 static thread_local unsigned long long (*tg_shuffle)(unsigned, unsigned long long, int, int);
 #define threadIdx tg_here->thread
 #define blockIdx tg_here->block
@@ -91,13 +94,16 @@ struct TgCall {  // arguments in braces are taken in order
 template <class... P> void tg_call(void (*kernel)(P...), void** args) { TgCall{kernel, *(P*)*args++...}; }
 template <class... P> constexpr int tg_count(void (*)(P...)) { return sizeof...(P); }
 extern "C" const int tg_arguments_KERNEL = tg_count(&KERNEL);
-extern "C" void tg_thread_KERNEL(void** args, void* here, void (*meet)(), decltype(tg_shuffle) shuffle) {
-  tg_here = (TgHere*)here, tg_meet = meet, tg_shuffle = shuffle;
+#define TG_SET __attribute__((no_sanitize_coverage))
+extern "C" TG_SET void tg_thread_KERNEL(void** args, unsigned long long* work, void* here, void (*meet)(),
+                                        decltype(tg_shuffle) shuffle) {
+  tg_work = work, tg_here = (TgHere*)here, tg_meet = meet, tg_shuffle = shuffle;
   tg_call(&KERNEL, args);
 }
-extern "C" void tg_run_KERNEL(void** args, unsigned blocks, unsigned threads) {
-  gridDim = {blocks, 1, 1}, blockDim = {threads, 1, 1};
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+extern "C" TG_SET void tg_run_KERNEL(void** args, unsigned long long* work, unsigned blocks, unsigned threads,
+                                     void (*block_ended)()) {
+  tg_work = work, gridDim = {blocks, 1, 1}, blockDim = {threads, 1, 1};
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x, block_ended())
     for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) tg_call(&KERNEL, args);
 }
 )";
@@ -118,7 +124,7 @@ const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
 nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any of NVIDIA's: compiled code is kept by it
-  *major = 0, *minor = 2;
+  *major = 0, *minor = 3;
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcCreateProgram(nvrtcProgram* made, const char* source, const char*, int, const char* const*,
@@ -143,9 +149,9 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
   if (!::mkdtemp(folder)) return NVRTC_ERROR_COMPILATION;
   const std::filesystem::path at = folder;
   std::ofstream(at / "chain.cpp") << text;
-  const std::string command = compiler() + " -std=c++20 -O1 -w -fPIC -shared -o " +
-                              (at / "chain.so").string() + " " + (at / "chain.cpp").string() + " 2> " +
-                              (at / "log").string();
+  const std::string command =
+      compiler() + " -std=c++20 -O1 -w -fPIC -shared -fsanitize-coverage=trace-pc -o " +
+      (at / "chain.so").string() + " " + (at / "chain.cpp").string() + " 2> " + (at / "log").string();
   const bool done = std::system(command.c_str()) == 0;
   p->log = read(at / "log");
   const std::string object = done ? read(at / "chain.so") : "";
@@ -205,8 +211,9 @@ struct CUlib_st {
   void* handle;
 };
 struct CUkern_st {
-  void (*run)(void**, unsigned, unsigned);
-  void (*thread)(void**, void*, void (*)(), decltype(&shuffle_down));
+  std::string name;
+  void (*run)(void**, std::uint64_t*, unsigned, unsigned, void (*)());
+  void (*thread)(void**, std::uint64_t*, void*, void (*)(), decltype(&shuffle_down));
   int arguments;
   bool meets;  // its threads wait for each other
 };
@@ -231,7 +238,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, cons
   void *run = find("tg_run_"), *thread = find("tg_thread_"), *count = find("tg_arguments_"),
        *meets = find("tg_meets_");
   if (!run || !thread || !count || !meets) return cudaErrorInvalidValue;
-  *made = new CUkern_st{reinterpret_cast<void (*)(void**, unsigned, unsigned)>(run),
+  *made = new CUkern_st{name, reinterpret_cast<decltype(CUkern_st::run)>(run),
                         reinterpret_cast<decltype(CUkern_st::thread)>(thread),
                         *static_cast<const int*>(count), *static_cast<const bool*>(meets)};
   return cudaSuccess;
@@ -245,10 +252,15 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* kernel,
   return tg::emulator::enqueue(c->stream, [=, k = k] {
     std::vector<void*> pointers;
     for (const std::uint64_t& a : copied) pointers.push_back(const_cast<std::uint64_t*>(&a));
-    if (!k.meets) return k.run(pointers.data(), grid.x, block.x);
-    tg::emulator::run_grid({grid.x, 1, 1}, {block.x, 1, 1}, 0, [&] {
-      k.thread(
-          pointers.data(), &tg::emulator::here, [] { tg::emulator::meet_block(); }, &shuffle_down);
-    });
+    tg::emulator::begin_recorded_grid(nullptr, k.name);
+    std::uint64_t* const work = &tg::emulator::work_done;
+    if (k.meets)
+      tg::emulator::run_grid({grid.x, 1, 1}, {block.x, 1, 1}, 0, [&] {
+        k.thread(
+            pointers.data(), work, &tg::emulator::here, [] { tg::emulator::meet_block(); }, &shuffle_down);
+      });
+    else
+      k.run(pointers.data(), work, grid.x, block.x, [] { tg::emulator::record_block(); });
+    tg::emulator::end_recorded_grid();
   });
 }

@@ -15,6 +15,7 @@
 
 #include "backends/cuda/graph.h"
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/coverage.h"
 #include "tests/gpu_emulator/memory.h"
 
 using Work = std::function<void()>;
@@ -106,7 +107,9 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
     return note(cudaErrorInvalidValue);
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
+      begin_recorded_grid(kernel);
       run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, thread, cluster);
+      end_recorded_grid();
     } catch (const std::exception& e) {
       throw std::runtime_error(name_of(kernel) + ", " + e.what());
     }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/coverage.h"
 
 namespace tg::emulator {
 
@@ -165,14 +166,17 @@ void note_write(void* p, int bytes) {
 // Aligned: of a type whose addresses are multiples of its size, as a GPU insists.
 #define TG_ACCESS(kind, writes, bytes)                      \
   extern "C" void __tsan_##kind##bytes(void* p) {           \
+    ++tg::emulator::work_done;                              \
     tg::emulator::insist_on_alignment<bytes>(p);            \
     tg::emulator::note<writes>(p, bytes);                   \
   }                                                         \
   extern "C" void __tsan_volatile_##kind##bytes(void* p) {  \
+    ++tg::emulator::work_done;                              \
     tg::emulator::insist_on_alignment<bytes>(p);            \
     tg::emulator::note<writes>(p, bytes);                   \
   }                                                         \
   extern "C" void __tsan_unaligned_##kind##bytes(void* p) { \
+    ++tg::emulator::work_done;                              \
     tg::emulator::note<writes>(p, bytes);                   \
   }
 TG_ACCESS(read, false, 1)

@@ -1,0 +1,208 @@
+// Kernels of ops over at least three blocks, chunks or pieces and a ragged last one, compared with the CPU:
+// with sizes just beyond those of the kernels' tiles. Skipped if there is no GPU.
+#include <functional>
+
+#include <tilegrad/ops/flash_attn.h>
+#include "backends/cuda/cuda.h"
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+class CudaTiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+std::vector<Array> on(Device device, const std::vector<Tensor>& ts, const std::vector<Feed>& feeds) {
+  return eval(ts, feeds, {.device = device});
+}
+
+void expect_same_bits(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds) {
+  const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
+  for (std::size_t i = 0; i < ts.size(); ++i) {
+    bool same = got[i].same_bits(expected[i]);
+    if (!same && is_float(ts[i].dtype())) {  // a NaN has no bits of its own
+      const Vector a = doubles(expected[i]), b = doubles(got[i]);
+      same = std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
+        return (x == y && std::signbit(x) == std::signbit(y)) || (x != x && y != y);
+      });
+    }
+    EXPECT_TRUE(same) << "result " << i << " " << ts[i].text() << " " << name_of(ts[i].dtype());
+  }
+}
+
+// |got − expected| ≤ 2·u·|expected| + wide, with the unit roundoff u of the result's dtype.
+void expect_near(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double wide) {
+  const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
+  for (std::size_t i = 0; i < ts.size(); ++i) {
+    const Vector a = doubles(expected[i]), b = doubles(got[i]);
+    for (std::size_t k = 0; k < a.size(); ++k)
+      ASSERT_LE(std::abs(a[k] - b[k]), 2 * rounding(ts[i].dtype()) * std::abs(a[k]) + wide)
+          << "result " << i << " " << ts[i].text() << " " << name_of(ts[i].dtype()) << ", element " << k;
+  }
+}
+
+// Few different numbers, so that many are equal; in a floating type with two NaN and zeros of both signs.
+Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
+  Given x = given(g, shape, t, view);
+  for (std::int64_t i = 0; i < x.array.numel(); ++i) x.array.set(i, static_cast<double>(i * 7919 % 37));
+  if (is_float(t) && x.array.numel() > 30) {
+    for (const std::int64_t i : {7, 29}) x.array.set(i, std::numeric_limits<double>::quiet_NaN());
+    for (const std::int64_t i : {11, 13}) x.array.set(i, -0.0);
+  }
+  return x;
+}
+
+// A block adds up a line in chunks of 1,024; or a thread each line, 256 in a block.
+TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
+  struct Case {
+    Shape shape;
+    int axis;
+  };
+  for (const Case& c : {Case{{5, 3 * 1024 + 17}, 1}, Case{{4, 1029, 3}, 1}, Case{{3 * 256 + 7, 20}, 1},
+                        Case{{40, 3 * 512 + 5}, 0}})
+    for (const DType t : {f32, f64, bf16, f16, i64, i32, u8})
+      for (const View view : {View::contiguous, View::transposed, View::sliced}) {
+        if (view != View::contiguous && t != f32 && t != i64) continue;
+        Graph g;
+        const bool floats = is_float(t);
+        const Given x = given(g, c.shape, t, view, 1, floats ? -1 : 0, floats ? 1 : 4);
+        const std::vector<Tensor> sums{cumsum(x.tensor, c.axis), cumsum(x.tensor, c.axis, true)};
+        // Both add n terms up to 1 in f64, whose partial sums are at most n.
+        const auto n = static_cast<double>(c.shape[c.axis]);
+        floats ? expect_near(sums, {x.feed()}, 2 * n * n * rounding(f64))
+               : expect_same_bits(sums, {x.feed()});
+      }
+}
+
+// Warps, 256 and 1,024 threads choose from lines; equal numbers are taken chunk by chunk of as many. More
+// than 2,048 are sorted in memory. There are more lines than 32 blocks for one multiprocessor.
+TEST_F(CudaTiles, TopKOfLinesInSeveralChunksIsThatOfTheCpu) {
+  struct Case {
+    Shape shape;
+    std::int64_t k;
+  };
+  for (const Case& c : {Case{{101, 3 * 32 + 5}, 33}, Case{{4, 5 * 256 + 9}, 700}, Case{{4, 8 * 1024 + 9}, 3},
+                        Case{{5, 2500}, 2300}, Case{{3, 70}, 70}})
+    for (const DType t : {f32, f64, bf16, f16, i64, i32, u8}) {
+      if (c.shape[1] > 2000 && t != f32 && t != i64) continue;
+      for (const View view : {View::contiguous, View::transposed}) {
+        Graph g;
+        const Given x = equal_numbers(g, c.shape, t, view);
+        expect_same_bits(top_k(x.tensor, c.k), {x.feed()});
+      }
+    }
+}
+
+TEST_F(CudaTiles, RangesFillSeveralBlocks) {
+  for (const DType t : all_dtypes) {
+    if (t == boolean || t == u8) continue;  // which hold fewer numbers than three blocks have
+    Graph g;
+    expect_same_bits({arange(g, 1, 1 + 3 * 256 + 5, 1, t)}, {});
+    if (is_float(t)) expect_same_bits({arange(g, -50, -50 + 3 * 64 + 1.25, 0.25, t)}, {});
+  }
+}
+
+// A block takes eight norms of 1,024 elements.
+TEST_F(CudaTiles, NormsOfBlocksOfListsAgreeWithTheCpu) {
+  for (const DType t : float_dtypes) {
+    Graph g;
+    std::vector<Given> xs;
+    for (const Shape& s : {Shape{3 * 8 * 1024 + 100}, Shape{5}, Shape{40, 257}})
+      xs.push_back(given(g, s, t, xs.size() == 2 ? View::transposed : View::contiguous, xs.size() + 1));
+    std::vector<Tensor> in;
+    for (const Given& x : xs) in.push_back(x.tensor);
+    // √Σ x² ≤ √1024. A lane adds 32 squares, four sums become one, 32 lanes add up: 39 roundings of Σ on each
+    // side.
+    expect_near(block_norms(in), feeds_of(xs), 2 * 39 * 32 * rounding(compute_type(t)));
+  }
+}
+
+// Two steps of a program draw the numbers of the CPU. One multiprocessor has 32 blocks of 256 threads, which
+// draw four numbers at a time.
+TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksAreThoseOfTheCpu) {
+  const std::int64_t n = 3 * 32 * 1024 + 5;
+  for (const DType t : {f32, bf16, f64}) {
+    Graph g;
+    const Given x = given(g, {n}, t), columns = given(g, {37, 7, 53}, t, View::transposed, 2);
+    std::vector<Tensor> ts{uniform(g, {n}, -0.1, 0.7, t), dropout(x.tensor, 0.3),
+                           dropout(columns.tensor, 0.3)};
+    if (t == f32)
+      ts.insert(ts.end(),
+                {bernoulli(g, {n}, 0.3), randint(g, {n}, -5, 1000003, i32), normal(g, {4099}, 0.3, 2, t),
+                 attention_keep_mask(g.rng(), {2, 3, 65, 67}, 0.3, 3)});
+    const std::vector<Feed> feeds{x.feed(), columns.feed()};
+    Program host = compile(g, ts, {.device = Device::cpu()}),
+            gpu = compile(g, ts, {.device = Device::cuda()});
+    for (Program* p : {&host, &gpu}) p->seed(0x123456789abcdef0u);
+    for (int step = 0; step < 2; ++step) {
+      host.run(feeds), gpu.run(feeds);
+      for (std::size_t i = 0; i < ts.size(); ++i)
+        EXPECT_TRUE(host.fetch(ts[i]).same_bits(gpu.fetch(ts[i])))
+            << "result " << i << " of " << name_of(t) << " in step " << step;
+    }
+  }
+}
+
+// Copies, places and sums by index over several blocks of 256 threads.
+TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
+  for (const DType t : {f32, bf16, i64, u8})
+    for (const View view : {View::contiguous, View::transposed}) {
+      Graph g;
+      const Given x = given(g, {9, 50, 7}, t, view, 1, 0, 3), src = given(g, {9, 300, 7}, t, view, 2, 0, 3);
+      const Tensor rows = g.input("rows", {300}, i64), each = g.input("each", {9, 300, 7}, i32),
+                   start = g.input("start", {}, i64);
+      Array of_rows({300}, i64), of_each({9, 300, 7}, i32), of_start({}, i64);
+      for (std::int64_t i = 0; i < 300; ++i) of_rows.set(i, static_cast<double>(i * i % 50));
+      for (std::int64_t i = 0; i < of_each.numel(); ++i) of_each.set(i, static_cast<double>(i * 7919 % 50));
+      of_start.set(0, 1);
+      const std::vector<Feed> feeds{
+          x.feed(), src.feed(), {rows, of_rows}, {each, of_each}, {start, of_start}};
+      const Tensor& y = x.tensor;
+      expect_same_bits({index_select(y, 1, rows), gather(y, 1, each), index_assign(y, 1, rows, src.tensor),
+                        concat({y, src.tensor}, 1), slice_at(y, 0, start, 7),
+                        slice_assign(src.tensor, slice(y, 1, 0, 48), 1, 3)},
+                       feeds);
+      const std::vector<Tensor> sums{index_add(y, 1, rows, src.tensor), scatter_add(y, 1, each, src.tensor),
+                                     scatter_add(y, 1, slice(each, 1, 0, 1), slice(src.tensor, 1, 0, 1))};
+      if (!is_float(t)) {
+        expect_same_bits(sums, feeds);
+        continue;
+      }
+      // At most 31 terms up to 3 for each place.
+      expect_near(sums, feeds, 2 * 31 * 93 * rounding(compute_type(t)));
+    }
+}
+
+// Tiles of 16·16 of the kernel for operands that libraries refuse.
+TEST_F(CudaTiles, ProductsOfSeveralTilesAgreeWithTheCpu) {
+  for (const DType t : {f32, f64, bf16}) {
+    Graph g;
+    const Given a = given(g, {3, 35, 37}, t, View::sliced, 1), b = given(g, {3, 37, 50}, t, View::sliced, 2);
+    expect_near({matmul(a.tensor, b.tensor), matmul_wide(a.tensor, b.tensor)}, feeds_of({a, b}),
+                2 * 37 * 37 * rounding(compute_type(t)));
+  }
+}
+
+// Positions of several blocks of 256 pairs, given and counted.
+TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
+  for (const DType t : {f32, f64, bf16}) {
+    Graph g;
+    const Given x = given(g, {2, 65, 26}, t, View::contiguous, 1),
+                y = given(g, {2, 3, 65, 24}, t, View::contiguous, 2);
+    const Tensor positions = g.input("positions", {2, 65}, i32);
+    Array at({2, 65}, i32);
+    for (std::int64_t i = 0; i < 130; ++i) at.set(i, static_cast<double>(i * 31 % 130));
+    // Each result is a sum of two products, of cosines and sines that two libraries round.
+    expect_near({rope(x.tensor, positions), rope(x.tensor, {}, {.interleaved = true, .start = 5}),
+                 rope(y.tensor, {}, {.dims = 16})},
+                {x.feed(), y.feed(), {positions, at}}, 8 * rounding(compute_type(t)));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,139 @@
+// Kernels that no op launches in the emulator: fills of memory, copies of pieces, and sums over ranks, over
+// at least three blocks and turns of a block, and a ragged last one.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/copy_list.h"
+#include "backends/cuda/kernels/set_memory.h"
+#include "backends/cuda/ordered_sum.h"
+
+namespace tg::cuda {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+// The emulator's memory is the host's; 16-byte aligned.
+std::byte* at(Bytes& bytes) {
+  return reinterpret_cast<std::byte*>(bytes.data());
+}
+Bytes numbered(std::size_t n, unsigned seed) {
+  Bytes bytes(n);
+  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<unsigned char>((i * 31 + i / 251 + seed) % 253);
+  return bytes;
+}
+
+Bytes filled(const Bytes& before, SetMemory m, unsigned blocks, std::size_t offset) {
+  Bytes memory = before;
+  m.to = memory.data() + offset;
+  void* arguments[] = {&m};
+  using Kernel = void (*)(SetMemory);
+  EXPECT_EQ(cudaLaunchKernel(reinterpret_cast<Kernel>(set_memory_kernel()), dim3(blocks),
+                             dim3(SetMemory::threads), arguments),
+            cudaSuccess);
+  return memory;
+}
+
+TEST(SetMemory, FillsRowsOfAnyPitchAndElements) {
+  const Bytes before = numbered(70000, 1);
+  for (const unsigned element : {1u, 2u, 4u})
+    for (const auto& [width, rows, pitch, offset] : {std::array<std::size_t, 4>{3 * 4096 + 16, 1, 0, 0},
+                                                     {3 * 4096 + 20, 1, 0, 0},
+                                                     {4096, 1, 0, 4},
+                                                     {2052, 7, 3000, 8},
+                                                     {4, 1, 0, 0}}) {
+      SetMemory m{nullptr, 0x89abcdef, element, width, rows, pitch};
+      Bytes expected = before;
+      for (std::size_t r = 0; r < rows; ++r)
+        for (std::size_t i = 0; i < width; ++i)
+          expected[offset + r * pitch + i] = static_cast<unsigned char>(m.value >> i % element * 8);
+      for (const unsigned blocks : {m.blocks(), 1u, 3u})
+        EXPECT_TRUE(filled(before, m, blocks, offset) == expected)
+            << rows << " rows of " << width << ", element " << element << ", " << blocks << " blocks";
+    }
+}
+
+Gpu gpu(int processors) {
+  Gpu g;
+  g.processors = processors;
+  return g;
+}
+
+// Chunks are 64 KiB: pieces of one, two and four chunks, aligned and not; one multiprocessor has eight
+// blocks.
+TEST(CopyList, CopiesPiecesOfSeveralChunks) {
+  constexpr std::size_t chunk = 65536;
+  const std::size_t sizes[] = {3 * chunk + 5, 1, 0, chunk, 2 * chunk + 16, 40, 7 * chunk + 1000};
+  for (const std::size_t shift : {0, 3})
+    for (const int processors : {132, 1}) {
+      std::size_t all = 0;
+      for (const std::size_t n : sizes) all += (n + 31) / 16 * 16;
+      Bytes from = numbered(all, 5), to = numbered(all, 9), expected = to;
+      std::vector<PieceCopy> pieces;
+      std::size_t place = 0;
+      for (const std::size_t n : sizes) {
+        // Every second one comes from the workspace.
+        const bool is_workspace = pieces.size() % 2 == 1;
+        pieces.push_back({{is_workspace ? nullptr : at(from), place + shift}, {at(to), place + shift}, n});
+        std::memcpy(expected.data() + place + shift, from.data() + place + shift, n);
+        place += (n + 31) / 16 * 16;
+      }
+      const auto plan = plan_copy_list(pieces);
+      const Gpu g = gpu(processors);
+      launch_copy_list(Stream{nullptr, g, at(from), {}}, plan.get());
+      EXPECT_TRUE(to == expected) << "shift " << shift << ", " << processors << " multiprocessors";
+    }
+}
+
+// Sums of whole numbers are exact in any order; the tree's order is checked by tests of ranks. Chunks are
+// 4,096 elements.
+TEST(OrderedSum, AddsListsOfSeveralChunks) {
+  const std::int64_t counts[] = {3 * 4096 + 5, 1, 0, 4096, 9 * 4096 + 12};
+  for (const int ranks : {1, 2, 3, 8})
+    for (const int processors : {132, 1}) {
+      const int rank = ranks / 2;
+      std::vector<float> own, out, received;
+      std::vector<RankSum> sums;
+      std::int64_t all = 0;
+      for (const std::int64_t n : counts) all += (n + 3) / 4 * 4;
+      own.resize(static_cast<std::size_t>(all)), out.assign(own.size(), -1);
+      received.resize(own.size() * static_cast<std::size_t>(ranks - 1));
+      const auto number = [](int of_rank, std::int64_t i) {
+        return static_cast<float>((i * 7 + i / 1000 + 13 * of_rank) % 101);
+      };
+      std::int64_t place = 0;
+      for (const std::int64_t n : counts) {
+        const auto start = static_cast<std::size_t>(place);
+        sums.push_back({reinterpret_cast<const std::byte*>(own.data() + start),
+                        reinterpret_cast<std::byte*>(out.data() + start), start * sizeof(float),
+                        own.size() * sizeof(float), n, DType::f32, DType::f32});
+        place += (n + 3) / 4 * 4;
+      }
+      for (std::int64_t i = 0; i < all; ++i)
+        for (int r = 0; r < ranks; ++r) {
+          const auto other = static_cast<std::size_t>(r < rank ? r : r - 1);
+          (r == rank ? own : received)[(r == rank ? 0 : other * own.size()) + static_cast<std::size_t>(i)] =
+              number(r, i);
+        }
+      const auto plan = plan_ordered_sum(sums);
+      const Gpu g = gpu(processors);
+      launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, plan.get(),
+                         rank, ranks);
+      place = 0;
+      for (const std::int64_t n : counts) {
+        for (std::int64_t i = place; i < place + (n + 3) / 4 * 4; ++i) {
+          float expected = 0;
+          for (int r = 0; r < ranks; ++r) expected += number(r, i);
+          if (i >= place + n) expected = -1;  // not written
+          ASSERT_EQ(out[static_cast<std::size_t>(i)], expected)
+              << "element " << i - place << " of " << n << ", " << ranks << " ranks";
+        }
+        place += (n + 3) / 4 * 4;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace tg::cuda
