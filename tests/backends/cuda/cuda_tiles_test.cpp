@@ -5,6 +5,7 @@
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
+#include "tests/support/paged_problem.h"
 
 namespace {
 
@@ -161,15 +162,21 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
       for (std::int64_t i = 0; i < 300; ++i) of_rows.set(i, static_cast<double>(i * i % 50));
       for (std::int64_t i = 0; i < of_each.numel(); ++i) of_each.set(i, static_cast<double>(i * 7919 % 50));
       of_start.set(0, 1);
-      const std::vector<Feed> feeds{
-          x.feed(), src.feed(), {rows, of_rows}, {each, of_each}, {start, of_start}};
+      std::vector<Feed> feeds{x.feed(), src.feed(), {rows, of_rows}, {each, of_each}, {start, of_start}};
       const Tensor& y = x.tensor;
       expect_same_bits({index_select(y, 1, rows), gather(y, 1, each), index_assign(y, 1, rows, src.tensor),
                         concat({y, src.tensor}, 1), slice_at(y, 0, start, 7),
                         slice_assign(src.tensor, slice(y, 1, 0, 48), 1, 3)},
                        feeds);
+      // Of one addition for each element of out, a kernel needs no sort: 3·300 elements.
+      const Given few = given(g, {3, 5, 300}, t, view, 3, 0, 3),
+                  one = given(g, {3, 1, 300}, t, view, 4, 0, 3);
+      const Tensor ones = g.input("ones", {3, 1, 300}, i32);
+      Array of_ones({3, 1, 300}, i32);
+      for (std::int64_t i = 0; i < 900; ++i) of_ones.set(i, static_cast<double>(i * 7 % 5));
+      feeds.insert(feeds.end(), {few.feed(), one.feed(), {ones, of_ones}});
       const std::vector<Tensor> sums{index_add(y, 1, rows, src.tensor), scatter_add(y, 1, each, src.tensor),
-                                     scatter_add(y, 1, slice(each, 1, 0, 1), slice(src.tensor, 1, 0, 1))};
+                                     scatter_add(few.tensor, 1, ones, one.tensor)};
       if (!is_float(t)) {
         expect_same_bits(sums, feeds);
         continue;
@@ -177,6 +184,27 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
       // At most 31 terms up to 3 for each place.
       expect_near(sums, feeds, 2 * 31 * 93 * rounding(compute_type(t)));
     }
+}
+
+// More than 256 slices of the middle axis, which are sorted, and few of the first one, which are not: eight
+// rows by 32 columns of them are a block's.
+TEST_F(CudaTiles, AddedSlicesOfSeveralBlocksAgreeWithTheCpu) {
+  for (const DType t : {f32, bf16, i32}) {
+    Graph g;
+    const Given x = given(g, {3, 40, 2}, t, View::contiguous, 1, 0, 3),
+                src = given(g, {3, 777, 2}, t, View::contiguous, 2, 0, 3),
+                y = given(g, {29, 70}, t, View::contiguous, 3, 0, 3),
+                few = given(g, {300, 70}, t, View::sliced, 4, 0, 3);
+    const Tensor rows = g.input("rows", {777}, i64);
+    Array at({777}, i64);
+    for (std::int64_t i = 0; i < 777; ++i) at.set(i, static_cast<double>(i * 7919 % 29));
+    const std::vector<Tensor> sums{index_add(x.tensor, 1, rows, src.tensor),
+                                   index_add(y.tensor, 0, slice(rows, 0, 0, 300), few.tensor)};
+    const std::vector<Feed> feeds{x.feed(), src.feed(), y.feed(), few.feed(), {rows, at}};
+    // At most 28 terms up to 3.
+    is_float(t) ? expect_near(sums, feeds, 2 * 28 * 84 * rounding(compute_type(t)))
+                : expect_same_bits(sums, feeds);
+  }
 }
 
 // Tiles of 16·16 of the kernel for operands that libraries refuse.
@@ -202,6 +230,72 @@ TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
     expect_near({rope(x.tensor, positions), rope(x.tensor, {}, {.interleaved = true, .start = 5}),
                  rope(y.tensor, {}, {.dims = 16})},
                 {x.feed(), y.feed(), {positions, at}}, 8 * rounding(compute_type(t)));
+  }
+}
+
+// Sequences of one query each; 256 are checked by a block. The last block finds one that goes back.
+TEST_F(CudaTiles, SequencesOfSeveralBlocksAreChecked) {
+  constexpr std::int64_t n = 3 * 256 + 9;
+  Graph g;
+  const Given q = given(g, {1, 1, n, 4}, f64, View::contiguous, 1),
+              k = given(g, {1, 1, n, 4}, f64, View::contiguous, 2);
+  const Tensor cu = g.input("cu", {n + 1}, i32);
+  Array of_cu({n + 1}, i32);
+  for (std::int64_t s = 0; s <= n; ++s) of_cu.set(s, static_cast<double>(s));
+  const Tensor o = flash_attn(q.tensor, k.tensor, k.tensor, {.cu_seqlens_q = cu, .cu_seqlens_k = cu}).o;
+  expect_near({o}, {q.feed(), k.feed(), {cu, of_cu}}, 0);  // each query sees one key
+  for (const std::int64_t s : {std::int64_t{300}, std::int64_t{600}, n - 1}) {
+    Array wrong = of_cu;
+    wrong.set(s, static_cast<double>(s - 2));
+    expect_error<Error>([&] { on(Device::cuda(), {o}, {q.feed(), k.feed(), {cu, wrong}}); }, {"position"});
+  }
+}
+
+// ‖a − b‖ / ‖b‖
+double difference(const Array& a, const Array& b) {
+  const Vector x = doubles(a), y = doubles(b);
+  double apart = 0, all = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) apart += (x[i] - y[i]) * (x[i] - y[i]), all += y[i] * y[i];
+  return std::sqrt(apart / all);
+}
+
+// Tiles of 64 queries and of keys, in one pass over keys, with a bias and a sink. P, its gradient and each
+// result are rounded to bf16.
+TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
+  const auto gradients_of = [&](DType t, Device device) {
+    Graph g;
+    std::vector<Given> x;
+    std::vector<Tensor> wrt;
+    for (const std::int64_t rows : {3 * 64 + 21, 2 * 128 + 33, 2 * 128 + 33, 3 * 64 + 21}) {
+      const Given rounded = given(g, {1, 1, rows, 16}, bf16, View::contiguous, x.size() + 1);
+      x.push_back(rounded);
+      wrt.push_back(cast(rounded.tensor, t));
+    }
+    const Tensor o =
+        flash_attn(wrt[0], wrt[1], wrt[2],
+                   {.causal = true,
+                    .free_order = true,
+                    .kernels = t == bf16 ? AttentionKernels::tensor_cores : AttentionKernels::best})
+            .o;
+    return on(device, gradients(sum(o * wrt[3]), {wrt[0], wrt[1], wrt[2]}), feeds_of(x));
+  };
+  const auto expected = gradients_of(f64, Device::cpu()), got = gradients_of(bf16, Device::cuda());
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16)) << "operand " << i;
+}
+
+// Ranges of keys of several sequences: 16 heads and 72, whose latents Hopper's kernels take.
+TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
+  for (const std::int64_t heads : {16, 72}) {
+    PagedCall c{.H = heads,
+                .Hk = 1,
+                .d = heads == 16 ? 320 : 264,
+                .dv = 8,
+                .page = 64,
+                .dtype = bf16,
+                .v_in_k = true};
+    c.texts = {0, 1, 2, 3}, c.lengths = {heads == 16 ? 1024 + 70 : 2048 + 70, 70, 1, 130};
+    expect_defined(c, {.device = Device::cuda()}, true);
   }
 }
 
