@@ -8,6 +8,7 @@
 #include <tilegrad/io/text/text_stream.h>
 #include "core/base/printable.h"
 #include "tools/generate/output.h"
+#include "tools/train_report.h"
 
 namespace tg {
 
