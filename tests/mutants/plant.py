@@ -204,8 +204,10 @@ def test_names(source_dir):
     """The names of CTest's tests, where they are written out. run.py asks by name, so each must be one test's."""
     tests = source_dir / "tests"
     names = [path.stem.removesuffix("_test") for path in tests.rglob("*_test.cpp")]
+    names += ["emulated_" + name for name in names if name.startswith("cuda_")]
+    declared = re.compile(r"add_test\(NAME (\w+)\s|^(?:emulated_test|hopper_test|on_several)\((emulated_\w+)\s", re.M)
     for path in tests.rglob("CMakeLists.txt"):
-        names += re.findall(r"add_test\(NAME (\w+)\s", path.read_text())
+        names += [a or b for a, b in declared.findall(path.read_text())]
     for name in names:
         if names.count(name) > 1:
             sys.exit(f"two tests are named {name}")

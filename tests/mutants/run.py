@@ -14,6 +14,7 @@ Builds once, with -DTILEGRAD_MUTANTS=ON. First everything has to pass with no fa
 TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, all other tests, fastest
 first. One that takes far longer than without a fault counts as having caught it. An entry that names cases is caught if
 each of them fails, run by itself; nothing else is asked. Exits with status 1 if a fault survives.
+Faults of backends/cuda are tried on the emulator, with the entry's tests and the others that CI runs there.
 """
 import argparse
 import concurrent.futures
@@ -37,12 +38,14 @@ NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "nn/trainin
 
 
 class Check:
-    def __init__(self, name, command):
+    def __init__(self, name, command, environment=()):
         self.name, self.command, self.seconds = name, command, 60.0
+        self.is_emulated = bool(environment)  # each of them has variables
+        self.environment = dict(variable.split("=", 1) for variable in environment)
 
     def run(self, fault):
         """Why it fails with the fault on; None if it passes."""
-        environment = dict(os.environ, TG_MUTANT=str(fault))
+        environment = dict(os.environ, **self.environment, TG_MUTANT=str(fault))
         environment.pop("GTEST_OUTPUT", None)
         limit = 30 + 15 * self.seconds
         with tempfile.TemporaryDirectory() as place, open(f"{place}/out", "w+", errors="replace") as out:
@@ -62,8 +65,28 @@ class Check:
         return failed.group(1) if failed else f"signal {-code}" if code < 0 else f"exit {code}"
 
 
+def is_cuda(fault):
+    return fault.file.startswith("backends/cuda/")
+
+
 def say(text):
     print(text, flush=True)
+
+
+def listed_tests(folder, *options):
+    listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1", *options], check=True, capture_output=True)
+    return json.loads(listed.stdout)["tests"]
+
+
+def build_emulated(folder, jobs):
+    """The tests of the emulated GPU that CI runs, by name."""
+    subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", "emulated_ci"], check=True)
+    tests = {}
+    for test in listed_tests(folder, "-C", "emulated", "-L", "^emulated_ci$"):
+        properties = {p["name"]: p["value"] for p in test["properties"]}
+        tests[test["name"]] = Check(test["name"], [*test["command"], "--gtest_fail_fast", "--gtest_brief=1"],
+                                    properties.get("ENVIRONMENT", ()))
+    return tests
 
 
 def build(folder, jobs, only_tests):
@@ -73,9 +96,8 @@ def build(folder, jobs, only_tests):
     tools = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank"]
     targets = [f"{name}_test" for name in only_tests] or ["quick_tests", *tools]
     subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", *targets], check=True)
-    listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], check=True, capture_output=True)
     tests = {}
-    for test in json.loads(listed.stdout)["tests"]:
+    for test in listed_tests(folder):
         if test["name"] in tests:
             sys.exit(f"two tests are named {test['name']}: only one of them would be asked")
         if only_tests and test["name"] not in only_tests:
@@ -121,13 +143,14 @@ def catch(fault, tests, gradcheck, all_ops, near):
             if not check.run(fault.number):
                 return None
         return ", ".join(f"{name}: {case}" for name, case in fault.cases)
-    asked = []
-    if fault.op:
+    asked, emulated = [], is_cuda(fault)
+    tests = {name: test for name, test in tests.items() if name in fault.tests or test.is_emulated == emulated}
+    if fault.op and not emulated:
         asked.append(Check(f"gradcheck --op {fault.op}", [gradcheck, "--op", fault.op, "--quick"]))
     asked += [tests[name] for name in fault.tests]
     if near:
         tests = {name: tests[name] for name in fault.tests}
-    elif not fault.file.startswith(NO_GRADIENTS):
+    elif not emulated and not fault.file.startswith(NO_GRADIENTS):
         asked.append(all_ops)
     rest = sorted((t for n, t in tests.items() if n not in fault.tests), key=lambda t: t.seconds)
     for check in asked + rest:
@@ -176,9 +199,11 @@ def main():
     to_try = chosen(faults, given.only)
     few = sorted({name for fault in to_try for name in fault.tests}) if given.cases else []
     tests, gradcheck = build(given.build, given.jobs, few)
+    if any(is_cuda(fault) for fault in to_try):
+        tests |= build_emulated(given.build, given.jobs)
     for fault in to_try:
         for name in fault.tests:
-            if name not in tests:
+            if name not in tests and not is_cuda(fault):
                 sys.exit(f"{fault.where}: there is no test {name}")
     all_ops = Check("gradcheck --all", [gradcheck, "--all", "--quick"])
     time_all([*tests.values(), *([] if given.cases else [all_ops])], given.build, given.jobs)

@@ -162,7 +162,7 @@ TEST_F(CudaAttention, TakesShortHeads) {
   const std::int64_t sizes[][4] = {
       {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
   for (const auto& [L, T, d, dv] : sizes) {
-    const Sizes n{1, 2, 2, L, T, d, dv};
+    const Sizes n{1, 3, 3, L, T, d, dv};
     for (const bool projected : {false, true})
       check({n, {.causal = true}, {.projected = projected}}, text(n), {bf16, f16});
     check({n, {}}, text(n) + " full", {bf16});
