@@ -1,0 +1,751 @@
+#!/usr/bin/env python3
+"""Draws random mutants from the product code, compiles them into one build, and reports which of them the tests catch.
+
+usage: random_run.py --random N [--seed S] [--rooms ops,cpu,...] [--build DIR] [--jobs N] [--resume] [--budget SECONDS]
+                     [--widest UNITS] [--draw-only] [--json FILE]
+
+  --random N         mutants in each room
+  --seed S           seed of the draw (default: from the hash of the commit)
+  --rooms LIST       rooms instead of all but cuda: ops cpu compiler engine layers io training ranks gradcheck cuda
+  --build DIR        where everything is built (default: build-random)
+  --jobs N           processes that run at the same time (default: number of cores)
+  --resume           continue a run that was interrupted: the same mutants, the build, the coverage and the results that exist
+  --budget SECONDS   tests of at most this length are run for one mutant; then mutants that were not caught share the
+                     runs of the others (default: 20)
+  --widest UNITS     draw no mutants in headers that more than UNITS files include: the build needs a fraction of the
+                     time, but the measure leaves these headers out (default: draw from all)
+  --draw-only        print the mutants of the draw, without compiling any
+  --json FILE        also write the report there (default: DIR/report.json)
+
+tests/mutants/places.py finds the code to change and defines which code is left out. A mutant that does not compile, or that this machine
+does not compile, is replaced by the next one of the draw. Room cuda needs the GPU emulator, whose build takes long.
+
+Every test case runs once without a mutant, to see which mutants it reaches. Then each mutant is switched on by
+TG_MUTANT=number, and the cases that reach it run, fastest first, until one fails or needs 10 times its processor time.
+Mutants that pass cases for --budget seconds are switched on together, 8 at a time, for the rest of their tests. If a
+test fails, the halves run again until the mutants that it catches are found.
+
+The report counts survivors by room, with 95 % intervals (Wilson). Equivalent mutants (tests/mutants/equivalent.txt) are
+not counted as mutants; the report gives their number. The result depends on the commit, the seed and N only, up to tests
+that depend on time. Exits with status 1 if a mutant survives.
+"""
+import argparse
+import collections
+import concurrent.futures
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+
+import places
+import plant
+
+HERE = plant.HERE
+ROOT = HERE.parent.parent
+PACKAGES = ["tree-sitter==0.26.1", "tree-sitter-cpp==0.23.4"]
+# Checks of the tree and of documents, and tests with a separate build: they cannot catch a mutant.
+NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|mutants_|random_mutants|"
+                       r"tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|start_without_avx|emulated_gradcheck")
+TOOLS = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank", "held_fsync", "hostile"]
+GROUP = 8
+
+
+def say(text):
+    print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+def need_parser(folder):
+    """Makes tree_sitter importable; 77 if it cannot be had."""
+    try:
+        places.parser()
+        return
+    except ImportError:
+        pass
+    made = folder / "parser"
+    site = made / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    if not (site / "tree_sitter_cpp").exists():
+        try:
+            venv.create(made, with_pip=True)
+            subprocess.run([made / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
+                            "--timeout", "20", *PACKAGES], check=True)
+        except (subprocess.CalledProcessError, OSError) as error:
+            print(f"the parser {' '.join(PACKAGES)} cannot be installed: {error}", file=sys.stderr)
+            sys.exit(77)
+    sys.path.insert(0, str(site))
+    places.parser()
+
+
+def git(*arguments):
+    return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+# The draw, and which of its mutants compile.
+
+class Draw:
+    """The mutants of a room in the order of the draw. Numbers are unique over all rooms."""
+
+    def __init__(self, root, room, seed, index, parse):
+        self.room, self.sources, found = room, {}, []
+        for file in places.product_files(root, room):
+            self.sources[file] = (root / file).read_bytes()
+            found += places.find(file, self.sources[file], parse)
+        self.places = len(found)
+        self.order = places.order_of_draw(found, seed, room)
+        self.next_number = 1 + index * 6000
+        self.mutants = []  # all that were drawn, in order
+        self.dropped = {}  # number: why
+
+    def kept(self):
+        return [m for m in self.mutants if m.number not in self.dropped]
+
+    def extend(self, count):
+        """Draws until `count` are kept, or nothing is left."""
+        kept = self.kept()
+        while len(kept) < count:
+            drawn = next(self.order, None)
+            if drawn is None:
+                return
+            place, change = drawn
+            mutant = self.mutant(place, change)
+            if any(mutant.file == m.file and places.crosses(mutant, m) for m in kept):
+                continue
+            self.mutants.append(mutant)
+            kept.append(mutant)
+
+    def mutant(self, place, change):
+        self.next_number += 1
+        return places.Mutant(self.next_number - 1, self.room, place, change, self.sources[place.file])
+
+    def draw_again(self, numbers):
+        """The mutants that an earlier run kept."""
+        while self.next_number <= max(numbers, default=0):
+            mutant = self.mutant(*next(self.order))
+            if mutant.number in numbers:
+                self.mutants.append(mutant)
+
+
+def write_planted(target, sources, mutants):
+    """The planted files; {file: Lines}."""
+    by_file, lines = {}, {}
+    for m in mutants:
+        by_file.setdefault(m.file, []).append(m)
+    for file, source in sources.items():
+        if file not in by_file:
+            path = target / file
+            if path.read_bytes() != source:
+                path.write_bytes(source)
+            continue
+        text, ranges = places.planted(source, by_file[file])
+        lines[file] = places.Lines(text, ranges)
+        head = f'#include "{HERE}/random_switch.h"\n#line 1\n'.encode()
+        path = target / file
+        if path.read_bytes() != head + text:
+            path.write_bytes(head + text)
+    return lines
+
+
+LOCATION = re.compile(r"^(?:In file included from |\s+from )?([^\s:][^:]*):(\d+):(\d+):\s*(.*)$")
+
+
+def culprits(output, folder, target, lines):
+    """The mutants of the compiler's errors, {number: message}; and the errors without one."""
+    found, others, context = {}, [], []
+    entries = []
+    for line in output.split("\n"):
+        match = LOCATION.match(line)
+        if not match or line.startswith(("In file included", "  ")):
+            continue
+        file, at, column, text = match[1], int(match[2]), int(match[3]), match[4]
+        try:
+            file = str((folder / file).resolve().relative_to(target))
+        except ValueError:
+            pass
+        number = lines[file].mutant_at(at, column) if file in lines else None
+        kind = "error" if text.startswith(("error:", "fatal error:")) else "note" if text.startswith("note:") else "context"
+        entries.append((kind, number, f"{file}:{at}: {text}"))
+    for i, (kind, number, text) in enumerate(entries):
+        if kind != "error":
+            continue
+        suspects = [number]
+        for k, n, _ in reversed(entries[:i]):
+            if k != "context":
+                break
+            suspects.append(n)
+        for k, n, _ in entries[i + 1:]:
+            if k != "note":
+                break
+            suspects.append(n)
+        suspect = next((s for s in suspects if s is not None), None)
+        if suspect is None:
+            others.append(text)
+        else:
+            found.setdefault(suspect, text)
+    return found, others
+
+
+class Units:
+    """What is compiled, and which files each unit reads."""
+
+    def __init__(self, target, build):
+        self.target, self.commands, self.known, self.read_by = target, {}, {}, collections.Counter()
+        for entry in json.loads((build / "compile_commands.json").read_text()):
+            file = str(pathlib.Path(entry["file"]).resolve())
+            if file.startswith(str(target) + "/") and not file.startswith(str(build) + "/"):
+                file = file[len(str(target)) + 1:]
+                if not file.startswith(("tests/", "tools/bench", "examples/")):
+                    self.commands.setdefault(file, []).append(entry)
+
+    def included(self, file):
+        if file not in self.known:
+            self.known[file] = found = set()
+            path = self.target / file
+            if path.exists():
+                for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', path.read_text(errors="replace"), re.M):
+                    name = name.removeprefix("tilegrad/")
+                    for candidate in (name, os.path.normpath(os.path.join(os.path.dirname(file), name))):
+                        if (self.target / candidate).is_file():
+                            found.add(candidate)
+                            break
+        return self.known[file]
+
+    def closure(self, file):
+        seen, stack = set(), [file]
+        while stack:
+            f = stack.pop()
+            if f not in seen:
+                seen.add(f)
+                stack += self.included(f)
+        return seen
+
+    def readers(self, file):
+        """How many units read a file."""
+        if not self.read_by:
+            for unit in self.commands:
+                self.read_by.update(self.closure(unit))
+        return self.read_by[file]
+
+    def cover(self, files):
+        """A few units that read all of the files; and the files that no unit reads."""
+        chosen = {f for f in files if f in self.commands}
+        closures = {u: self.closure(u) for u in self.commands}
+        read = set().union(*(closures[u] for u in chosen)) if chosen else set()
+        alone = []
+        for file in sorted(set(files) - read):
+            if file in read:
+                continue
+            readers = [u for u in self.commands if file in closures[u]]
+            if not readers:
+                alone.append(file)
+                continue
+            unit = min(readers, key=lambda u: (-len(closures[u] & set(files)), len(closures[u]), u))
+            chosen.add(unit)
+            read |= closures[unit]
+        return sorted(chosen), alone
+
+    def run(self, entry, *options):
+        """The compiler on one unit with further options: its output."""
+        words = shlex.split(entry["command"])
+        while words and os.path.basename(words[0]) in ("ccache", "sccache"):
+            words.pop(0)
+        out = words.index("-o")
+        del words[out:out + 2]
+        words.remove("-c")
+        environment = dict(os.environ, LC_ALL="C")
+        command = [*words, "-w", "-fdiagnostics-column-unit=byte", "-fdiagnostics-color=never", "-fno-diagnostics-show-caret", *options]
+        done = subprocess.run(command, cwd=entry["directory"], env=environment, capture_output=True, text=True, errors="replace")
+        return done.stdout, done.stderr
+
+    def compiled_numbers(self, files):
+        """The numbers of the mutants that any unit reads in these files: preprocessor conditions leave some out."""
+        units, numbers = self.cover(files)[0], set()
+        for unit in units:
+            for entry in self.commands[unit]:
+                numbers |= {int(n) for n in re.findall(r"tg::mutant\((\d+)\)", self.run(entry, "-E", "-P")[0])}
+        return numbers
+
+
+def select(draws, count, units, target, jobs, widest):
+    """Drops mutants that do not compile from the draws, until each has `count` or no more places."""
+    sources = {f: s for d in draws for f, s in d.sources.items()}
+    checked = {}  # file: its mutants when it compiled last
+    for attempt in range(40):
+        for draw in draws:
+            draw.extend(count if attempt > 5 else count + max(2, count // (2 + 2 * attempt)) if len(draw.kept()) < count else 0)
+        if widest:
+            for draw in draws:
+                wide = [m for m in draw.kept() if units.readers(m.file) > widest]
+                draw.dropped.update({m.number: "many units read the header" for m in wide})
+                while wide:
+                    draw.extend(len(draw.kept()) + len(wide))
+                    wide = [m for m in draw.kept() if units.readers(m.file) > widest]
+                    draw.dropped.update({m.number: "many units read the header" for m in wide})
+        mutants = [m for d in draws for m in d.kept()]
+        by_file = collections.defaultdict(list)
+        for m in mutants:
+            by_file[m.file].append(m.number)
+        changed = [f for f in sorted(by_file) if checked.get(f) != by_file[f]]
+        if not changed:
+            break
+        lines = write_planted(target, sources, mutants)
+        chosen, unread = units.cover(changed)
+        all_lines, dropped = lines, {}
+        for m in mutants:
+            if m.file in unread:
+                dropped[m.number] = "no unit of this build reads the file"
+        in_branches = {m.file for m in mutants if m.in_branch and m.file in changed and m.file not in unread}
+        compiled = units.compiled_numbers(sorted(in_branches)) if in_branches else set()
+        for m in mutants:
+            if m.file in in_branches and m.in_branch and m.number not in compiled:
+                dropped[m.number] = "a preprocessor condition leaves it out"
+
+        def check(unit):
+            entry = units.commands[unit][-1]  # of the instruction sets, the best one
+            return unit, entry, units.run(entry, "-fsyntax-only")[1]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for unit, entry, output in pool.map(check, chosen):
+                found, others = culprits(output, pathlib.Path(entry["directory"]), target, all_lines)
+                dropped.update(found)
+                if others and not found:
+                    say(f"{unit}: errors in no mutant:\n  " + "\n  ".join(others[:5]))
+        numbers = {m.number for m in mutants}
+        for draw in draws:
+            own = {m.number for m in draw.mutants}
+            draw.dropped.update({n: why for n, why in dropped.items() if n in own & numbers})
+        for f in changed:
+            if not any(n in dropped for n in by_file[f]):
+                checked[f] = by_file[f]
+        say(f"attempt {attempt + 1}: {len(chosen)} units checked, {len(dropped)} mutants dropped, "
+            f"{', '.join(f'{d.room} {len(d.kept())}' for d in draws)}")
+    for draw in draws:  # what was drawn in excess
+        for m in draw.kept()[count:]:
+            draw.dropped[m.number] = "drawn in excess"
+
+
+# The build.
+
+def copy_tree(target, product):
+    """The tree without mutants, plus the switch and the tests' listener."""
+    kept = set()
+    for name in plant.COPIED:
+        root = ROOT / name
+        for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
+            file = path.relative_to(ROOT)
+            if "__pycache__" in file.parts or file.parts[:2] == ("tests", "mutants"):
+                continue
+            kept.add(file)
+            to = target / file
+            if to.exists() and str(file) in product:
+                continue  # write_planted() does
+            if not to.exists() or to.read_bytes() != path.read_bytes():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, to)
+    plant.write(target / "core/base/mutant.cpp", (HERE / "random_switch.cpp").read_text().replace('"random_switch.h"', f'"{HERE}/random_switch.h"'))
+    kept.add(pathlib.Path("core/base/mutant.cpp"))
+    for name in ("tests/CMakeLists.txt", "tests/gpu_emulator/CMakeLists.txt"):
+        to = target / name
+        text = (ROOT / name).read_text()
+        library = "" if "gpu" in name else (
+            f"add_library(mutants_listener OBJECT EXCLUDE_FROM_ALL {HERE}/random_listener.cpp)\n"
+            f"target_link_libraries(mutants_listener PRIVATE GTest::gtest)\n")
+        more = library + ("get_property(programs DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)\nlist(FILTER programs INCLUDE REGEX \"_test$\")\n"
+                          "foreach(program ${programs})\n  target_sources(${program} PRIVATE $<TARGET_OBJECTS:mutants_listener>)\nendforeach()\n")
+        first = "set(CMAKE_CXX_COMPILER_LAUNCHER \"\")\nset(CMAKE_DISABLE_PRECOMPILE_HEADERS OFF)\n"
+        plant.write(to, ("" if "gpu" in name else first) + text + more)
+    for path in sorted(target.rglob("*")):
+        file = path.relative_to(target)
+        if path.is_file() and file.parts[0] != "build" and file not in kept:
+            path.unlink()
+
+
+def configure(target, jobs):
+    options = ["-DTILEGRAD_CUDA=OFF", "-DTILEGRAD_INSTALL=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+    if shutil.which("ccache"):  # files without a mutant are the same as in another build
+        options += ["-DTILEGRAD_UNITY=OFF", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
+    subprocess.run(["cmake", "-S", target, "-B", target / "build", "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
+
+
+def build(draws, count, units, target, jobs, with_cuda, widest):
+    """Compiles and links everything; mutants that only now do not compile are dropped and replaced."""
+    sources = {f: s for d in draws for f, s in d.sources.items()}
+    goals = ["quick_tests", *TOOLS] + (["emulated_tests"] if with_cuda else [])
+    for attempt in range(12):
+        lines = write_planted(target, sources, [m for d in draws for m in d.kept()])
+        done = subprocess.run(["cmake", "--build", target / "build", "-j", str(jobs), "--target", *goals, "--", "-k", "0"],
+                              env=dict(os.environ, LC_ALL="C", CXXFLAGS=""), capture_output=True, text=True, errors="replace")
+        (target / "build/output.txt").write_text(done.stdout + done.stderr)
+        if done.returncode == 0:
+            return
+        found, others = culprits(done.stdout + done.stderr, target / "build", target, lines)
+        if not found:
+            sys.exit(f"the build fails without an error in a mutant (see {target}/build/output.txt):\n" + "\n".join(others[:10]))
+        say(f"build {attempt + 1}: {len(found)} mutants do not compile: {', '.join(f'{n} ({w})' for n, w in sorted(found.items())[:10])}")
+        for draw in draws:
+            own = {m.number for m in draw.mutants}
+            draw.dropped.update({n: w for n, w in found.items() if n in own})
+            again = [m.number for m in draw.mutants if draw.dropped.get(m.number) == "drawn in excess"]
+            for number in again[:max(0, count - len(draw.kept()))]:
+                del draw.dropped[number]
+        if any(len(d.kept()) < count for d in draws):
+            select(draws, count, units, target, jobs, widest)
+    sys.exit("the build does not converge")
+
+
+# The tests.
+
+class Test:
+    """A test of CTest or a call of gradcheck; with the cases of a GoogleTest program."""
+
+    def __init__(self, name, command, environment=()):
+        self.name, self.command, self.environment = name, command, dict(environment)
+        self.cases = {}  # name: (seconds, mutants that it reaches)
+        self.always = set()  # mutants that are reached before the first case
+        self.seconds, self.reached = 0.0, set()
+
+    def has_cases(self):
+        return os.path.basename(self.command[0]).endswith("_test")
+
+    def seconds_for(self, numbers):
+        """How long the cases take that reach one of these mutants."""
+        if not self.cases or numbers & self.always:
+            return self.seconds
+        return 0.05 + sum(s for s, r in self.cases.values() if r & numbers)
+
+    def command_for(self, numbers):
+        """The cases that reach one of the mutants; everything if numbers is None."""
+        command = list(self.command)
+        if not self.cases:
+            return command
+        if numbers is not None and not numbers & self.always:
+            chosen = [n for n, (_, r) in self.cases.items() if r & numbers]
+            if len(chosen) < len(self.cases):
+                command = [c for c in command if not c.startswith("--gtest_filter")] + ["--gtest_filter=" + ":".join(chosen)]
+        return command + ["--gtest_fail_fast", "--gtest_brief=1"]
+
+    def run(self, command, environment, seconds):
+        """Why the command fails, None if it does not; and its seconds."""
+        environment = {**os.environ, **self.environment, **environment}
+        environment.pop("GTEST_OUTPUT", None)
+        processor, wall = int(5 + 10 * seconds), 40 + 20 * seconds
+        limited = ["sh", "-c", f'ulimit -c 0; ulimit -t {processor}; exec "$@"', "sh", *command]
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as place, open(f"{place}/out", "w+", errors="replace") as out:
+            process = subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=place, env=environment,
+                                       start_new_session=True)
+            try:
+                code = process.wait(wall)
+            except subprocess.TimeoutExpired:
+                code = None
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+            out.seek(0)
+            text = out.read()
+        took = time.monotonic() - start
+        if code is None:
+            return f"did not end in {wall:.0f} s", took
+        if code in (0, 77):  # 77: skipped, as something it needs is missing
+            return None, took
+        failed = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.M)
+        return failed.group(1) if failed else f"signal {-code}" if code < 0 else f"exit {code}", took
+
+    def count(self):
+        """Runs without a mutant, and finds which mutants are reached; the reason if it fails."""
+        with tempfile.TemporaryDirectory() as place:
+            path, cases = pathlib.Path(place) / "reached", pathlib.Path(place) / "cases"
+            path.write_bytes(bytes(1 << 16))
+            environment = {"TG_MUTANT_COVERAGE": str(path)}
+            if self.has_cases():
+                environment["TG_MUTANT_CASES"] = str(cases)
+            why, self.seconds = self.run(self.command, environment, 200)
+            if why:
+                return why
+            if cases.exists():
+                for line in cases.read_text().split("\n"):
+                    if not line:
+                        continue
+                    name, seconds, numbers = line.split("\t")
+                    reached = {int(n) for n in numbers.split()}
+                    if name:
+                        self.cases[name] = (float(seconds), reached)
+                    else:
+                        self.always |= reached
+                    self.reached |= reached
+            self.reached |= {i for i, byte in enumerate(path.read_bytes()) if byte}
+            # What is reached after the last case, or was lost with a case that replaced its process.
+            self.always |= self.reached - set().union(self.always, *(r for _, r in self.cases.values()))
+        return None
+
+    def catches(self, numbers, everything):
+        """Why the test fails with these mutants on."""
+        command = self.command_for(None if everything else numbers)
+        seconds = self.seconds if everything else self.seconds_for(numbers)
+        environment = {"TG_MUTANT": ",".join(map(str, sorted(numbers)))}
+        why = self.run(command, environment, seconds)[0]
+        if why and (why.startswith("did not end") or not self.cases):  # perhaps only the machine was busy
+            why = self.run(command, environment, seconds)[0]
+        return why
+
+
+def list_tests(build, with_cuda):
+    tests = []
+    for config in [[]] + ([["-C", "emulated"]] if with_cuda else []):
+        listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", *config], check=True, capture_output=True)
+        for test in json.loads(listed.stdout)["tests"]:
+            name = test["name"]
+            if NOT_ASKED.search(name) or "command" not in test or any(t.name == name for t in tests):
+                continue
+            if not config and "emulat" in name:
+                continue
+            variables = next((p["value"] for p in test.get("properties", []) if p["name"] == "ENVIRONMENT"), [])
+            if os.path.exists(test["command"][0]):
+                tests.append(Test(name, test["command"], [v.split("=", 1) for v in variables]))
+    gradcheck = str(build / "tools/gradcheck")
+    ops = subprocess.run([gradcheck, "--list"], check=True, capture_output=True, text=True).stdout
+    for op in [line.split()[0] for line in ops.split("\n") if re.match(r"\w+\s+\d", line)]:
+        tests.append(Test(f"gradcheck --op {op}", [gradcheck, "--quick", "--op", op]))
+    return tests
+
+
+def count_all(tests, store, jobs, stamp):
+    """Coverage and times of all tests, kept in a file for runs that are resumed."""
+    known = json.loads(store.read_text()) if store.exists() else {}
+    if known.get("stamp") != stamp:
+        known = {"stamp": stamp}
+    broken = []
+
+    def one(test):
+        if test.name in known:
+            return test, None
+        return test, test.count() and test.count()  # once more, because the machine may have been busy
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for test, why in pool.map(one, sorted(tests, key=lambda t: t.name)):
+            if why:
+                broken.append((test, why))
+                say(f"without a mutant, {test.name} fails ({why}): it is not asked")
+            elif test.name in known:
+                k = known[test.name]
+                test.seconds, test.reached, test.always = k["seconds"], set(k["reached"]), set(k["always"])
+                test.cases = {n: (s, set(r)) for n, (s, r) in k["cases"].items()}
+            else:
+                known[test.name] = {"seconds": test.seconds, "reached": sorted(test.reached), "always": sorted(test.always),
+                                    "cases": {n: (s, sorted(r)) for n, (s, r) in test.cases.items()}}
+                store.write_text(json.dumps(known))
+    return [t for t in tests if all(t is not b for b, _ in broken)], [t.name for t, _ in broken]
+
+
+def catch_alone(number, tests, budget):
+    """The test that catches a mutant within the budget, or None; and the tests that ran completely."""
+    spent, ran = 0.0, []
+    for test in sorted((t for t in tests if number in t.reached), key=lambda t: t.seconds_for({number})):
+        seconds = test.seconds_for({number})
+        if spent + seconds > budget and spent:
+            break
+        spent += seconds
+        why = test.catches({number}, False)
+        if why:
+            return test.name + ("" if test.name.startswith("gradcheck --") else f": {why}"), ran
+        if test.command_for({number}) == test.command_for(None):
+            ran.append(test.name)
+    return None, ran
+
+
+def catch_together(numbers, tests, passed, results):
+    """The rest of the tests for mutants that passed their first ones; adds those that are caught to results."""
+    alive = set(numbers)
+
+    def find(test, suspects):
+        if not test.catches(suspects, True):
+            return
+        if len(suspects) == 1:
+            number = next(iter(suspects))
+            results[number] = test.name
+            alive.discard(number)
+            return
+        ordered = sorted(suspects)
+        find(test, set(ordered[::2]))
+        find(test, set(ordered[1::2]))
+    for test in sorted(tests, key=lambda t: t.seconds):
+        suspects = {n for n in alive if n in test.reached and test.name not in passed.get(n, ())}
+        if suspects:
+            find(test, suspects)
+    for number in alive:
+        results[number] = None
+
+
+# The report.
+
+def wilson(successes, count):
+    """The 95 % interval of a share."""
+    if count == 0:
+        return 0.0, 1.0
+    z, share = 1.959964, successes / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def report(about, mutants, results, reached, equivalents):
+    rooms, survivors = {}, []
+    for m in mutants:
+        if m.number not in results:
+            continue
+        row = rooms.setdefault(m.room, collections.Counter())
+        if results[m.number]:
+            row["caught"] += 1
+        elif m.key() in equivalents:
+            row["equivalent"] += 1
+        else:
+            row["reached" if m.number in reached else "not reached"] += 1
+            survivors.append(m)
+    rows, total = [], collections.Counter()
+    for room in [r for r in places.ROOMS if r in rooms]:
+        total.update(rooms[room])
+        rows.append((room, rooms[room]))
+    rows.append(("all", total))
+    text = [f"Random mutants of {about['commit']}, seed {about['seed']}, {about['count']} in each room", "",
+            "| room | mutants | caught | survivors reached | not reached | equivalent | survivors | 95 % interval |", "|---|---|---|---|---|---|---|---|"]
+    table = {}
+    for room, c in rows:
+        counted = c["caught"] + c["reached"] + c["not reached"]
+        alive = c["reached"] + c["not reached"]
+        low, high = wilson(alive, counted)
+        table[room] = {"mutants": counted + c["equivalent"], "caught": c["caught"], "reached": c["reached"], "not_reached": c["not reached"],
+                       "equivalent": c["equivalent"], "share": alive / counted if counted else 0, "low": low, "high": high}
+        text.append(f"| {room} | {counted + c['equivalent']} | {c['caught']} | {c['reached']} | {c['not reached']} | {c['equivalent']} | "
+                    f"{100 * alive / max(1, counted):.1f} % | {100 * low:.1f} to {100 * high:.1f} % |")
+    everything = sum(total.values())
+    text.append("")
+    text.append(f"Equivalent: {total['equivalent']} of {everything} ({100 * total['equivalent'] / max(1, everything):.1f} %, at most 10 %)")
+    if about["widest"]:
+        text.append(f"Left out: headers that more than {about['widest']} files include")
+    if about.get("broken"):
+        text.append(f"Tests that fail without a mutant and were not asked: {', '.join(about['broken'])}")
+    for m in survivors:
+        text += ["", f"{m.number} {m.file}:{m.line} {m.kind}, {'reached' if m.number in reached else 'not reached'}", m.text()]
+    about = dict(about, rooms=table, survivors=[
+        {"number": m.number, "room": m.room, "file": m.file, "line": m.line, "kind": m.kind, "reached": m.number in reached, "diff": m.text()}
+        for m in survivors])
+    return "\n".join(text) + "\n", about, len(survivors)
+
+
+def main():
+    options = argparse.ArgumentParser(usage=__doc__)
+    options.add_argument("--random", type=int, required=True)
+    options.add_argument("--seed")
+    options.add_argument("--rooms", default=",".join(r for r in places.ROOMS if r != "cuda"))
+    options.add_argument("--build", default=str(ROOT / "build-random"))
+    options.add_argument("--jobs", type=int, default=os.cpu_count())
+    options.add_argument("--resume", action="store_true")
+    options.add_argument("--budget", type=float, default=20)
+    options.add_argument("--widest", type=int, default=0)
+    options.add_argument("--draw-only", action="store_true")
+    options.add_argument("--json")
+    given = options.parse_args()
+    rooms = given.rooms.split(",")
+    for room in rooms:
+        if room not in places.ROOMS:
+            options.error(f"there is no room {room}; the rooms are {' '.join(places.ROOMS)}")
+    folder = pathlib.Path(given.build).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    need_parser(folder)
+    commit = git("rev-parse", "HEAD")
+    seed = given.seed if given.seed is not None else str(int(commit[:12], 16))
+    about = {"commit": commit, "seed": seed, "count": given.random, "rooms": rooms, "widest": given.widest}
+    if git("status", "--porcelain", "--untracked-files=no", *sorted({n for r in rooms for n in places.ROOMS[r]})):
+        say("the product code differs from the commit")
+    parse = places.parser()
+    draws = [Draw(ROOT, room, seed, list(places.ROOMS).index(room), parse) for room in places.ROOMS if room in rooms]
+    if given.draw_only:
+        for draw in draws:
+            draw.extend(given.random)
+            for m in draw.mutants:
+                print(f"{m.number} {m.file}:{m.line} {m.kind}\n{m.text()}")
+        return 0
+    target = folder / "planted"
+    target.mkdir(exist_ok=True)
+    store = folder / "random.json"
+    kept = json.loads(store.read_text()) if given.resume and store.exists() else {}
+    if kept and kept["about"] != about:
+        sys.exit(f"{store} has the results of another run: {kept['about']}")
+    say("places: " + ", ".join(f"{d.room} {d.places}" for d in draws))
+    if kept:
+        for draw in draws:
+            draw.draw_again(set(kept["mutants"][draw.room]))
+    else:
+        copy_tree(target, {f for d in draws for f in d.sources})
+        configure(target, given.jobs)
+        units = Units(target, target / "build")
+        select(draws, given.random, units, target, given.jobs, given.widest)
+        say("building")
+        build(draws, given.random, units, target, given.jobs, "cuda" in rooms, given.widest)
+        kept = {"about": about, "mutants": {d.room: [m.number for m in d.kept()] for d in draws}, "results": {}, "passed": {}}
+        store.write_text(json.dumps(kept))
+    mutants = [m for d in draws for m in d.kept()]
+    say(f"{len(mutants)} mutants are built; counting what each test reaches")
+    tests = list_tests(target / "build", "cuda" in rooms)
+    stamp = json.dumps(kept["mutants"])
+    tests, about["broken"] = count_all(tests, folder / "coverage.json", given.jobs, stamp)
+    reached = set().union(*(t.reached for t in tests))
+    say(f"{len(tests)} tests, {sum(len(t.cases) for t in tests)} cases; {sum(m.number in reached for m in mutants)} mutants are reached")
+    results = {int(n): r for n, r in kept["results"].items()}
+    passed = {int(n): p for n, p in kept["passed"].items()}
+    for m in mutants:
+        if m.number not in reached:
+            results[m.number] = None
+
+    def save():
+        kept.update(results={str(n): r for n, r in results.items()}, passed={str(n): p for n, p in passed.items()})
+        store.write_text(json.dumps(kept))
+    by_number = {m.number: m for m in mutants}
+
+    def alone(m):
+        return m, catch_alone(m.number, tests, given.budget)
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        # Rooms alternate, so that a run that is interrupted has seen all of them.
+        nth = {m.number: i for d in draws for i, m in enumerate(d.kept())}
+        waiting = [m for m in sorted(mutants, key=lambda m: nth[m.number]) if m.number not in results and m.number not in passed]
+        for future in concurrent.futures.as_completed([pool.submit(alone, m) for m in waiting]):
+            m, (by, ran) = future.result()
+            if by:
+                results[m.number] = by
+            else:
+                passed[m.number] = ran
+            say(f"{'caught ' if by else 'passed '} {m.number:5} {m.file}:{m.line} {m.kind} [{by}]")
+            save()
+        waiting = [n for n in sorted(passed) if n not in results]
+        count = -(-len(waiting) // GROUP)
+        groups = [waiting[i::count] for i in range(count)]
+        say(f"{len(waiting)} mutants passed their first tests; the rest runs in {len(groups)} groups")
+
+        def together(group):
+            found = {}
+            catch_together(group, tests, passed, found)
+            return found
+        for future in concurrent.futures.as_completed([pool.submit(together, g) for g in groups]):
+            for number, by in future.result().items():
+                results[number] = by
+                m = by_number[number]
+                say(f"{'caught  ' if by else 'SURVIVED'} {number:5} {m.file}:{m.line} {m.kind} [{by}]")
+            save()
+    equivalents = places.read_equivalents(HERE / "equivalent.txt")
+    text, full, survivors = report(about, mutants, results, reached, equivalents)
+    full["results"] = {str(m.number): {"file": m.file, "line": m.line, "kind": m.kind, "diff": m.text(), "by": results.get(m.number)} for m in mutants}
+    pathlib.Path(given.json or folder / "report.json").write_text(json.dumps(full, indent=1))
+    (folder / "report.txt").write_text(text)
+    print(text)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+// Reads TG_MUTANT, the numbers of the mutants that are on, separated by commas. TG_MUTANT_COVERAGE names a
+// file of max_mutants bytes that all processes of a test map: a mutant that is reached sets its byte, however
+// the process ends.
+#include "random_switch.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace tg {
+
+unsigned char mutant_states[max_mutants];
+
+namespace {
+
+constexpr unsigned char is_on = 1, is_counted = 2;
+unsigned char* reached = nullptr;
+
+// Before any other static object, because its constructor may contain a mutant.
+[[gnu::constructor(101)]] void read_mutants() {
+  if (const char* path = std::getenv("TG_MUTANT_COVERAGE")) {
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    void* map =
+        file < 0 ? MAP_FAILED : mmap(nullptr, max_mutants, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED) _exit(99);
+    close(file);
+    reached = static_cast<unsigned char*>(map);
+    std::memset(mutant_states, is_counted, max_mutants);
+  }
+  if (const char* next = std::getenv("TG_MUTANT")) {
+    while (*next) {
+      char* end = nullptr;
+      const long number = std::strtol(next, &end, 10);
+      if (end == next || number < 0 || number >= max_mutants) _exit(99);
+      mutant_states[number] = is_on;
+      next = *end == ',' ? end + 1 : end;
+    }
+  }
+}
+
+}  // namespace
+
+bool ask_mutant(int number) {
+  if (mutant_states[number] == is_counted) {
+    reached[number] = 1;
+    mutant_states[number] = 0;
+    return false;
+  }
+  return mutant_states[number] == is_on;
+}
+
+bool ask_device_mutant(int number) {
+  return mutant_states[number] != 0 && ask_mutant(number);
+}
+
+void count_mutants() {
+  if (!reached) return;
+  std::memset(reached, 0, max_mutants);
+  std::memset(mutant_states, is_counted, max_mutants);
+}
+
+const unsigned char* counted_mutants() {
+  return reached;
+}
+
+}  // namespace tg
