@@ -47,6 +47,84 @@ TEST(ModelFile, DescribesTheModelThatTheWeightsBelongTo) {
   }
 }
 
+// Adds one changed configuration for each change of an architecture's members.
+template <class A>
+void add_changes(std::vector<nn::ModelConfig>& to, const A& before,
+                 const std::vector<std::function<void(A&)>>& changes) {
+  for (const auto& change : changes) {
+    to.push_back({.architecture = before, .vocabulary = 7});
+    A after = before;
+    change(after);
+    to.push_back({.architecture = after, .vocabulary = 7});
+  }
+}
+
+// A member without a line in fields() would be lost when the model is saved, and the model read with its
+// default.
+TEST(ModelFile, EveryMemberOfAnArchitectureIsSavedAndRead) {
+  std::vector<nn::ModelConfig> pairs;
+  const std::vector<double> each(16, 1.5);
+  const nn::Llama linear{.scaling = {.type = "linear", .factor = 2}};
+  const nn::Llama llama3{.scaling = {.type = "llama3", .factor = 8, .first_context = 32}};
+  const nn::Llama yarn{.scaling = {.type = "yarn", .factor = 4, .first_context = 16}};
+  const nn::Llama longrope{.scaling = {.type = "longrope",
+                                       .first_context = 16,
+                                       .short_factors = std::vector<double>(16, 1),
+                                       .long_factors = std::vector<double>(16, 1)}};
+  add_changes<nn::Llama>(pairs, {},
+                         {[](auto& l) { l.key_heads = 2; },
+                          [](auto& l) { l.mlp_width = 96; },
+                          [](auto& l) { l.theta = 500; },
+                          [](auto& l) { l.head_width = 16; },
+                          [](auto& l) { l.eps = 1e-3; },
+                          [](auto& l) { l.attention_bias = true; },
+                          [](auto& l) { l.qkv_bias = true; },
+                          [](auto& l) { l.mlp_bias = true; },
+                          [](auto& l) { l.activation = "gelu_tanh"; },
+                          [](auto& l) { l.qk_norm = "head"; },
+                          [](auto& l) { l.norms = "both"; },
+                          [](auto& l) { l.plus_one = true; },
+                          [](auto& l) { l.embedding_scale = 8; },
+                          [](auto& l) { l.attention_scale = 0.25; },
+                          [](auto& l) { l.attention_softcap = 50; },
+                          [](auto& l) { l.logit_softcap = 30; },
+                          [](auto& l) {
+                            l.windows = {8, 0};
+                          },
+                          [](auto& l) { l.rotary_width = 16; },
+                          [](auto& l) {
+                            l.rotated = {1, 0};
+                          },
+                          [](auto& l) {
+                            l.windows = {8, 0}, l.window_theta = 100;
+                          },
+                          [&](auto& l) { l.scaling = linear.scaling; }});
+  add_changes<nn::Llama>(pairs, linear, {[](auto& l) { l.scaling.factor = 3; }});
+  add_changes<nn::Llama>(
+      pairs, llama3,
+      {[](auto& l) { l.scaling.low_frequency = 2; }, [](auto& l) { l.scaling.high_frequency = 8; },
+       [](auto& l) { l.scaling.first_context = 16; }});
+  add_changes<nn::Llama>(
+      pairs, yarn,
+      {[](auto& l) { l.scaling.beta_fast = 16; }, [](auto& l) { l.scaling.beta_slow = 2; },
+       [](auto& l) { l.scaling.whole_pairs = false; }, [](auto& l) { l.scaling.magnitude = 1.25; }});
+  add_changes<nn::Llama>(
+      pairs, longrope,
+      {[&](auto& l) { l.scaling.short_factors = each; }, [&](auto& l) { l.scaling.long_factors = each; }});
+  add_changes<nn::DeepSeek>(
+      pairs, {},
+      {[](auto& d) { d.latent = 24; }, [](auto& d) { d.query_latent = 12; },
+       [](auto& d) { d.rope_width = 4; }, [](auto& d) { d.mlp_width = 96; }, [](auto& d) { d.theta = 500; },
+       [](auto& d) { d.head_width = 16; }, [](auto& d) { d.value_width = 16; }, [](auto& d) { d.eps = 1e-3; },
+       [](auto& d) { d.attention_bias = true; }, [](auto& d) { d.interleaved = false; },
+       [](auto& d) { d.attention_scale = 0.25; }, [&](auto& d) { d.scaling = linear.scaling; }});
+  for (std::size_t i = 0; i < pairs.size(); i += 2) {
+    const io::Metadata before = io::to_metadata(pairs[i]), after = io::to_metadata(pairs[i + 1]);
+    EXPECT_NE(before, after) << "change " << i / 2;
+    EXPECT_EQ(io::to_metadata(io::model_config(after, "here")), after) << "change " << i / 2;
+  }
+}
+
 TEST(ModelFile, OfAGptHasTheKeysItAlwaysHad) {
   EXPECT_EQ(io::to_metadata({.vocabulary = 65}), (io::Metadata{{"model", "gpt"},
                                                                {"vocabulary", "65"},

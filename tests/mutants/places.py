@@ -6,7 +6,7 @@ A place is a range of a file's text. It has one or more changes, each of a kind:
     constant    n becomes n + 1, n - 1 or 0; x becomes 2x, 1.01x or, from 0, 1; a character the next one; true becomes false
     condition   of if, for, while and ?: becomes its opposite, true or false; a loop's condition only becomes false
     index       a[i] becomes a[i + 1] or a[i - 1]
-    arguments   two neighbouring arguments change places
+    arguments   two neighbouring arguments change places, unless the function is symmetric (SYMMETRIC)
     deletion    an expression statement, break, continue, or a throw inside of an if is deleted
     calls       min becomes max (CALLS has all pairs), or two neighbouring statements change places
 
@@ -51,6 +51,7 @@ MESSAGE_FUNCTIONS = re.compile(r"describe\w*|explain\w*|refus\w*|\w*mistake|\w*m
                                r"\w*_choice|(?:number|bytes|operands|index|shape|profile|exchanges|value|attr)_text|\w*progress_line|"
                                r"mebibytes|short_time|short_count|\w*excerpt|joined_names|gguf_shown|doc|warn\w*")
 HINTS = re.compile(r"reserve|shrink_to_fit|\w*prefetch\w*|cpu_relax|_mm_pause|yield|static_assert")
+SYMMETRIC = re.compile(r"min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits")
 SKIPPED = {
     "preproc_include", "preproc_def", "preproc_function_def", "preproc_call", "preproc_directive", "template_argument_list",
     "template_parameter_list", "static_assert_declaration", "enum_specifier", "attribute_declaration", "attribute_specifier",
@@ -359,6 +360,8 @@ class Finder:
         self.swaps(node, arguments, branch)
 
     def swaps(self, node, arguments, branch):
+        if node.type == "call_expression" and SYMMETRIC.fullmatch(self.of(self.name_of_call(node))):
+            return
         parts = [c for c in arguments.named_children if c.type != "comment"]
         for a, b in zip(parts, parts[1:]):
             if {a.type, b.type} & {"initializer_pair", "lambda_expression", "ERROR"} or self.of(a) == self.of(b):

@@ -32,6 +32,7 @@ that depend on time. Exits with status 1 if a mutant survives.
 import argparse
 import collections
 import concurrent.futures
+import hashlib
 import json
 import math
 import os
@@ -146,7 +147,7 @@ def write_planted(target, sources, mutants):
             continue
         text, ranges = places.planted(source, by_file[file])
         lines[file] = places.Lines(text, ranges)
-        head = f'#include "{HERE}/random_switch.h"\n#line 1\n'.encode()
+        head = f'#include "{target}/random_switch.h"\n#line 1\n'.encode()
         path = target / file
         if path.read_bytes() != head + text:
             path.write_bytes(head + text)
@@ -348,13 +349,16 @@ def copy_tree(target, product):
             if not to.exists() or to.read_bytes() != path.read_bytes():
                 to.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, to)
-    plant.write(target / "core/base/mutant.cpp", (HERE / "random_switch.cpp").read_text().replace('"random_switch.h"', f'"{HERE}/random_switch.h"'))
-    kept.add(pathlib.Path("core/base/mutant.cpp"))
+    for name, to in (("random_switch.h", "random_switch.h"), ("random_listener.cpp", "random_listener.cpp"),
+                     ("random_switch.cpp", "core/base/mutant.cpp")):
+        text = (HERE / name).read_text().replace('"random_switch.h"', f'"{target}/random_switch.h"')
+        plant.write(target / to, text)
+        kept.add(pathlib.Path(to))
     for name in ("tests/CMakeLists.txt", "tests/gpu_emulator/CMakeLists.txt"):
         to = target / name
         text = (ROOT / name).read_text()
         library = "" if "gpu" in name else (
-            f"add_library(mutants_listener OBJECT EXCLUDE_FROM_ALL {HERE}/random_listener.cpp)\n"
+            f"add_library(mutants_listener OBJECT EXCLUDE_FROM_ALL {target}/random_listener.cpp)\n"
             f"target_link_libraries(mutants_listener PRIVATE GTest::gtest)\n")
         more = library + ("get_property(programs DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)\nlist(FILTER programs INCLUDE REGEX \"_test$\")\n"
                           "foreach(program ${programs})\n  target_sources(${program} PRIVATE $<TARGET_OBJECTS:mutants_listener>)\nendforeach()\n")
@@ -661,7 +665,8 @@ def main():
     need_parser(folder)
     commit = git("rev-parse", "HEAD")
     seed = given.seed if given.seed is not None else str(int(commit[:12], 16))
-    about = {"commit": commit, "seed": seed, "count": given.random, "rooms": rooms, "widest": given.widest}
+    rules = hashlib.sha256((HERE / "places.py").read_bytes()).hexdigest()[:12]
+    about = {"commit": commit, "rules": rules, "seed": seed, "count": given.random, "rooms": rooms, "widest": given.widest}
     if git("status", "--porcelain", "--untracked-files=no", *sorted({n for r in rooms for n in places.ROOMS[r]})):
         say("the product code differs from the commit")
     parse = places.parser()

@@ -114,6 +114,27 @@ TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // two-phase sums over ro
   EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 1e-6));
 }
 
+// Kernels add up blocks of 2^16 numbers: two whole ones and a ragged last one.
+TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
+  constexpr std::int64_t n = 2 * 65536 + 37;
+  for (const bool centred : {true, false}) {
+    Graph g;
+    const Given x = given(g, {3, n}, f32, View::contiguous, 1), w = given(g, {n}, f32, View::contiguous, 2),
+                z = given(g, {3, n}, f32, View::contiguous, 3);
+    const Tensor fused =
+        centred ? layer_norm(x.tensor, w.tensor, {}, 0.01) : rms_norm(x.tensor, w.tensor, 0.01);
+    const Tensor x64 = cast(x.tensor, f64), e = centred ? x64 - mean(x64, {-1}, true) : x64;
+    const Tensor plain = e * rsqrt(mean(e * e, {-1}, true) + 0.01) * cast(w.tensor, f64);
+    std::vector<Tensor> all = gradients(fused, {x.tensor, w.tensor}, z.tensor);
+    const auto exact = gradients(plain, {x.tensor, w.tensor}, cast(z.tensor, f64));
+    all.insert(all.end(), exact.begin(), exact.end());
+    const auto v = run_checked(all, {x.feed(), w.feed(), z.feed()});
+    // Fewer than 32 roundings of numbers below 4, after sums in blocks that f64 adds up.
+    EXPECT_TRUE(close(doubles(v[0]), doubles(v[2]), 128 * 0x1p-24)) << centred;
+    EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 128 * 0x1p-24)) << centred;
+  }
+}
+
 TEST(Norm, TakesEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 5}), w = given(g, {5}, f64, View::contiguous, 2);
