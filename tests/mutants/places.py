@@ -294,7 +294,7 @@ class Finder:
             return False
         name = self.of(declarator.child_by_field_name("declarator")).rsplit("::", 1)[-1]
         returned = node.child_by_field_name("type")
-        return "Sample" in (self.of(returned) if returned else "") or name.endswith("samples") or name == "variants" or bool(MESSAGE_FUNCTIONS.fullmatch(name))
+        return "Sample" in (self.of(returned) if returned else "") or name.endswith("samples") or name in ("variants", "variant") or bool(MESSAGE_FUNCTIONS.fullmatch(name))
 
     def is_hint(self, node):
         inner = node.named_children

@@ -37,6 +37,7 @@ import json
 import math
 import os
 import pathlib
+import queue
 import re
 import shlex
 import shutil
@@ -363,7 +364,9 @@ def copy_tree(target, product):
         more = library + ("get_property(programs DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)\nlist(FILTER programs INCLUDE REGEX \"_test$\")\n"
                           "foreach(program ${programs})\n  target_sources(${program} PRIVATE $<TARGET_OBJECTS:mutants_listener>)\nendforeach()\n")
         first = "set(CMAKE_CXX_COMPILER_LAUNCHER \"\")\nset(CMAKE_DISABLE_PRECOMPILE_HEADERS OFF)\n"
-        plant.write(to, ("" if "gpu" in name else first) + text + more)
+        if "gpu" in name:  # its kernels take longest, and have no precompiled headers
+            first = "set(CMAKE_CXX_COMPILER_LAUNCHER ccache)\n" if shutil.which("ccache") else ""
+        plant.write(to, first + text + more)
     for path in sorted(target.rglob("*")):
         file = path.relative_to(target)
         if path.is_file() and file.parts[0] != "build" and file not in kept:
@@ -564,8 +567,8 @@ def catch_alone(number, tests, budget):
     return None, ran
 
 
-def catch_together(numbers, tests, passed, results):
-    """The rest of the tests for mutants that passed their first ones; adds those that are caught to results."""
+def catch_together(numbers, tests, passed, note):
+    """The rest of the tests for mutants that passed their first ones; note(number, test or None) receives each result."""
     alive = set(numbers)
 
     def find(test, suspects):
@@ -573,8 +576,8 @@ def catch_together(numbers, tests, passed, results):
             return
         if len(suspects) == 1:
             number = next(iter(suspects))
-            results[number] = test.name
             alive.discard(number)
+            note(number, test.name)
             return
         ordered = sorted(suspects)
         find(test, set(ordered[::2]))
@@ -583,8 +586,8 @@ def catch_together(numbers, tests, passed, results):
         suspects = {n for n in alive if n in test.reached and test.name not in passed.get(n, ())}
         if suspects:
             find(test, suspects)
-    for number in alive:
-        results[number] = None
+    for number in sorted(alive):
+        note(number, None)
 
 
 # The report.
@@ -733,15 +736,22 @@ def main():
         groups = [waiting[i::count] for i in range(count)]
         say(f"{len(waiting)} mutants passed their first tests; the rest runs in {len(groups)} groups")
 
+        found = queue.SimpleQueue()
+
         def together(group):
-            found = {}
-            catch_together(group, tests, passed, found)
-            return found
-        for future in concurrent.futures.as_completed([pool.submit(together, g) for g in groups]):
-            for number, by in future.result().items():
-                results[number] = by
-                m = by_number[number]
-                say(f"{'caught  ' if by else 'SURVIVED'} {number:5} {m.file}:{m.line} {m.kind} [{by}]")
+            catch_together(group, tests, passed, lambda number, by: found.put((number, by)))
+        running = [pool.submit(together, g) for g in groups]
+        for future in running:
+            future.add_done_callback(lambda f: found.put((None, f)))
+        while running:
+            number, by = found.get()
+            if number is None:
+                by.result()
+                running.remove(by)
+                continue
+            results[number] = by
+            m = by_number[number]
+            say(f"{'caught  ' if by else 'SURVIVED'} {number:5} {m.file}:{m.line} {m.kind} [{by}]")
             save()
     equivalents = places.read_equivalents(HERE / "equivalent.txt")
     text, full, survivors = report(about, mutants, results, reached, equivalents)
