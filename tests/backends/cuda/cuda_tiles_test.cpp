@@ -27,7 +27,7 @@ void expect_same_bits(const std::vector<Tensor>& ts, const std::vector<Feed>& fe
   const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
   for (std::size_t i = 0; i < ts.size(); ++i) {
     bool same = got[i].same_bits(expected[i]);
-    if (!same && is_float(ts[i].dtype())) {  // a NaN has no bits of its own
+    if (!same && is_float(ts[i].dtype())) {  // the bits of a NaN are not defined
       const Vector a = doubles(expected[i]), b = doubles(got[i]);
       same = std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
         return (x == y && std::signbit(x) == std::signbit(y)) || (x != x && y != y);
@@ -81,8 +81,8 @@ TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
       }
 }
 
-// Warps, 256 and 1,024 threads choose from lines; equal numbers are taken chunk by chunk of as many. More
-// than 2,048 are sorted in memory. There are more lines than 32 blocks for one multiprocessor.
+// Warps, 256 and 1,024 threads choose from lines; they collect equal numbers in chunks, one number for each
+// thread. More than 2,048 are sorted in memory. There are more lines than 32 blocks for one multiprocessor.
 TEST_F(CudaTiles, TopKOfLinesInSeveralChunksIsThatOfTheCpu) {
   struct Case {
     Shape shape;
@@ -109,7 +109,7 @@ TEST_F(CudaTiles, RangesFillSeveralBlocks) {
   }
 }
 
-// A block takes eight norms of 1,024 elements.
+// A block computes eight norms of 1,024 elements.
 TEST_F(CudaTiles, NormsOfBlocksOfListsAgreeWithTheCpu) {
   for (const DType t : float_dtypes) {
     Graph g;
@@ -168,7 +168,7 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
                         concat({y, src.tensor}, 1), slice_at(y, 0, start, 7),
                         slice_assign(src.tensor, slice(y, 1, 0, 48), 1, 3)},
                        feeds);
-      // Of one addition for each element of out, a kernel needs no sort: 3·300 elements.
+      // If each element of out has one addition, no sort is needed: 3·300 elements.
       const Given few = given(g, {3, 5, 300}, t, view, 3, 0, 3),
                   one = given(g, {3, 1, 300}, t, view, 4, 0, 3);
       const Tensor ones = g.input("ones", {3, 1, 300}, i32);
@@ -181,7 +181,7 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
         expect_same_bits(sums, feeds);
         continue;
       }
-      // At most 31 terms up to 3 for each place.
+      // Each sum has at most 31 terms up to 3.
       expect_near(sums, feeds, 2 * 31 * 93 * rounding(compute_type(t)));
     }
 }
@@ -233,7 +233,7 @@ TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
   }
 }
 
-// Sequences of one query each; 256 are checked by a block. The last block finds one that goes back.
+// Sequences of one query each; 256 are checked by a block. The last block finds one of negative length.
 TEST_F(CudaTiles, SequencesOfSeveralBlocksAreChecked) {
   constexpr std::int64_t n = 3 * 256 + 9;
   Graph g;
@@ -284,7 +284,7 @@ TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
     EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16)) << "operand " << i;
 }
 
-// Ranges of keys of several sequences: 16 heads and 72, whose latents Hopper's kernels take.
+// Ranges of keys of several sequences: 16 heads and 72, whose latents Hopper's kernels decode.
 TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
   for (const std::int64_t heads : {16, 72}) {
     PagedCall c{.H = heads,
