@@ -18,7 +18,7 @@ DType result_type(std::span<const Operand> in) {
 }
 
 // Of the squares of a block, of the blocks' sums, and of the root.
-double norm_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+double roundings_of_squares(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   double blocks = 0;
   std::int64_t longest = 0;
   for (const Operand& x : in) {
@@ -72,7 +72,7 @@ const Op& squared_norm_op = *define_op(
                 call,
                 Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
      },
-     .roundings = norm_roundings});
+     .roundings = roundings_of_squares});
 
 const Op& global_norm_op = *define_op(
     {.name = "global_norm",
@@ -116,7 +116,7 @@ const Op& global_norm_op = *define_op(
                 call,
                 Sample::Expected{{{64}}, {std::vector<double>(16384, 0.0078125)}}}};
      },
-     .roundings = norm_roundings});
+     .roundings = roundings_of_squares});
 
 const Op& block_norms_op = *define_op(
     {.name = "block_norms",
@@ -155,7 +155,7 @@ const Op& block_norms_op = *define_op(
                 call,
                 Sample::Expected{{{16, 16, 8}}, {}}}};
      },
-     .roundings = norm_roundings,
+     .roundings = roundings_of_squares,
      .each = {1, 1}});
 
 Tensors block_norms(const std::vector<Tensor>& xs, std::source_location where) {

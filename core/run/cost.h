@@ -25,14 +25,14 @@ struct StepOperands {
 // Op::cost of the step; zeros for an op without it. Bytes of the operands are not included.
 inline Cost cost_of(const Step& s) {
   if (!s.op->cost) return {};
-  const StepOperands operands(s);
+  const StepOperands operands{s};
   return s.op->cost(operands.in, operands.out, s.attrs);
 }
 
 // Op::roundings of the step.
 inline double roundings_of(const Step& s) {
   if (!s.op->roundings) return 1;
-  const StepOperands operands(s);
+  const StepOperands operands{s};
   return s.op->roundings(operands.in, operands.out, s.attrs);
 }
 
