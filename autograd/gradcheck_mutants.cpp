@@ -179,9 +179,8 @@ struct Change {
 };
 constexpr Change changes[] = {  // `scale` is the second
     {"sign", [](const Tensor& z) { return -z; }},
-    // By a thousandth in f64. In other dtypes by several of their errors of rounding: in f32 second
-    // derivatives
-    // of attention have them in hundreds of steps.
+    // By a thousandth in f64. In other dtypes by several of their rounding errors: second derivatives of
+    // attention in f32 have them in hundreds of steps.
     {"scale",
      [](const Tensor& z) {
        return z * (1 + (z.dtype() == f64 ? 0.001 : std::max(0.1, 64 * unit_roundoff(z.dtype()))));
