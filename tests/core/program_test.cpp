@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include <tilegrad/tilegrad.h>
 #include "tests/support/count_allocations.h"
@@ -518,6 +519,100 @@ TEST(Steps, KnowHowManyReadTheirResults) {
   ASSERT_EQ(q.steps().size(), 3u);
   EXPECT_EQ(q.steps()[0].reads, std::vector<int>{2});
   EXPECT_EQ(q.steps()[1].reads, std::vector<int>{2});
+}
+
+TEST(Program, PlanOnlyIsRefusedByCallsThatNeedMemory) {
+  Graph g;
+  const Tensor x = g.input("x", {2}), y = x + 1;
+  const std::vector<float> in{1, 2};
+  for (const bool verify : {false, true}) {
+    Program p = compile(g, {y}, {.verify = verify, .plan_only = true});
+    const std::pair<const char*, std::function<void()>> calls[] = {{"run", [&] { p.run(); }},
+                                                                   {"profile", [&] { p.profile(); }},
+                                                                   {"feed",
+                                                                    [&] {
+                                                                      p.feed({x, in});
+                                                                    }},
+                                                                   {"fetch", [&] { p.fetch(y); }},
+                                                                   {"fetch", [&] { p.fetch(x); }},
+                                                                   {"fetch", [&] { p.item<float>(y); }},
+                                                                   {"fetch", [&] { p.fetch_later({y}); }},
+                                                                   {"fetch", [&] { p.fetch_later({}); }}};
+    for (const auto& [who, call] : calls)
+      EXPECT_EQ(message_of<Error>(call),
+                "[" + std::string(who) + "] this program was compiled with plan_only and has no memory");
+  }
+}
+
+// This op and the next ones break a rule of kernels.
+const CustomOp writes_nothing = register_host_op(
+    {.name = "test_writes_nothing", .forward = [](std::span<const HostView>, std::span<const HostView>) {}});
+
+const CustomOp counts_its_calls =
+    register_host_op({.name = "test_counts_its_calls",
+                      .forward = [](std::span<const HostView>, std::span<const HostView> out) {
+                        static int calls = 0;
+                        ++calls;
+                        for (std::int64_t i = 0; i < out[0].numel(); ++i) out[0].set(i, calls);
+                      }});
+
+// The first op keeps the address of its input, which the second reads.
+HostView kept{f32, {}};
+const CustomOp keeps = register_host_op(
+    {.name = "test_keeps", .forward = [](std::span<const HostView> in, std::span<const HostView> out) {
+       kept = in[0];
+       for (std::int64_t i = 0; i < out[0].numel(); ++i) out[0].set(i, in[0].at(i));
+     }});
+const CustomOp reads_what_was_kept =
+    register_host_op({.name = "test_reads_what_was_kept",
+                      .forward = [](std::span<const HostView>, std::span<const HostView> out) {
+                        std::vector<double> read;
+                        for (std::int64_t i = 0; i < kept.numel(); ++i) read.push_back(kept.at(i));
+                        for (std::int64_t i = 0; i < out[0].numel(); ++i)
+                          out[0].set(i, read.at(static_cast<std::size_t>(i)));
+                      }});
+
+TEST(Verify, MemoryWithoutAValueIsNaN) {
+  for (const DType dtype : {f64, f32, bf16, f16})
+    for (const bool reuse : {true, false}) {
+      Graph g;
+      const Tensor x = g.input("x", {70}, dtype);
+      const Tensor result = writes_nothing(x), read = writes_nothing(x) * 2,
+                   dead = reads_what_was_kept(keeps(x * 2));
+      const auto got =
+          eval({result, read, dead}, {{x, Array({70}, dtype)}}, {.reuse = reuse, .verify = true});
+      for (std::size_t i = 0; i < got.size(); ++i)
+        for (std::int64_t n = 0; n < 70; ++n)
+          EXPECT_TRUE(std::isnan(got[i].at(n))) << name_of(dtype) << ", result " << i << ", number " << n;
+    }
+}
+
+TEST(Verify, DifferentBitsAreRefusedWhereverTheyAre) {
+  for (std::size_t wrong = 0; wrong < 4; ++wrong) {
+    Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
+    Graph g;
+    const Tensor x = g.input("x", {1});
+    const auto value = [&](std::size_t i) { return i == wrong ? counts_its_calls(x) : x + double(i); };
+    const Tensor a = value(0), b = value(1);
+    Program p = compile(g, {a, b}, {.assign = {{first, value(2)}, {second, value(3)}}, .verify = true});
+    const std::string message = message_of<Error>([&] { p.run({{x, 3}}); });
+    const std::string what = wrong < 2 ? "give different bits for test_counts_its_calls/test_counts_its_calls"
+                             : wrong == 2 ? "assign different bits to first"
+                                          : "assign different bits to second";
+    EXPECT_EQ(message.substr(0, message.find(" (")),
+              "[verify] the planned program and the one with a buffer per tensor " + what);
+  }
+}
+
+// Both programs begin with the values before the run.
+TEST(Verify, ParametersAreAssignedOnce) {
+  Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
+  Graph g;
+  const Tensor a = g.param(first), b = g.param(second);
+  Program p = compile(g, {a * b}, {.assign = {{first, a * 3}, {second, b + 5}}, .verify = true});
+  for (int i = 0; i < 2; ++i) p.run();
+  EXPECT_EQ(first.read().item<float>(), 9);
+  EXPECT_EQ(second.read().item<float>(), 12);
 }
 
 }  // namespace
