@@ -2,12 +2,50 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/mapped_file.h>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
+#include "core/base/file_write.h"
 #include "tests/support/files.h"
+
+namespace {
+
+// Errors with which system calls of this process fail; 0: they succeed.
+struct {
+  int fsync_of_directory = 0, fsync_of_file = 0, fchmod = 0, rename = 0, renameat2 = 0;
+} errors;
+
+int failed(int error) {
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+// These replace the functions of the C library, for calls from the library under test too.
+extern "C" int fsync(int fd) {
+  struct stat status {};
+  const bool is_directory = ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
+  if (const int error = is_directory ? errors.fsync_of_directory : errors.fsync_of_file) return failed(error);
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+extern "C" int fchmod(int fd, mode_t mode) noexcept {
+  return errors.fchmod ? failed(errors.fchmod) : static_cast<int>(::syscall(SYS_fchmod, fd, mode));
+}
+extern "C" int rename(const char* from, const char* to) noexcept {
+  return errors.rename ? failed(errors.rename)
+                       : static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+extern "C" int renameat2(int a, const char* from, int b, const char* to, unsigned flags) noexcept {
+  return errors.renameat2 ? failed(errors.renameat2)
+                          : static_cast<int>(::syscall(SYS_renameat2, a, from, b, to, flags));
+}
 
 namespace {
 
@@ -99,6 +137,85 @@ TEST(OutputFile, SaysThatItsNameWasTaken) {
   fs::remove(dir / "rows");
   fs::create_symlink("moved", dir / "rows");  // the same file again
   EXPECT_NO_THROW(file.sync());
+}
+
+std::string reason(int error) {
+  return std::generic_category().message(error);
+}
+
+// EINVAL and EROFS mean that there is nothing to sync: on some file systems a directory, and every device.
+TEST(OutputFile, AFailedSyncIsAnErrorUnlessThereIsNothingToSync) {
+  const tg::testing::TemporaryDirectory dir;
+  const std::string path = dir / "file", folder = path.substr(0, path.rfind('/') + 1);
+  const std::string_view piece = "new";
+  for (const int error : {EIO, ENOSPC, EDQUOT, EBADF, EINVAL, EROFS}) {
+    const bool is_allowed = error == EINVAL || error == EROFS;
+    const auto expected = [&](const std::string& what) {
+      return is_allowed ? "no error" : "[test] cannot " + what + ": " + reason(error);
+    };
+    errors = {.fsync_of_directory = error};
+    EXPECT_EQ(error_of([&] { io::sync_directory(dir.path.string(), "test"); }),
+              expected("sync the directory " + dir.path.string()));
+    EXPECT_EQ(error_of([&] {
+                io::replace_file(path, {&piece, 1}, "test");
+              }),
+              expected("sync the directory " + folder));
+    EXPECT_EQ(error_of([&] { replace_regular_file(path, {&piece, 1}, "test", Durable::no); }), "no error");
+    errors = {.fsync_of_file = error};
+    EXPECT_EQ(error_of([&] { io::overwrite_start(path, "old", "test"); }), expected("write " + path));
+    EXPECT_EQ(error_of([&] { io::OutputFile(path, "test").sync(); }), expected("write " + path));
+    EXPECT_EQ(error_of([&] { io::sync_directory(dir.path.string(), "test"); }), "no error");
+    // A regular file that was just created can be synced.
+    const std::string cannot_write = "[test] cannot write ";
+    EXPECT_EQ(error_of([&] {
+                io::replace_file(path, {&piece, 1}, "test");
+              }),
+              cannot_write + path + ": " + reason(error));
+    EXPECT_EQ(error_of([&] {
+                io::write_new_file(dir / "other", {&piece, 1}, "test");
+              }),
+              cannot_write + (dir / "other") + ": " + reason(error));
+    errors = {};
+    fs::remove(dir / "other");
+  }
+}
+
+TEST(OutputFile, AFileThatCannotBeReplacedStaysAndNothingIsLeftBehind) {
+  const tg::testing::TemporaryDirectory dir;
+  const std::string path = dir.file("file", "old");
+  const std::string_view piece = "new";
+  const auto expect_unchanged = [&](const std::string& what) {
+    const std::string error = error_of([&] { io::replace_file(path, {&piece, 1}, "test"); });
+    errors = {};
+    EXPECT_EQ(error, "[test] cannot " + what + " " + path + ": " + reason(EIO));
+    EXPECT_EQ(io::read_file(path, "test"), "old");
+    EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), fs::directory_iterator()), 1);
+  };
+  errors = {.fsync_of_file = EIO}, expect_unchanged("write");
+  errors = {.fchmod = EIO}, expect_unchanged("set the permissions of");
+  errors = {.rename = EIO}, expect_unchanged("replace");
+}
+
+// Some file systems lack renameat2's flag.
+TEST(OutputFile, ARenameNeverReplacesAFile) {
+  const tg::testing::TemporaryDirectory dir;
+  const auto rename_new_file = [&] {
+    return error_of([&] { rename_new(dir.file("from", "new"), dir / "to", "test"); });
+  };
+  const std::string cannot = "[test] cannot create " + (dir / "to") + ": ";
+  for (const int error : {0, EINVAL, ENOSYS}) {
+    errors = {.renameat2 = error};
+    EXPECT_EQ(rename_new_file(), "no error");
+    EXPECT_EQ(io::read_file(dir / "to", "test"), "new");
+    EXPECT_FALSE(fs::exists(dir / "from"));
+    dir.file("to", "old");
+    EXPECT_EQ(rename_new_file(), cannot + reason(EEXIST));
+    EXPECT_EQ(io::read_file(dir / "to", "test"), "old");
+    fs::remove(dir / "to");
+    errors = {.rename = EIO, .renameat2 = error == 0 ? EACCES : error};
+    EXPECT_EQ(rename_new_file(), cannot + reason(error == 0 ? EACCES : EIO));
+    errors = {};
+  }
 }
 
 }  // namespace
