@@ -42,6 +42,23 @@ TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
     EXPECT_EQ(search.live().at(i).tokens, Tokens{static_cast<std::int32_t>(i) + 2});
 }
 
+TEST(BeamSearch, LogitsThatAreOfferedAgainReplaceTheFirst) {
+  const std::vector<float> first{9, 8, 7, 6}, again{1, 2, 3, 4}, other{0, 0, 0, 1};
+  nn::BeamSearch twice(2, 3, {}), once(2, 3, {});
+  for (const bool is_start : {true, false}) {
+    twice.offer(0, first), twice.offer(0, again), once.offer(0, again);
+    EXPECT_EQ(twice.complete(), is_start);
+    if (!is_start) twice.offer(1, other), once.offer(1, other), twice.offer(0, again);
+    EXPECT_TRUE(twice.complete());
+    EXPECT_EQ(twice.advance(), once.advance());
+    ASSERT_EQ(twice.live().size(), once.live().size());
+    for (std::size_t i = 0; i < once.live().size(); ++i) {
+      EXPECT_EQ(twice.live()[i].tokens, once.live()[i].tokens);
+      EXPECT_EQ(twice.live()[i].score, once.live()[i].score);
+    }
+  }
+}
+
 // Logits after each text, at random.
 std::vector<float> logits_after(const Tokens& text, std::uint64_t seed) {
   for (const std::int32_t t : text)

@@ -128,6 +128,28 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
   EXPECT_EQ(other_text, text);
 }
 
+// A program reads a piece of 1, 2, 4, … tokens, or a whole window without a cache.
+TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[0].config);
+  std::vector<std::int64_t> rows;
+  nn::LanguageModel noting = model;
+  noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::Call& call) {
+    rows.push_back(tokens.tensor().numel());
+    return features(tokens, call);
+  };
+  const std::vector<std::int32_t> tokens(15, 3);
+  for (const bool cache : {true, false}) {
+    rows.clear();
+    nn::Generator generator(noting, {.threads = 1, .cache = cache});
+    for (std::size_t n = 15; n > 0; --n) {
+      generator.forget();
+      generator.next(std::span(tokens).first(n));
+    }
+    EXPECT_EQ(rows, cache ? (std::vector<std::int64_t>{1, 8, 4, 2}) : (std::vector<std::int64_t>{24}));
+  }
+}
+
 TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
   const auto numbers = [](const nn::ModelConfig& config) {
     nn::Params params(1);
