@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include <tilegrad/core/base/random.h>
@@ -121,6 +122,52 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
             std::string::npos);
   nn::add_lora(model, {});
   EXPECT_NE(error_of([&] { nn::add_lora(model, {}); }).find("has an adapter"), std::string::npos);
+}
+
+// A module may consist of several Linear layers, each with its rows of B.
+TEST(Lora, LayersFitInTheirModule) {
+  nn::Params params(1);
+  const nn::Model model(params, small_models(length)[1].config);
+  constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  // q_proj, k_proj and v_proj, whose outputs are 64, 32 and 32, in qkv_proj.
+  const nn::ModuleRows q{"qkv_proj", 0, 128}, k{"qkv_proj", 64, 128}, v{"qkv_proj", 96, 128};
+  struct Case {
+    std::vector<nn::ModuleRows> of_layer;
+    std::string error;
+  };
+  const std::vector<Case> cases = {
+      {{q, k, v}, "no error"},
+      {{{"q", 0, 64}, {"k", 0, 32}, {"v", 8, 40}}, "no error"},
+      {{{"q", -1, 64}}, "q_proj [64, 64] is to be the rows from -1 of q [64, 64]"},
+      {{{"q", 1, 64}}, "q_proj [64, 64] is to be the rows from 1 of q [64, 64]"},
+      {{{"q", huge, 64}}, "q_proj [64, 64] is to be the rows from 9223372036854775807 of q [64, 64]"},
+      {{{"q", 0, 63}}, "q_proj [64, 64] is to be the rows from 0 of q [63, 64]"},
+      {{{"q", 0, -huge}}, "q_proj [64, 64] is to be the rows from 0 of q [-9223372036854775807, 64]"},
+      {{q, {"qkv_proj", -1, 128}, v}, "k_proj [32, 64] is to be the rows from -1 of qkv_proj [128, 64]"},
+      {{q, {"qkv_proj", 64, 127}, v}, "k_proj [32, 64] is to be the rows from 64 of qkv_proj [127, 64]"},
+      {{q, {"qkv_proj", 64, 129}, v}, "k_proj [32, 64] is to be the rows from 64 of qkv_proj [129, 64]"},
+      {{q, k, {"qkv_proj", 97, 128}}, "v_proj [32, 64] is to be the rows from 97 of qkv_proj [128, 64]"}};
+  const std::vector<nn::LinearPlace> three(model.linears().begin(), model.linears().begin() + 3);
+  for (const Case& c : cases) {
+    const std::string error = error_of([&] {
+      const auto modules = nn::lora_modules(three, {}, [&](const nn::LinearPlace& linear) {
+        for (std::size_t i = 0; i < c.of_layer.size(); ++i)
+          if (three[i].path == linear.path) return c.of_layer[i];
+        return nn::ModuleRows{linear.path, 0, linear.out};
+      });
+      for (const nn::LoraModule& m : modules)
+        for (const auto& part : m.parts) EXPECT_LE(part.first_row + part.linear.out, m.out);
+    });
+    EXPECT_EQ(error, c.error == "no error" ? c.error : "[lora] model.layers.0.self_attn." + c.error);
+  }
+  // Layers of one module read the same inputs.
+  const std::string error = error_of([&] {
+    nn::lora_modules(model.linears(), {}, [](const nn::LinearPlace&) {
+      return nn::ModuleRows{"all", 0, 1000};
+    });
+  });
+  EXPECT_NE(error.find("mlp.down_proj [64, "), std::string::npos) << error;
+  EXPECT_NE(error.find("is to be the rows from 0 of all [1000, 64]"), std::string::npos) << error;
 }
 
 TEST(Lora, BeginsAsPeftDoes) {

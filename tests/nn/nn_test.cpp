@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/nn/models/block.h>
@@ -147,6 +148,12 @@ TEST(Layers, AreTheirDefinitions) {
   nn::Params params(3, f64);
   const nn::Mlp mlp(nn::Path(params) / "mlp", 4, {});
   const nn::GatedMlp gated(nn::Path(params) / "gated", 4, 6, {});
+  using enum nn::Activation;
+  const nn::Path at = nn::Path(params);
+  const nn::Mlp by_tanh(at / "by_tanh", 4, {.inner = 5, .activation = gelu_tanh, .bias = false});
+  const nn::Mlp by_silu(at / "by_silu", 4, {.inner = 5, .activation = silu});
+  const nn::GatedMlp gated_by_tanh(at / "gated_by_tanh", 4, 6, {.activation = gelu_tanh, .bias = true});
+  const nn::GatedMlp gated_by_gelu(at / "gated_by_gelu", 4, 6, {.activation = gelu});
   const nn::RmsNorm norm(nn::Path(params) / "norm", 4, 0.5);
   const nn::LayerNorm centred(nn::Path(params) / "centred", 4, true, 0.25);
   for (Parameter p : params.all()) {
@@ -163,11 +170,21 @@ TEST(Layers, AreTheirDefinitions) {
   };
   const auto gelu_of = [](const Tensor& t) { return 0.5 * t * (1 + erf(t * std::sqrt(0.5))); };
   const auto silu_of = [](const Tensor& t) { return t / (1 + exp(-t)); };
+  const auto tanh_of = [](const Tensor& t) {
+    return 0.5 * t * (1 + tanh(std::sqrt(2 / M_PI) * (t + 0.044715 * t * t * t)));
+  };
+  const auto gated_of = [&](const std::string& name, const auto& activation) {
+    return fc(activation(fc(x, name + ".gate_proj")) * fc(x, name + ".up_proj"), name + ".down_proj");
+  };
   const Tensor d = x - mean(x, {-1}, true);
   const std::pair<Tensor, Tensor> pairs[] = {
       {mlp(x), fc(gelu_of(fc(x, "mlp.c_fc")), "mlp.c_proj")},
       {mlp(x, {.residual = x}), x + fc(gelu_of(fc(x, "mlp.c_fc")), "mlp.c_proj")},
-      {gated(x), fc(silu_of(fc(x, "gated.gate_proj")) * fc(x, "gated.up_proj"), "gated.down_proj")},
+      {by_tanh(x), fc(tanh_of(fc(x, "by_tanh.c_fc")), "by_tanh.c_proj")},
+      {by_silu(x), fc(silu_of(fc(x, "by_silu.c_fc")), "by_silu.c_proj")},
+      {gated(x), gated_of("gated", silu_of)},
+      {gated_by_tanh(x), gated_of("gated_by_tanh", tanh_of)},
+      {gated_by_gelu(x), gated_of("gated_by_gelu", gelu_of)},
       {norm(x), x / sqrt(mean(x * x, {-1}, true) + 0.5) * of("norm.weight")},
       {centred(x), d / sqrt(mean(d * d, {-1}, true) + 0.25) * of("centred.weight") + of("centred.bias")}};
   std::vector<Tensor> all;
@@ -175,6 +192,79 @@ TEST(Layers, AreTheirDefinitions) {
   const auto v = eval(all, {{x, reference::random_vector(24, 5)}});
   for (std::size_t i = 0; i < v.size(); i += 2)
     EXPECT_TRUE(reference::close(numbers(v[i]), numbers(v[i + 1]), 1e-14)) << "layer " << i / 2;
+}
+
+// Parameter::settings() has the options that change results but not the weights. Loading a file compares them
+// with those of the model.
+TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
+  using Grouped = nn::GroupedAttention::Options;
+  using Latent = nn::LatentAttention::Options;
+  using enum nn::Activation;
+  const std::string heads = "heads=4 ", turns = "interleaved=false rotate=true ", from = "start=0 ",
+                    theta = "theta=10000 ", dims = "dims=4 ";
+  const auto grouped = [](const Grouped& o) {
+    return [=](const nn::Path& at) { nn::GroupedAttention(at, 16, 4, o); };
+  };
+  const auto latent = [](Latent o) {
+    o.latent = 6, o.rope_width = 4;
+    return [=](const nn::Path& at) { nn::LatentAttention(at, 16, 2, o); };
+  };
+  const auto mlp = [](nn::Activation a) {
+    return [=](const nn::Path& at) { nn::Mlp(at, 4, {.activation = a}); };
+  };
+  const auto gated = [](nn::Activation a) {
+    return [=](const nn::Path& at) { nn::GatedMlp(at, 4, 6, {.activation = a}); };
+  };
+  const auto rms = [](double eps, bool plus_one) {
+    return [=](const nn::Path& at) { nn::RmsNorm(at, 4, eps, plus_one); };
+  };
+  const std::string of_grouped = heads + turns + from + theta;
+  const std::pair<std::function<void(const nn::Path&)>, std::string> cases[] = {
+      {[](const nn::Path& at) { nn::SelfAttention(at, 16, 4); }, heads},
+      {grouped({}), dims + of_grouped},
+      {grouped({.window = 8}), dims + of_grouped + "window=8 "},
+      {grouped({.scale = 0.25}), dims + heads + "interleaved=false rotate=true scale=0.25 " + from + theta},
+      {grouped({.softcap = 30}), dims + heads + turns + "softcap=30 " + from + theta},
+      {grouped({.rotate = false}), heads + "rotate=false "},
+      {grouped({.rotate = false, .rope = {.dims = 2, .start = 3}, .magnitude = 2}), heads + "rotate=false "},
+      {grouped({.rope = {.theta = 500}}), dims + heads + turns + from + "theta=500 "},
+      {grouped({.rope = {.interleaved = true}}),
+       dims + heads + "interleaved=true rotate=true " + from + theta},
+      {grouped({.rope = {.dims = 2}}), "dims=2 " + of_grouped},
+      {grouped({.rope = {.start = 3}}), dims + heads + turns + "start=3 " + theta},
+      {grouped({.rope = {.dims = 2}, .magnitude = 2}),
+       "dims=2 " + heads + "interleaved=false magnitude=2 rotate=true " + from + theta},
+      // Rotated wholly, queries and keys are scaled by the scores' factor: ½·2².
+      {grouped({.magnitude = 2}), dims + heads + "interleaved=false rotate=true scale=2 " + from + theta},
+      {grouped({.rope = {.frequencies = {1, 0.5}}}), "frequencies=1 0.5 " + heads + turns + from},
+      {grouped({.rope = {.frequencies = {1, 0.5}}, .short_frequencies = {2, 1}, .short_length = 8}),
+       "frequencies=1 0.5 " + heads + turns + "short_frequencies=2 1 " + from},
+      {latent({}), "heads=2 " + theta},
+      {latent({.theta = 500}), "heads=2 theta=500 "},
+      {latent({.frequencies = {1, 0.5}}), "frequencies=1 0.5 heads=2 "},
+      {latent({.interleaved = false}), "heads=2 interleaved=false " + theta},
+      {latent({.magnitude = 2}), "heads=2 magnitude=2 " + theta},
+      {latent({.scale = 0.25}), "heads=2 scale=0.25 " + theta},
+      {mlp(gelu), ""},
+      {mlp(gelu_tanh), "activation=1 "},
+      {mlp(silu), "activation=2 "},
+      {gated(silu), ""},
+      {gated(gelu), "activation=0 "},
+      {gated(gelu_tanh), "activation=1 "},
+      {[](const nn::Path& at) { nn::LayerNorm(at, 4, true, 0.25); }, "eps=0.25 "},
+      {rms(0.25, false), "eps=0.25 "},
+      {rms(0.5, true), "eps=0.5 plus_one=true "}};
+  for (std::size_t i = 0; i < std::size(cases); ++i) {
+    nn::Params params;
+    cases[i].first(nn::Path(params) / "at");
+    Parameter::Settings all;
+    for (const Parameter& p : params.all()) all.insert(p.settings().begin(), p.settings().end());
+    std::string kept;
+    for (const auto& [name, value] : all)
+      if (name.starts_with("at.") && name.find('.', 3) == std::string::npos)  // not of a norm inside
+        kept += name.substr(3) + "=" + value + " ";
+    EXPECT_EQ(kept, cases[i].second) << "case " << i;
+  }
 }
 
 // x + f(norm x): the branch reads what was normalised, and adds to what was not.
