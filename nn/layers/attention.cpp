@@ -86,6 +86,10 @@ GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, s
                          {"dropout", o.dropout, Range::from_below(0, 1)},
                          {"magnitude", o.magnitude, Range::above(0)},
                          {"theta", o.rope.theta, Range::above(0)}});
+  if (o.rotate && o.short_length > 0 && 2 * std::ssize(o.short_frequencies) != turning(o))
+    throw ShapeError(at.refusal("attention", "short_frequencies has the wrong size: got " +
+                                                 std::to_string(std::ssize(o.short_frequencies)) +
+                                                 ", expected half of " + std::to_string(turning(o))));
   if (!o.rotate) o.magnitude = 1;
   if (o.magnitude != 1 && turning(o) == o.head_width) {  // scores are a² times as large
     const double usual = o.scale == 0 ? 1 / std::sqrt(static_cast<double>(o.head_width)) : o.scale;
@@ -153,11 +157,13 @@ void GroupedAttention::keep_settings(const Path& at) const {
   at.setting(weight, "start", o_.rope.start);
   if (!o_.rope.frequencies.empty()) {
     at.setting(weight, "frequencies", o_.rope.frequencies);
-    if (o_.short_length > 0) at.setting(weight, "short_frequencies", o_.short_frequencies);
   } else {
     at.setting(weight, "theta", o_.rope.theta);
     at.setting(weight, "dims", turning(o_));
   }
+  if (o_.short_length <= 0) return;
+  at.setting(weight, "short_frequencies", o_.short_frequencies);
+  at.setting(weight, "short_length", o_.short_length);
 }
 
 Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_t norm,

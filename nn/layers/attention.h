@@ -57,7 +57,7 @@ class GroupedAttention : public Module {
     bool rotate = true;       // rope on queries and keys
     RopeOptions rope = {};    // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
     double magnitude = 1;     // a, by which rotations are multiplied (YaRN, LongRoPE)
-    // LongRoPE: replace rope.frequencies in calls without a cache on at most short_length tokens.
+    // LongRoPE: one for each rotated pair, in calls without a cache on at most short_length tokens.
     std::vector<double> short_frequencies = {};
     std::int64_t short_length = 0;
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of the first three, and of o_proj

@@ -26,6 +26,8 @@ LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std
   if (o.head_width < 1 || o.head_width % 2 != 0) refuse("a head's width must be even", o.head_width);
   if (!o.frequencies.empty() && std::ssize(o.frequencies) * 2 != o.rope_width)
     refuse("expected half as many frequencies as the rotary width", std::ssize(o.frequencies));
+  if (o.short_length > 0 && std::ssize(o.short_frequencies) * 2 != o.rope_width)
+    refuse("expected half as many short_frequencies as the rotary width", std::ssize(o.short_frequencies));
   for (const std::int64_t n : {heads, o.latent, o.query_latent, o.value_width, o.rope_width, o.head_width})
     if (n > std::numeric_limits<std::int32_t>::max()) refuse("expected sizes below 2^31", n);
   at.check("attention", {{"eps", o.eps, Range::at_least(0)},
@@ -88,6 +90,10 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
     at.setting(weight, "theta", o_.theta);
   else
     at.setting(weight, "frequencies", o_.frequencies);
+  if (o_.short_length > 0) {
+    at.setting(weight, "short_frequencies", o_.short_frequencies);
+    at.setting(weight, "short_length", o_.short_length);
+  }
   if (!o_.interleaved) at.setting(weight, "interleaved", o_.interleaved);
   if (o_.magnitude != 1) at.setting(weight, "magnitude", o_.magnitude);
   if (options.scale != 0) at.setting(weight, "scale", o_.scale);

@@ -280,6 +280,64 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
   }
 }
 
+// LongRoPE: another set of frequencies rotates short sequences, if there is no cache.
+TEST(AttentionLayers, ShortFrequenciesAreUsedUpToTheirLengthWithoutACache) {
+  using Frequencies = std::vector<double>;
+  constexpr std::int64_t short_length = 5;
+  const auto grouped = [](bool interleaved) {
+    return [=](const nn::Path& at, const Frequencies& all, const Frequencies& is_short, std::int64_t length) {
+      return call_of(nn::GroupedAttention(at, 16, 4,
+                                          {.rope = {.interleaved = interleaved, .frequencies = all},
+                                           .short_frequencies = is_short,
+                                           .short_length = length}));
+    };
+  };
+  const auto latent = [](bool interleaved, std::int64_t query_latent) {
+    return [=](const nn::Path& at, const Frequencies& all, const Frequencies& is_short, std::int64_t length) {
+      return call_of(nn::LatentAttention(at, 16, 4,
+                                         {.latent = 6,
+                                          .query_latent = query_latent,
+                                          .rope_width = 4,
+                                          .frequencies = all,
+                                          .short_frequencies = is_short,
+                                          .short_length = length,
+                                          .interleaved = interleaved}));
+    };
+  };
+  using Make = std::function<Call(const nn::Path&, const Frequencies&, const Frequencies&, std::int64_t)>;
+  const Make makes[] = {grouped(false), grouped(true), latent(false, 0), latent(true, 0), latent(true, 5)};
+  const Frequencies few = {1, 0.5}, many = {0.25, 2};
+  for (std::size_t i = 0; i < std::size(makes); ++i)
+    for (const bool has_cache : {false, true})
+      for (const std::int64_t length : {1, 4, 5, 6}) {
+        const auto output = [&](const Frequencies& all, const Frequencies& is_short, std::int64_t up_to) {
+          nn::Params params(3, f64);
+          const Call attention = makes[i](nn::Path(params) / "attn", all, is_short, up_to);
+          for (Parameter p : params.all()) {  // large scores, so that positions matter
+            Array a = p.read();
+            for (std::int64_t n = 0; n < a.numel(); ++n) a.set(n, a.at(n) * (p.shape().size() == 2 ? 20 : 1));
+            p.write(a);
+          }
+          Graph g;
+          const Tensor x = g.input("x", {1, length, 16}, f64);
+          nn::KvCache cache(1, 8);
+          std::optional<nn::CacheCall> call;
+          if (has_cache) call.emplace(g, cache, length);
+          const Tensor y = attention(x, {}, call ? &*call : nullptr);
+          Program program = compile(g, {y}, {.assign = call ? call->assign() : std::vector<Assign>()});
+          if (call) program.feed({call->cached(), 0});
+          program.run({{x, reference::random_vector(static_cast<std::size_t>(length * 16), 1)}});
+          return program.fetch(y);
+        };
+        const Array got = output(many, few, short_length), as_few = output(few, {}, 0),
+                    as_many = output(many, {}, 0);
+        const bool is_short = !has_cache && length <= short_length;
+        EXPECT_TRUE(got.same_bits(is_short ? as_few : as_many))
+            << "layer " << i << ", " << length << " tokens, " << has_cache;
+        EXPECT_EQ(as_few.same_bits(as_many), length == 1) << "layer " << i;
+      }
+}
+
 TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   nn::Params params;
   const nn::LatentAttention attention(nn::Path(params) / "attn", 16, 4, {.latent = 6, .rope_width = 2});

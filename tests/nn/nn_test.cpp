@@ -113,6 +113,16 @@ TEST(Path, ErrorsNameTheLayerAndTheLineOfItsRoot) {
   expect_error<ShapeError>([&] { nn::GroupedAttention(at, 30, 4); }, {"[h.0.attn/attention] width 30", line});
   expect_error<ShapeError>([&] { nn::GroupedAttention(at, 32, 4, {.key_heads = 3}); },
                            {"[h.0.attn/attention] 4 query heads are not a multiple of 3 key heads", line});
+  expect_error<ShapeError>(
+      [&] {
+        nn::GroupedAttention(at, 32, 4, {.rope = {.dims = 4}, .short_frequencies = {1}, .short_length = 9});
+      },
+      {"[h.0.attn/attention] short_frequencies has the wrong size: got 1, expected half of 4" + line});
+  expect_error<ShapeError>(
+      [&] {
+        nn::LatentAttention(at, 32, 4, {.latent = 8, .short_frequencies = {1, 2, 3}, .short_length = 9});
+      },
+      {"[h.0.attn/attention] expected half as many short_frequencies as the rotary width, got 3" + line});
   expect_error<ShapeError>([&] { nn::LatentAttention(at, 32, 4, {.latent = 8, .rope_width = 3}); },
                            {"[h.0.attn/attention] the rotary width must be even, got 3" + line});
 }
@@ -201,7 +211,8 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
   using Latent = nn::LatentAttention::Options;
   using enum nn::Activation;
   const std::string heads = "heads=4 ", turns = "interleaved=false rotate=true ", from = "start=0 ",
-                    theta = "theta=10000 ", dims = "dims=4 ";
+                    theta = "theta=10000 ", dims = "dims=4 ",
+                    is_short = "short_frequencies=2 1 short_length=8 ";
   const auto grouped = [](const Grouped& o) {
     return [=](const nn::Path& at) { nn::GroupedAttention(at, 16, 4, o); };
   };
@@ -238,10 +249,16 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
       {grouped({.magnitude = 2}), dims + heads + "interleaved=false rotate=true scale=2 " + from + theta},
       {grouped({.rope = {.frequencies = {1, 0.5}}}), "frequencies=1 0.5 " + heads + turns + from},
       {grouped({.rope = {.frequencies = {1, 0.5}}, .short_frequencies = {2, 1}, .short_length = 8}),
-       "frequencies=1 0.5 " + heads + turns + "short_frequencies=2 1 " + from},
+       "frequencies=1 0.5 " + heads + turns + is_short + from},
+      {grouped({.short_frequencies = {2, 1}, .short_length = 8}),
+       dims + heads + turns + is_short + from + theta},
+      {grouped({.rotate = false, .short_frequencies = {2}, .short_length = 8}), heads + "rotate=false "},
       {latent({}), "heads=2 " + theta},
       {latent({.theta = 500}), "heads=2 theta=500 "},
       {latent({.frequencies = {1, 0.5}}), "frequencies=1 0.5 heads=2 "},
+      {latent({.frequencies = {1, 0.5}, .short_frequencies = {2, 1}, .short_length = 8}),
+       "frequencies=1 0.5 heads=2 " + is_short},
+      {latent({.short_frequencies = {2, 1}, .short_length = 8}), "heads=2 " + is_short + theta},
       {latent({.interleaved = false}), "heads=2 interleaved=false " + theta},
       {latent({.magnitude = 2}), "heads=2 magnitude=2 " + theta},
       {latent({.scale = 0.25}), "heads=2 scale=0.25 " + theta},
