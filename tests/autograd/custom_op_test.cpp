@@ -6,6 +6,7 @@
 #include "examples/relu_product.h"
 #include "tests/reference/reference_checks.h"
 #include "tests/reference/relu_product.h"
+#include "tests/support/op_testing.h"
 
 namespace {
 
@@ -126,6 +127,19 @@ TEST(CustomOp, WithoutABackwardRefusesTheGradientWithItsReason) {
   } catch (const GradientError& e) {
     EXPECT_NE(std::string(e.what()).find("without a backward"), std::string::npos) << e.what();
   }
+}
+
+// By each way to call it, that of its op included.
+TEST(CustomOp, ACallWithoutATensorIsRefused) {
+  const CustomOp op =
+      register_host_op({.name = "of_nothing", .forward = [](auto, auto out) { out[0].set(0, 1); }});
+  Graph g;
+  const std::vector<Tensor> none;
+  const auto here = std::source_location::current();
+  for (const std::function<void()>& call : std::vector<std::function<void()>>{
+           [&] { op.all({}); }, [&] { op.all(none, here); }, [&] { op.all({2.5}); },
+           [&] { g.record(*find_op("of_nothing"), none, {}, here); }})
+    tg::testing::expect_error<Error>(call, {"[of_nothing]", "needs at least one tensor"});
 }
 
 TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {

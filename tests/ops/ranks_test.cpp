@@ -222,6 +222,31 @@ TEST(Ranks, WrongGradientsAreFound) {
   });
 }
 
+// The gradient of one element is wrong, in turn of each: no element or cotangent is 0.
+TEST(Ranks, AWrongGradientOfEachElementIsFound) {
+  run_ranks(2, [](Communicator& ranks) {
+    for (int wrong = 0; wrong < 6; ++wrong) {
+      const CustomOp op =
+          custom_op("square", {[](const auto& in) { return std::vector<Tensor>{in[0] * in[0]}; },
+                               [wrong](const auto& in, const auto&, const auto& z) {
+                                 Array factors({2, 3}, in[0].dtype());
+                                 for (int i = 0; i < 6; ++i) factors.set(i, i == wrong ? 3 : 2);
+                                 return std::vector<Tensor>{z[0] * in[0] * in[0].graph().constant(factors)};
+                               }});
+      const RankCase c{{"square", "planted", {{{2, 3}}}, [op](DType, Device) {
+                          return gradcheck::Callable{{}, [op](std::span<const Tensor> x) {
+                                                       return op.all(x, std::source_location::current());
+                                                     }};
+                        }}};
+      const gradcheck::Result r = checked(c, ranks).at(0);
+      EXPECT_EQ(r.status, Status::mismatch) << wrong;
+      const Shape at{wrong / 3, wrong % 3};
+      EXPECT_NE(r.worst.where.find("input 0 " + at.text()), std::string::npos) << r.worst.where;
+      EXPECT_NEAR(r.worst.analytic / r.worst.numeric, 1.5, 1e-6);
+    }
+  });
+}
+
 TEST(Ranks, AGroupOfOneRecordsNothing) {
   Graph g;
   const Tensor x = g.input("x", {4, 3}, f64), half = g.input("h", {2}, bf16);

@@ -1,0 +1,58 @@
+// Cases for tests of gradcheck: functions with a gradient that a test chooses, and the samples of ops by
+// name.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/tilegrad.h>
+
+namespace tg::gradcheck {
+
+using Tensors = std::vector<Tensor>;
+using Backward = std::function<Tensors(const Tensors& in, const Tensors& out, const Tensors& z)>;
+
+// A case from graph code with its own backward.
+inline Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(const Tensors&)> forward,
+                        Backward backward) {
+  const CustomOp op = custom_op("custom", {std::move(forward), std::move(backward)});
+  return {"custom", "case", std::move(inputs), [op](DType, Device) {
+            return Callable{
+                {}, [op](std::span<const Tensor> x) { return op.all(x, std::source_location::current()); }};
+          }};
+}
+
+inline const std::vector<SampleInput> matrix{{{2, 3}}};
+
+// x³ with a backward that is given.
+inline Case cube(Backward backward) {
+  return custom_case(
+      matrix, [](const Tensors& in) { return Tensors{in[0] * in[0] * in[0]}; }, std::move(backward));
+}
+inline Tensor right(const Tensors& in, const Tensors& z) {
+  return z[0] * 3 * in[0] * in[0];
+}
+
+inline Options f64_contiguous(bool fast) {
+  Options o;
+  o.dtypes = {f64};
+  o.views = {View::contiguous};
+  o.fast = fast;
+  return o;
+}
+
+// The one result of a case in f64 and the contiguous view.
+inline Result one(const Case& c, bool fast = false) {
+  const auto results = check(c, f64_contiguous(fast));
+  EXPECT_EQ(results.size(), 1u);
+  return results.at(0);
+}
+
+// The sample of an op by its name, such as "mul/same".
+inline Case named(const std::string& text) {
+  for (const Case& c : op_cases())
+    if (c.text() == text) return c;
+  throw std::runtime_error("no sample " + text);
+}
+
+}  // namespace tg::gradcheck
