@@ -61,6 +61,32 @@ TEST_F(Joins, ManyProductsAreWrittenSideBySide) {
   for (std::int64_t i = 0; i < joined.numel(); ++i) ASSERT_NEAR(v[0].at(i), v[1].at(i), 1e-5) << i;
 }
 
+// Paged attention, and the gradients of attention: along each axis, and with heads and rows exchanged.
+TEST_F(Joins, ResultsOfAttentionAreWrittenSideBySide) {
+  const Tensor q = g.input("q", {2, 4, 3, 8}), pool = g.input("pool", {5, 4, 2, 8}),
+               k = g.input("k", {2, 2, 6, 8}), v = g.input("v", {2, 2, 6, 8}),
+               table = g.input("table", {2, 2}, i32), lengths = g.input("lengths", {2}, i32);
+  for (const Tensor& x : {q, pool, k, v}) feeds.emplace_back(x, values(x, static_cast<int>(x.id())));
+  feeds.emplace_back(table, std::vector<std::int32_t>{3, 1, 2, 4});
+  feeds.emplace_back(lengths, std::vector<std::int32_t>{7, 4});
+  for (const bool paged : {true, false})
+    for (const int axis : {0, 1, 2, 3, 4}) {
+      std::vector<Tensor> parts;
+      if (paged)
+        for (const double scale : {0.5, 0.25})
+          parts.push_back(paged_attn(q, pool, pool, table, lengths, {.scale = scale}).o);
+      else
+        parts = gradients(flash_attn(q, k, v).o, {k, v}, q);
+      std::vector<Tensor> moved = parts;
+      if (axis == 4)
+        for (Tensor& t : moved) t = transpose(t, 1, 2);
+      const Tensor joined = concat(moved, axis == 4 ? 3 : axis);
+      const Program program = compile(g, {joined});
+      EXPECT_EQ(program.steps().size(), 2u) << axis << ":\n" << program.text();
+      expect_same(joined, parts);
+    }
+}
+
 TEST_F(Joins, WhatStridesCannotSayIsCopied) {
   const Tensor c = matmul(a, b);
   const Tensor copied[] = {

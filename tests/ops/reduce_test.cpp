@@ -133,6 +133,30 @@ TEST(Reduce, ExtremesPassNaNOn) {
   }
 }
 
+// Vectors of columns and single columns after the last vector combine rows in the same order. The sign of a
+// zero depends on that order.
+TEST(Reduce, EqualColumnsHaveEqualBits) {
+  for (const Kind& k : kinds)
+    for (DType dtype : {f64, f32})
+      for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 9, 259})
+        for (const std::int64_t columns : {1, 67, 515})
+          for (const bool zeros : {true, false}) {
+            Graph g;
+            const Tensor x = g.input("x", {rows, columns}, dtype);
+            Array a(x.shape(), dtype);
+            for (std::int64_t i = 0; i < a.numel(); ++i) {
+              const std::int64_t r = i / columns;
+              a.set(i,
+                    zeros ? (r * 5 % 3 == 0 ? 0.0 : -0.0) : 0.9 + 0.2 * static_cast<double>(r * 7 % 10) / 9);
+            }
+            const Array y = run_checked({k.op(x, {0}, false)}, {{x, a}})[0];
+            for (std::int64_t c = 1; c < columns; ++c)
+              ASSERT_TRUE(y.at(c) == y.at(0) && std::signbit(y.at(c)) == std::signbit(y.at(0)))
+                  << k.name << " of " << rows << " " << name_of(dtype) << " in column " << c << " of "
+                  << columns << (zeros ? ": zeros" : "");
+          }
+}
+
 TEST(Reduce, OverNothingGivesTheNeutralElementOrIsRefused) {
   Graph g;
   const Given x = given(g, {0, 3});
