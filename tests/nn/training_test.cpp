@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 #include <tilegrad/io/files/file.h>
@@ -11,6 +12,7 @@
 #include <tilegrad/nn/training/largest_batch.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/tilegrad.h>
+#include "core/compile/budget.h"
 
 namespace {
 
@@ -176,6 +178,8 @@ TEST(TrainingProgram, OverfitsOneBatch) {
   EXPECT_LT(result.loss, 0.1);
   EXPECT_LT(evaluation.run(b.x, b.y), 0.1);
   EXPECT_EQ(result.skipped, 0);
+  EXPECT_EQ(result.overflowed, 0);  // this and the next: without loss scaling
+  EXPECT_EQ(result.loss_scale, 1);
 }
 
 TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
@@ -215,6 +219,24 @@ TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
   const auto one = trained(1);
   EXPECT_EQ(one, trained(2));
   EXPECT_EQ(one, trained(3));
+}
+
+TEST(TrainingProgram, UsesAllThreadsUnlessTheirNumberIsGiven) {
+  const char* variable = std::getenv("TG_THREADS");
+  const std::optional<std::string> before = variable ? std::optional<std::string>(variable) : std::nullopt;
+  ::setenv("TG_THREADS", "3", 1);  // the number of all
+  nn::Params params(1);
+  const nn::Model model(params, small());
+  const optim::AdamW optimizer(params.all());
+  const auto workspaces = [&](const train::ProgramOptions& options) {  // which grow with the number
+    const train::TrainingMemory memory = train::plan_memory(model, optimizer, options);
+    return std::pair(memory.training.workspace, memory.evaluation.workspace);
+  };
+  const auto by_default = workspaces({.batch = 4});
+  EXPECT_EQ(by_default, workspaces({.batch = 4, .threads = 3}));
+  EXPECT_NE(by_default.first, workspaces({.batch = 4, .threads = 1}).first);
+  EXPECT_NE(by_default.second, workspaces({.batch = 4, .threads = 1}).second);
+  before ? ::setenv("TG_THREADS", before->c_str(), 1) : ::unsetenv("TG_THREADS");
 }
 
 TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
@@ -443,8 +465,19 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
     EXPECT_GT(program.memory().recomputed.moved, 0);
     EXPECT_EQ(planned(budget, 4).loss_chunks(), 4);  // what is asked for
   }
-  EXPECT_THROW(planned(1 << 16), OutOfMemory);
   EXPECT_THROW(planned(0, -1), Error);
+  // What is refused with any number of chunks reports the least budget of all numbers.
+  const auto least = [&](std::int64_t chunks) -> std::size_t {
+    try {
+      planned(1 << 16, chunks);
+    } catch (const BudgetTooSmall& e) {
+      return e.least;
+    }
+    return 0;
+  };
+  EXPECT_LT(least(4), least(1));
+  EXPECT_EQ(least(0), std::min({least(1), least(2), least(4)}));
+  EXPECT_LE(planned(least(0)).memory().peak(), least(0));
 }
 
 TEST(TrainingProgram, SaysTheLeastMemoryThatItNeeds) {
@@ -525,6 +558,50 @@ TEST(Training, BatchesOfAStepCountTheSameParameters) {
       if (accumulate == 1) bytes = training.memory().parameters;
       EXPECT_EQ(training.memory().parameters, bytes) << accumulate;
     }
+  }
+}
+
+TEST(BadNode, OfATrainingStepIsFoundAfterItWasSkipped) {
+  for (const std::int64_t accumulate : {1, 2}) {
+    nn::Params params;
+    const nn::Model model(params, small());
+    const optim::AdamW optimizer(params.all());
+    train::TrainingProgram training(model, optimizer, {.batch = 2, .threads = 1, .accumulate = accumulate});
+    const Batch b(small(), 2 * accumulate);
+    EXPECT_EQ(training.first_bad_node(b.x, b.y, 0), "");
+    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // finite, but not what is made of it
+    weight.write(Array::of(weight.shape(),
+                           std::vector<float>(static_cast<std::size_t>(numel(weight.shape())), 3e38f)));
+    EXPECT_EQ(training.run(b.x, b.y, 1e-2).skipped, 1);
+    const std::string message = training.first_bad_node(b.x, b.y, 0);
+    EXPECT_EQ(message.substr(0, 39), "matmul (transformer.h.1.mlp.c_fc) made ") << message;
+    EXPECT_NE(message.find("from finite numbers"), std::string::npos) << message;
+  }
+}
+
+// One number is so large that it overflows if dropout keeps it. The same mask must be drawn when the step is
+// repeated.
+TEST(BadNode, RepeatedStepHasTheSameDropout) {
+  for (const std::int64_t accumulate : {1, 2}) {
+    nn::Params params(1);
+    const nn::Model model(params, small(0.5));
+    const optim::AdamW optimizer(params.all());
+    train::TrainingProgram training(model, optimizer, {.batch = 1, .threads = 1, .accumulate = accumulate},
+                                    9);
+    const Batch b(small(), accumulate);
+    Parameter positions = *params.find("transformer.wpe.weight");
+    Array numbers = positions.read();
+    numbers.set(0, 3e38);
+    positions.write(numbers);
+    constexpr int steps = 16;
+    std::int64_t skipped = 0;
+    for (int step = 0; step < steps; ++step) {
+      const bool is_skipped = training.run(b.x, b.y, 0).skipped > skipped;
+      skipped += is_skipped;
+      EXPECT_EQ(training.first_bad_node(b.x, b.y, step).empty(), !is_skipped) << accumulate << ", " << step;
+    }
+    EXPECT_GT(skipped, 0);
+    EXPECT_LT(skipped, steps);
   }
 }
 
