@@ -221,6 +221,9 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
   const std::string cut = "{\"rope_type\": \"yarn\", \"truncate\": false, " + yarn + "}";
   const std::string llama3 =
       "{\"rope_type\": \"llama3\", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " + yarn + "}";
+  const std::string longrope =
+      "{\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], " + yarn +
+      "}";
   const std::string local =
       "{\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 100.0}, "
       "\"full_attention\": {\"rope_type\": \"yarn\", \"attention_factor\": 1.0, " +
@@ -233,6 +236,8 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
       {"llama", "rope_parameters", slow.c_str(), "rope_type yarn with beta_slow 2 of llama"},
       {"qwen3", "rope_parameters", cut.c_str(), "rope_type yarn with truncate false of qwen3"},
       {"smollm3", "rope_parameters", llama3.c_str(), "rope_type llama3 of smollm3"},
+      {"deepseek_v2", "rope_scaling", llama3.c_str(), "rope_type llama3 of deepseek_v2"},
+      {"deepseek_v2", "rope_scaling", longrope.c_str(), "rope_type longrope of deepseek_v2"},
       {"gemma3", "rope_parameters", local.c_str(),
        "rope_type yarn with attention_factor 1 and factor 4, other than its usual one, beside layers with a "
        "window, of "

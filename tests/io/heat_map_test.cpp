@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -79,6 +81,40 @@ TEST(HeatMap, NamesAreDrawnWhereTheyFitAndNotElsewhere) {
   const plot::Image with = plot::draw_heat_maps(large);
   large.row_names = large.column_names = {};
   EXPECT_EQ(with.height(), plot::draw_heat_maps(large).height());
+}
+
+// The smallest rectangle of pixels for which is() holds, above the strip of shades: left, top, right, bottom.
+template <class F>
+std::array<int, 4> extent_of(const plot::Image& image, F is) {
+  std::array<int, 4> e{image.width(), image.height(), -1, -1};
+  for (int y = 90; y < image.height() - 120; ++y)
+    for (int x = 0; x < image.width(); ++x)
+      if (is(x, y, image.at(x, y)))
+        e = {std::min(e[0], x), std::min(e[1], y), std::max(e[2], x), std::max(e[3], y)};
+  return e;
+}
+
+// A name runs upwards below its column, and ends as far from the cells as the same name of its row.
+TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
+  plot::HeatMaps h = two_by_three(std::vector<float>(6, 0.7f));
+  h.y_label = "";
+  h.row_names = {"name", ""}, h.column_names = {"name", "", "too wide for a column"};
+  const plot::Image image = plot::draw_heat_maps(h);
+  const auto is_text = [](const plot::Color& c) { return c.r < 150 && c.b < 150; };
+  const auto cells =
+      extent_of(image, [](int, int, const plot::Color& c) { return c == plot::heat_color(0.7f); });
+  const int column = (cells[2] + 1 - cells[0]) / 3;
+  const auto row_name =
+      extent_of(image, [&](int x, int, const plot::Color& c) { return x < cells[0] && is_text(c); });
+  const auto column_name = extent_of(image, [&](int x, int y, const plot::Color& c) {
+    return y > cells[3] && x < cells[0] + column && is_text(c);
+  });
+  EXPECT_EQ(column_name[1] - cells[3], cells[0] - row_name[2]);
+  // Each is in the middle of its row or column.
+  const double row_middle = cells[1] + (cells[3] + 1 - cells[1]) / 4.0,
+               column_middle = cells[0] + column / 2.0;
+  EXPECT_NEAR((row_name[1] + row_name[3] + 1) / 2.0, row_middle, 3);
+  EXPECT_NEAR((column_name[0] + column_name[2] + 1) / 2.0, column_middle, 3);
 }
 
 // 5000 × 5000 cells, of which one is not white: a pixel shows the largest of its cells.

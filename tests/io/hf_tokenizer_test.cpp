@@ -424,6 +424,11 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
             R"(m: post_processor (ByteLevel) has single = [], which is not supported)");
   EXPECT_EQ(refusal(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")"),
             R"(m: decoder.type is "WordPiece", expected ByteLevel)");
+  for (const char* merge : {"ab", "a b ab", "ab ab "})
+    EXPECT_NE(refusal(R"(["a","b"],["ab","ab"])", "\"a b\",\"" + std::string(merge) + "\"")
+                  .find("merge \"" + std::string(merge) + "\", expected two texts with a space between them"),
+              std::string::npos)
+        << merge;
   EXPECT_NE(
       refusal(R"("type":"BPE")", R"("type":"Unigram")").find(R"(model.type is "Unigram", expected "BPE")"),
       std::string::npos);

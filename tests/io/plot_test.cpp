@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -206,6 +207,17 @@ TEST(Axis, LogTicksAreAtPowersOfTen) {
   EXPECT_EQ(labels_of(plot::make_plot_axis(1, 50, true, 8)), (Labels{"1", "2", "5", "10", "20", "50"}));
 }
 
+// An axis of at most max(count, 6) / 3 decades has labels between the powers, too.
+TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
+  for (const auto& [count, most] : {std::pair(2, 2.0), {6, 2.0}, {9, 3.0}}) {
+    for (const double decades : {most - 0.05, most + 0.05}) {  // with margins, which are 0.04 on either side
+      const auto labels = labels_of(plot::make_plot_axis(1, std::pow(10, decades / 1.08), true, count));
+      EXPECT_EQ(std::ranges::count(labels, "5"), decades < most) << count << ", " << decades;
+      EXPECT_EQ(std::ranges::count(labels, decades < most ? "1" : "10⁰"), 1) << count << ", " << decades;
+    }
+  }
+}
+
 TEST(Axis, EveryAxisHasLengthTicksInsideAndNumbersThatDiffer) {
   for (const bool log : {false, true}) {
     for (const auto& [lo, hi] : {std::pair(1.0, 2.0),
@@ -310,6 +322,87 @@ std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
       if (image.at(x, y) == color)
         e = {std::min(e[0], x), std::min(e[1], y), std::max(e[2], x), std::max(e[3], y)};
   return e;
+}
+
+// Where a row (or with `down` a column) of pixels has something of at least that darkness: middles of runs.
+std::vector<double> marks_of(const plot::Image& image, bool down, int at, int from, int to, int darkness) {
+  std::vector<double> middles;
+  int begin = -1;
+  for (int i = from; i <= to; ++i) {
+    const bool is_marked = i < to && 255 - (down ? image.at(at, i) : image.at(i, at)).g >= darkness;
+    if (is_marked && begin < 0) begin = i;
+    if (!is_marked && begin >= 0) middles.push_back((begin + i) / 2.0), begin = -1;
+  }
+  return middles;
+}
+
+// The axes: the column and the row with the most pixels of their colour.
+std::array<int, 2> axes_of(const plot::Image& image) {
+  std::map<int, int> in_column, in_row;
+  for (int y = 0; y < image.height(); ++y)
+    for (int x = 0; x < image.width(); ++x)
+      if (image.at(x, y) == plot::Color{92, 98, 110}) ++in_column[x], ++in_row[y];
+  const auto most = [](const auto& counts) {
+    return std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; })->first;
+  };
+  return {most(in_column), most(in_row)};
+}
+
+// Each line of the grid has a tick outside the axes, at the same position, and a number next to it.
+TEST(Plot, TicksAndNumbersAreAtGridLines) {
+  plot::Plot plot = one_series({0, 40}, {0, 40});
+  plot.series[0].y = {NAN, NAN};
+  plot.boxes = {{0, 0, 0, 0, white}, {40, 40, 40, 40, white}};
+  const plot::Image image = plot::draw_plot(plot);
+  constexpr int soft = 255 - 98 - 20, grid = 10;
+  const auto [left, bottom] = axes_of(image);
+  const int right = image.width() - 36, top = 30;
+  for (const bool down : {true, false}) {
+    const int from = down ? top + 3 : left + 3, to = down ? bottom - 3 : right - 3;
+    const auto lines = marks_of(image, down, down ? left + 20 : bottom - 20, from, to, grid);
+    const auto ticks = marks_of(image, down, down ? left - 6 : bottom + 6, from, to, soft);
+    ASSERT_EQ(ticks.size(), lines.size()) << down;
+    ASSERT_GE(ticks.size(), 4u);
+    for (std::size_t i = 0; i < ticks.size(); ++i) EXPECT_NEAR(ticks[i], lines[i], 0.5) << down;
+    for (const double tick : ticks) {
+      int first = 9999, last = -1;
+      for (int i = static_cast<int>(tick) - 40; i < static_cast<int>(tick) + 40; ++i)
+        for (int k = down ? 20 : bottom + 11; k < (down ? left - 10 : bottom + 40); ++k)
+          if (255 - (down ? image.at(k, i) : image.at(i, k)).g >= soft)
+            first = std::min(first, i), last = std::max(last, i);
+      EXPECT_NEAR((first + last + 1) / 2.0, tick, 3) << (down ? "y" : "x") << " at " << tick;
+    }
+  }
+}
+
+// The legend is in the only corner that has no line, in each corner at the same distance from the axes.
+TEST(Plot, LegendInEachCornerKeepsTheSameDistance) {
+  for (int corner = 0; corner < 4; ++corner) {
+    plot::Plot plot = one_series({}, {});
+    for (int other = 0; other < 4; ++other) {
+      const double x = other % 2 == 0 ? 0 : 60, y = other / 2 == 0 ? 0 : 60;  // of the lower left end
+      const bool is_free = other == corner;
+      for (const auto& [right, up] : {std::pair(0, 0), {40, 40}, {40, 0}, {0, 40}}) {
+        plot.series[0].x.push_back(is_free ? NAN : x + right);
+        plot.series[0].y.push_back(is_free ? NAN : y + up);
+      }
+      plot.series[0].x.push_back(NAN), plot.series[0].y.push_back(NAN);  // a gap
+    }
+    plot.boxes = {{0, 0, 0, 0, white}, {100, 100, 100, 100, white}};
+    const plot::Image bare = plot::draw_plot(plot);
+    plot.series[0].label = "label";
+    const plot::Image image = plot::draw_plot(plot);
+    std::array<int, 4> e{image.width(), image.height(), -1, -1};  // of changed pixels
+    for (int y = 0; y < image.height(); ++y)
+      for (int x = 0; x < image.width(); ++x)
+        if (image.at(x, y) != bare.at(x, y))
+          e = {std::min(e[0], x), std::min(e[1], y), std::max(e[2], x), std::max(e[3], y)};
+    const auto [left, bottom] = axes_of(bare);
+    const int right = image.width() - 36, top = 30;
+    const bool is_right = corner % 2 == 1, is_high = corner / 2 == 1;
+    EXPECT_NEAR(is_right ? right - e[2] : e[0] - left, 16, 1.5) << corner;
+    EXPECT_NEAR(is_high ? e[1] - top : bottom - e[3], 16, 1.5) << corner;
+  }
 }
 
 TEST(Plot, BoxesFillTheirPlaceOnTheAxesAndTheFlattestIsStillSeen) {
