@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -172,21 +173,57 @@ TEST(Network, MeetsInAnyOrderAndKeepsWhatIsReadInManyRounds) {
 }
 
 TEST(Network, RefusesOtherNumbersOfBytesOnAllRanksWhichThenGoOn) {
-  expect_all(ask_hosts(3,
-                       [](const World& w) {
-                         const auto group = parallel::join(w);
-                         std::string line;
-                         try {
-                           group->communicator().share(shown_by(w.rank, 0, w.rank == 2 ? 9 : 5), [](auto) {});
-                         } catch (const Error& e) {
-                           line = e.what();
-                         }
-                         EXPECT_EQ(numbers(group->communicator(), w.rank), "0 1 2 ");
-                         EXPECT_THROW(group->communicator().share(shown_by(0, 0, (1 << 20) + 1), [](auto) {}),
-                                      Error);
-                         return line;
-                       }),
-             "[ranks] share: rank 0 shows 5 bytes and rank 2 9: expected the same number of all ranks");
+  // The first rank with a different number is named, whichever rank joins first.
+  for (const int late : {2, 3})
+    expect_all(ask_hosts(4,
+                         [&](const World& w) {
+                           if (w.rank == late) nap(milliseconds(100));
+                           const auto group = parallel::join(w);
+                           std::string line;
+                           const std::array<std::size_t, 4> sizes{5, 5, 9, 7};
+                           try {
+                             group->communicator().share(
+                                 shown_by(w.rank, 0, sizes[static_cast<std::size_t>(w.rank)]), [](auto) {});
+                           } catch (const Error& e) {
+                             line = e.what();
+                           }
+                           EXPECT_EQ(numbers(group->communicator(), w.rank), "0 1 2 3 ");
+                           EXPECT_THROW(
+                               group->communicator().share(shown_by(0, 0, (1 << 20) + 1), [](auto) {}),
+                               Error);
+                           return line;
+                         }),
+               "[ranks] share: rank 0 shows 5 bytes and rank 2 9: expected the same number of all ranks");
+}
+
+// Options of the sockets of all ranks: messages leave immediately, and a host that no longer answers is
+// noticed.
+TEST(Network, ConnectionsHaveTheirSocketOptions) {
+  const int port = free_port();
+  const auto results = ask(3, [&](int rank) {
+    const JoinOptions options{.step_timeout = milliseconds(8000)};
+    const parallel::Meeting meeting = parallel::meet(host_world(rank, 3, port), options, "build");
+    EXPECT_EQ(meeting.connections.size(), rank == 0 ? 2u : 1u);
+    EXPECT_EQ(meeting.data.size(), meeting.connections.size());
+    for (const auto* list : {&meeting.connections, &meeting.data})
+      for (const parallel::Connection& c : *list) {
+        const auto option = [&](int level, int name) {
+          int value = -1;
+          socklen_t size = sizeof value;
+          EXPECT_EQ(::getsockopt(c.socket.fd, level, name, &value, &size), 0);
+          return value;
+        };
+        EXPECT_EQ(option(IPPROTO_TCP, TCP_NODELAY), 1);
+        EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+        EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 10);
+        EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 5);
+        EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPCNT), 4);
+        // A stopped process may not confirm data for a long time.
+        EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), list == &meeting.data ? 0 : 4000);
+      }
+    return std::string("all");
+  });
+  expect_all(results, "all");
 }
 
 TEST(Network, ARankThatIsKilledIsNamedByAllOthersAtOnce) {

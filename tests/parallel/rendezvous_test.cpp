@@ -77,6 +77,18 @@ TEST(Rendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
     EXPECT_EQ(r.text, "wrong: [ranks] rank 1 is of 3 ranks, rank 0 of 2: expected the same number");
 }
 
+// Ranks that connect after the refusal, one after another, receive it, too.
+TEST(Rendezvous, RefusalReachesAllRanks) {
+  const auto results = ask(6, [&](int rank) {
+    if (rank > 1) nap(milliseconds(50 * rank));
+    return error_of([&] {
+      parallel::meet(world_of(rank, 6), {.join_timeout = milliseconds(2000)}, rank == 1 ? "8f2" : "c43");
+    });
+  });
+  for (const RankResult& r : results)
+    EXPECT_EQ(r.text, "wrong: [ranks] rank 1 runs build 8f2, rank 0 c43: expected the same program");
+}
+
 TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizers open files themselves";
