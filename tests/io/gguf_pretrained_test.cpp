@@ -224,6 +224,9 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
   const std::string longrope =
       "{\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2], " + yarn +
       "}";
+  const std::string one_list =
+      "{\"rope_type\": \"longrope\", \"short_factor\": [2, 2, 2, 2], \"long_factor\": [2, 2, 2, 2], " + yarn +
+      "}";
   const std::string local =
       "{\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 100.0}, "
       "\"full_attention\": {\"rope_type\": \"yarn\", \"attention_factor\": 1.0, " +
@@ -238,6 +241,14 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
       {"smollm3", "rope_parameters", llama3.c_str(), "rope_type llama3 of smollm3"},
       {"deepseek_v2", "rope_scaling", llama3.c_str(), "rope_type llama3 of deepseek_v2"},
       {"deepseek_v2", "rope_scaling", longrope.c_str(), "rope_type longrope of deepseek_v2"},
+      {"smollm3", "rope_parameters", longrope.c_str(), "rope_type longrope of smollm3"},
+      {"smollm3", "rope_parameters", one_list.c_str(), "rope_type longrope of smollm3"},
+      {"llama", "rope_parameters", longrope.c_str(), "rope_type longrope of llama"},
+      {"llama", "num_hidden_layers", "513", "513 layers of llama"},
+      {"qwen2", "head_dim", "16", "head_dim 16, other than hidden_size / num_attention_heads, of qwen2"},
+      {"olmo2", "head_dim", "16", "head_dim 16, other than hidden_size / num_attention_heads, of olmo2"},
+      {"phi3", "head_dim", "16", "head_dim 16, other than hidden_size / num_attention_heads, of phi3"},
+      {"deepseek_v2", "attention_bias", "true", "attention_bias true of deepseek_v2"},
       {"gemma3", "rope_parameters", local.c_str(),
        "rope_type yarn with attention_factor 1 and factor 4, other than its usual one, beside layers with a "
        "window, of "
@@ -246,10 +257,13 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
   for (const Case& c : cases) {
     const Golden golden(c.model);
     golden.set(c.key, c.value, true);
-    const io::HfConfig config = io::parse_hf_config(contents(golden.folder + "/config.json"), "config");
-    io::GgufStart start;
-    std::vector<std::string> notes;
-    EXPECT_EQ(error_of([&] { io::add_gguf_config(config, "F", start, notes); }),
+    EXPECT_EQ(error_of([&] {
+                const io::HfConfig config =
+                    io::parse_hf_config(contents(golden.folder + "/config.json"), "config");
+                io::GgufStart start;
+                std::vector<std::string> notes;
+                io::add_gguf_config(config, "F", start, notes);
+              }),
               "F: llama.cpp cannot compute " + std::string(c.what));
   }
   // Biases: llama.cpp refuses the file, which has more tensors than the architecture.

@@ -117,6 +117,25 @@ TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
   EXPECT_NEAR((column_name[0] + column_name[2] + 1) / 2.0, column_middle, 3);
 }
 
+// Each number has a tick below the strip of shades, under the shade of that value.
+TEST(HeatMap, NumbersOfTheScaleAreAtTheirShades) {
+  const plot::Image image = plot::draw_heat_maps(two_by_three(std::vector<float>(6, 0.0f)));
+  const int left = image.width() - 420, right = image.width() - 40, top = image.height() - 66;
+  std::vector<int> ticks;  // their first pixels
+  const auto is_tick = [&](int x) { return image.at(x, top + 22).g < 200; };
+  for (int x = left - 3; x < right + 3; ++x)
+    if (is_tick(x) && !is_tick(x - 1)) ticks.push_back(x);
+  const std::vector<float> values{0, 0.01f, 0.1f, 0.25f, 0.5f, 1};
+  ASSERT_EQ(ticks.size(), values.size());
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    const int x = std::clamp(ticks[i], left, right - 1);
+    const plot::Color c = image.at(x, top + 9), expected = plot::heat_color(values[i]);
+    // A pixel is 1 of 380 roots, and so changes a shade by at most 4·96 / 380 < 2 of 255.
+    for (const auto& [got, shade] : {std::pair(c.r, expected.r), {c.g, expected.g}, {c.b, expected.b}})
+      EXPECT_NEAR(got, shade, 3) << values[i];
+  }
+}
+
 // 5000 × 5000 cells, of which one is not white: a pixel shows the largest of its cells.
 TEST(HeatMap, ASingleCellIsSeenAmongMoreCellsThanPixels) {
   plot::HeatMaps h{.rows = 5000, .columns = 5000, .maps = {{"", std::vector<float>(25000000)}}};

@@ -424,6 +424,15 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
             R"(m: post_processor (ByteLevel) has single = [], which is not supported)");
   EXPECT_EQ(refusal(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")"),
             R"(m: decoder.type is "WordPiece", expected ByteLevel)");
+  for (const char* off : {"0", "null", "\"\""})
+    EXPECT_EQ(text::HfTokenizer(small_file(R"("dropout":null)", "\"dropout\":" + std::string(off)), "m")
+                  .encode("abab"),
+              Ids{3})
+        << off;
+  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab"])").find("a merge of fewer than two texts"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab","ab","ab"])").find("a merge of more than two texts"),
+            std::string::npos);
   for (const char* merge : {"ab", "a b ab", "ab ab "})
     EXPECT_NE(refusal(R"(["a","b"],["ab","ab"])", "\"a b\",\"" + std::string(merge) + "\"")
                   .find("merge \"" + std::string(merge) + "\", expected two texts with a space between them"),
