@@ -3,8 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <functional>
 #include <string>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/ranks.h"
 
@@ -17,12 +22,15 @@ void set_variable(const char* name, const std::string& value) {
   value.empty() ? ::unsetenv(name) : ::setenv(name, value.c_str(), 1);
 }
 
-// The launch that a process with these variables finds; "" unsets one. It writes to its state on the board.
+// The launch that a process with these variables finds; "" unsets one, "own" is the number of the process. It
+// writes to its state on the board.
 std::string found_by(const std::string& launch, const std::string& local_rank) {
   const auto results = ask_processes(
       1,
       [&](int) {
-        set_variable(LaunchBoard::variable, launch), set_variable("LOCAL_RANK", local_rank);
+        const bool is_own = launch.starts_with("own");
+        set_variable(LaunchBoard::variable, is_own ? std::to_string(getpid()) + launch.substr(3) : launch);
+        set_variable("LOCAL_RANK", local_rank);
         const parallel::Launch* found = parallel::launch_of_this_process();
         EXPECT_EQ(found, parallel::launch_of_this_process());
         if (!found) return std::string("nothing");
@@ -68,11 +76,77 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
       {process + "0", "0"},  // another file
       {"0:" + value.substr(process.size()), "0"},
       {"-1:" + value.substr(process.size()), "0"},
-      {"1:1", "0"},  // another process
+      {"1:1", "0"},                                     // another process
+      {"own" + value.substr(process.size() - 1), "0"},  // the same file, whose launch is a different process
   };
   for (const auto& c : cases)
     EXPECT_EQ(found_by(c.launch, c.local_rank), "nothing") << c.launch << ", " << c.local_rank;
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
+}
+
+// A process that was sent a signal while it is stopped, or that is stopped in the handler of one.
+TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer calls handlers later";
+#endif
+  const auto state_of = [](const std::function<void()>& stops, int sent) {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      stops();
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(process, &status, WUNTRACED);
+    EXPECT_TRUE(WIFSTOPPED(status));
+    if (sent != 0) ::kill(process, sent);
+    const parallel::StopState seen = parallel::stop_state(process);
+    EXPECT_TRUE(seen.is_stopped);
+    ::kill(process, SIGKILL);
+    ::waitpid(process, &status, 0);
+    EXPECT_FALSE(parallel::stop_state(process).is_stopped) << "it has ended";
+    return seen.asked_by;
+  };
+  const auto stop = [](int) { ::raise(SIGSTOP); };
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    EXPECT_EQ(state_of([&] { stop(0); }, signal), signal);
+    const auto in_handler = [&] {
+      ::signal(signal, stop);
+      ::raise(signal);
+    };
+    EXPECT_EQ(state_of(in_handler, 0), signal);
+  }
+  const auto block = [](int signal) {
+    sigset_t one;
+    ::sigemptyset(&one), ::sigaddset(&one, signal);
+    ::sigprocmask(SIG_BLOCK, &one, nullptr);
+  };
+  const auto sent_to_thread = [&] {
+    block(SIGTERM);
+    ::raise(SIGTERM);  // pending for this thread, not for the process
+    stop(0);
+  };
+  EXPECT_EQ(state_of(sent_to_thread, 0), SIGTERM);
+  EXPECT_EQ(state_of([&] { stop(0); }, 0), 0);
+  EXPECT_EQ(state_of([&] { stop(0); }, SIGUSR1), 0);
+  // The system's library blocks all signals for moments, outside of handlers.
+  const auto all_blocked = [&] {
+    ::signal(SIGTERM, stop);
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_BLOCK, &all, nullptr);
+    stop(0);
+  };
+  EXPECT_EQ(state_of(all_blocked, 0), 0);
+  ::signal(SIGTERM, stop);
+  block(SIGTERM);  // as in the handler
+  const parallel::StopState own = parallel::stop_state(::getpid());
+  EXPECT_FALSE(own.is_stopped);
+  EXPECT_EQ(own.asked_by, 0) << "it is not stopped";
+  ::signal(SIGTERM, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "parallel/door.h"
 #include "tests/support/lost_ranks.h"
 
 // In place of the system's: a host that may not know IPv6, and gives the next socket this port, if it is not
@@ -199,6 +200,9 @@ TEST(Network, RefusesOtherNumbersOfBytesOnAllRanksWhichThenGoOn) {
 // Options of the sockets of all ranks: messages leave immediately, and a host that no longer answers is
 // noticed.
 TEST(Network, ConnectionsHaveTheirSocketOptions) {
+  for (const auto& [timeout, dead] :
+       {std::pair(0, 30'000), {1'000, 1'000}, {2'002, 1'001}, {59'998, 29'999}, {90'000, 30'000}})
+    EXPECT_EQ(parallel::dead_after({.step_timeout = milliseconds(timeout)}), milliseconds(dead)) << timeout;
   const int port = free_port();
   const auto results = ask(3, [&](int rank) {
     const JoinOptions options{.step_timeout = milliseconds(8000)};

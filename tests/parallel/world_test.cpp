@@ -106,6 +106,19 @@ TEST(World, OnSeveralHostsHasAMeetingPlaceAndAToken) {
                 many, {{"MASTER_ADDR", "gpu1"}, {"TG_PORT", "29501"}, {"TG_TOKEN", hosts.at("TG_TOKEN")}}))),
             "5/8 1/4 srun: srun 12.3, gpu1:29501" + token);
   EXPECT_FALSE(world_of(torchrun).has_several_hosts());
+  // Numbers and lengths at their limits.
+  const std::string longest(4096, 'x');
+  for (const auto& [others, port] :
+       std::vector<std::pair<Variables, int>>{{{{"TG_PORT", "1"}}, 1},
+                                              {{{"TG_PORT", "65535"}}, 65535},
+                                              {{{"MASTER_PORT", "1"}}, 2},
+                                              {{{"MASTER_PORT", "65534"}}, 65535}})
+    EXPECT_EQ(world_of(with(hosts, others)).port, port);
+  EXPECT_EQ(world_of(with(hosts, {{"TG_TOKEN", longest}})).token, longest);
+  EXPECT_EQ(
+      text_of(world_of(
+          {{"RANK", "1023"}, {"WORLD_SIZE", "1024"}, {"LOCAL_RANK", "1023"}, {"LOCAL_WORLD_SIZE", "1024"}})),
+      "1023/1024 1023/1024 torchrun: torchrun parent 77");
 }
 
 TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
@@ -150,6 +163,11 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
       {with(torchrun, {{"RANK", ""}}), "RANK is '' but WORLD_SIZE is 4: expected 0 to 3"},
       {with(torchrun, {{"RANK", "1 "}}), "RANK is '1 ' but WORLD_SIZE is 4: expected 0 to 3"},
       {with(torchrun, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE is 0: expected 1 to 1024"},
+      {with(torchrun, {{"WORLD_SIZE", "1025"}}), "WORLD_SIZE is 1025: expected 1 to 1024"},
+      {with(hosts, {{"MASTER_PORT", "0"}}), "MASTER_PORT is 0: expected 1 to 65534"},
+      {with(hosts, {{"TG_PORT", "65536"}}), "TG_PORT is 65536: expected 1 to 65535"},
+      {with(hosts, {{"TG_TOKEN", std::string(4097, 'x')}}),
+       "TG_TOKEN has 4097 characters: expected 32 to 4096, as of: openssl rand -hex 32"},
       {with(torchrun, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE is 99999999999: expected 1 to 1024"},
       {with(torchrun, {{"WORLD_SIZE", "4.0"}}), "WORLD_SIZE is '4.0': expected 1 to 1024"},
       {with(torchrun, {{"RANK", "0"}, {"LOCAL_RANK", "1"}}),
