@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <tuple>
 
 #include <tilegrad/autograd/gradcheck.h>
 #include <tilegrad/core/base/random.h>
@@ -515,6 +516,33 @@ TEST(OptionsOfPlotsAndTheChecker, OutOfRangeAreRefused) {
       {"atol", negative, check([](auto& o, double x) { o.tol.atol = x; })},
       {"order", no_size, check([](auto& o, double x) { o.order = static_cast<int>(x); })},
   });
+}
+
+// Runs that name no option depend on its default.
+TEST(Options, DefaultsStayThoseOfTheHeaders) {
+  const optim::AdamW::Options adamw;
+  EXPECT_EQ(std::tuple(adamw.beta1, adamw.beta2, adamw.eps, adamw.weight_decay, adamw.clip),
+            std::tuple(0.9, 0.99, 1e-8, 0.1, 1.0));
+  const optim::Sgd::Options sgd;
+  EXPECT_EQ(std::tuple(sgd.momentum, sgd.nesterov, sgd.weight_decay, sgd.clip),
+            std::tuple(0.9, false, 0.0, 1.0));
+  const optim::Muon::Options muon;
+  EXPECT_EQ(std::tuple(muon.momentum, muon.weight_decay, muon.clip, muon.beta1, muon.beta2, muon.eps,
+                       muon.iterations),
+            std::tuple(0.95, 0.1, 1.0, 0.9, 0.99, 1e-8, 5));
+  const optim::LossScale scale;  // as torch.amp.GradScaler
+  EXPECT_EQ(std::tuple(scale.initial, scale.growth, scale.backoff, scale.interval),
+            std::tuple(65536.0, 2.0, 0.5, 2000));
+  const optim::Schedule schedule;
+  EXPECT_EQ(std::tuple(schedule.peak, schedule.floor, schedule.warmup, schedule.steps, schedule.kind,
+                       schedule.decay),
+            std::tuple(1e-3, 1e-4, 100, 2000, optim::Schedule::Kind::cosine, 0.2));
+  const train::ProgramOptions program;
+  EXPECT_EQ(
+      std::tuple(program.batch, program.threads, program.verify, program.plan_only, program.precision,
+                 program.predictions, program.accumulate, program.context_parallel, program.scatter_early,
+                 program.loss_chunks, program.recompute, program.memory_budget, program.half_copies),
+      std::tuple(12, 0, false, false, nn::Precision::full, false, 1, false, false, 0, false, 0u, true));
 }
 
 }  // namespace
