@@ -117,6 +117,38 @@ TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
   EXPECT_NEAR((column_name[0] + column_name[2] + 1) / 2.0, column_middle, 3);
 }
 
+// `across` maps are side by side and the next ones below, each of one size.
+TEST(HeatMap, MapsAreInRowsOfAcross) {
+  const std::vector<float> shades{0.2f, 0.35f, 0.5f, 0.65f, 0.8f};
+  const auto drawn = [&](std::size_t maps) {
+    plot::HeatMaps h = two_by_three({});
+    h.across = 2, h.maps.clear();
+    for (std::size_t i = 0; i < maps; ++i) h.maps.push_back({"", std::vector<float>(6, shades[i])});
+    return plot::draw_heat_maps(h);
+  };
+  const plot::Image image = drawn(5);
+  std::vector<std::array<int, 4>> at;
+  for (const float v : shades)
+    at.push_back(extent_of(image, [&](int, int, const plot::Color& c) { return c == plot::heat_color(v); }));
+  const int right = at[1][0] - at[0][0], down = at[2][1] - at[0][1];
+  EXPECT_GE(at[1][0] - at[0][2], 20);
+  EXPECT_GE(at[2][1] - at[0][3], 40);  // which its title needs
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const int x = right * static_cast<int>(i % 2), y = down * static_cast<int>(i / 2);
+    EXPECT_EQ(at[i], (std::array{at[0][0] + x, at[0][1] + y, at[0][2] + x, at[0][3] + y})) << i;
+  }
+  for (const std::size_t maps : {1, 2, 3, 4})
+    EXPECT_EQ(drawn(maps).height(), image.height() - down * static_cast<int>(3 - (maps + 1) / 2)) << maps;
+}
+
+TEST(HeatMap, LongTitlesAreDrawnSmaller) {
+  plot::HeatMaps h = two_by_three(std::vector<float>(6, 0.0f));
+  h.title = std::string(300, 'w');
+  const plot::Image image = plot::draw_heat_maps(h);
+  for (int y = 0; y < 80; ++y)
+    for (const int x : {15, image.width() - 16}) EXPECT_EQ(image.at(x, y), (plot::Color{255, 255, 255}));
+}
+
 // Each number has a tick below the strip of shades, under the shade of that value.
 TEST(HeatMap, NumbersOfTheScaleAreAtTheirShades) {
   const plot::Image image = plot::draw_heat_maps(two_by_three(std::vector<float>(6, 0.0f)));

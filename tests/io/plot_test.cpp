@@ -218,6 +218,47 @@ TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
   }
 }
 
+// 4 % on either side; a flat series has a tenth of its value, 1 at 0, and half a decade on a log axis.
+TEST(Axis, MarginsAreAShareOfTheLength) {
+  const struct {
+    double lo, hi;
+    bool log;
+    double axis_lo, axis_hi;
+  } cases[] = {{0, 100, false, -4, 104},        {1, 100, true, -0.08, 2.08},    {5, 5, false, 4.5, 5.5},
+               {-5, -5, false, -5.5, -4.5},     {0, 0, false, -1, 1},           {100, 100, true, 1.5, 2.5},
+               {5, 5 + 1e-14, false, 4.5, 5.5}, {3e9, 3e9, false, 2.7e9, 3.3e9}};
+  for (const auto& c : cases) {
+    const plot::PlotAxis axis = plot::make_plot_axis(c.lo, c.hi, c.log, 7);
+    EXPECT_NEAR(axis.lo, c.axis_lo, 1e-12 * std::abs(c.axis_lo)) << c.lo << " to " << c.hi;
+    EXPECT_NEAR(axis.hi, c.axis_hi, 1e-12 * std::abs(c.axis_hi)) << c.lo << " to " << c.hi;
+  }
+}
+
+TEST(Axis, TicksIncludeBothEnds) {
+  for (const bool log : {false, true}) {  // a length of 25 has margins of 1
+    const auto at = [&](int n) { return log ? std::pow(10.0, n) : n; };
+    const auto labels = labels_of(plot::make_plot_axis(at(1), at(26), log, 27));
+    EXPECT_EQ(labels.size(), 28u);
+    EXPECT_EQ(labels.front(), log ? "10⁰" : "0");
+    EXPECT_EQ(labels.back(), log ? "10²⁷" : "27");
+  }
+}
+
+// On less than a decade, numbers from 0.001 to 90000 are written out, others as powers.
+TEST(Axis, NumbersOfOneDecadeAreWrittenOut) {
+  using Labels = std::vector<std::string>;
+  const std::pair<int, Labels> cases[] = {{-4, {"2×10⁻⁴", "3×10⁻⁴", "4×10⁻⁴", "5×10⁻⁴"}},
+                                          {-3, {"0.002", "0.003", "0.004", "0.005"}},
+                                          {-1, {"0.2", "0.3", "0.4", "0.5"}},
+                                          {0, {"2", "3", "4", "5"}},
+                                          {4, {"20000", "30000", "40000", "50000"}},
+                                          {5, {"2×10⁵", "3×10⁵", "4×10⁵", "5×10⁵"}}};
+  for (const auto& [power, expected] : cases) {
+    const double unit = std::pow(10.0, power);
+    EXPECT_EQ(labels_of(plot::make_plot_axis(2 * unit, 5 * unit, true, 9)), expected) << power;
+  }
+}
+
 TEST(Axis, EveryAxisHasLengthTicksInsideAndNumbersThatDiffer) {
   for (const bool log : {false, true}) {
     for (const auto& [lo, hi] : {std::pair(1.0, 2.0),
@@ -273,6 +314,10 @@ TEST(Plot, WhatCannotBeDrawnIsAGap) {
     for (int i = 1; i <= 100; ++i) x.push_back(i), y.push_back(i > 40 && i < 60 ? bad : 5.0);
     plot::Plot plot = one_series(x, y);
     plot.log_y = true;
+    if (!std::isfinite(bad)) {  // of x, too
+      plot.series[0].y.assign(100, 5.0);
+      std::fill(plot.series[0].x.begin() + 40, plot.series[0].x.begin() + 59, bad);
+    }
     const auto line = columns_of(plot::draw_plot(plot), red);
     ASSERT_GT(line.size(), 700u);
     int widest = 0;
@@ -336,12 +381,12 @@ std::vector<double> marks_of(const plot::Image& image, bool down, int at, int fr
   return middles;
 }
 
-// The axes: the column and the row with the most pixels of their colour.
+// The axes: the column and the row with the most dark pixels.
 std::array<int, 2> axes_of(const plot::Image& image) {
   std::map<int, int> in_column, in_row;
   for (int y = 0; y < image.height(); ++y)
     for (int x = 0; x < image.width(); ++x)
-      if (image.at(x, y) == plot::Color{92, 98, 110}) ++in_column[x], ++in_row[y];
+      if (image.at(x, y).r < 160) ++in_column[x], ++in_row[y];
   const auto most = [](const auto& counts) {
     return std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; })->first;
   };
@@ -448,6 +493,76 @@ TEST(Plot, ALegendBesideTheAxesHidesNothing) {
     }
 }
 
+// Each of the title and labels has an empty strip between it and the axes' numbers, and a margin outside.
+TEST(Plot, TitleAndLabelsKeepClearOfTheAxes) {
+  const plot::Image bare = plot::draw_plot({}),
+                    image = plot::draw_plot({.title = "Title", .x_label = "ratio", .y_label = "loss"});
+  const auto [bare_left, bare_bottom] = axes_of(bare);
+  const auto [left, bottom] = axes_of(image);
+  EXPECT_NEAR(left - bare_left, 1.5 * 25, 1);
+  EXPECT_NEAR(bare_bottom - bottom, 1.2 * 25, 1);
+  const auto ink = [&](bool of_columns, int from, int to) {  // the first and last column or row of labels
+    int first = 9999, last = -1;
+    for (int i = from; i < to; ++i)
+      for (int k = 0; k < (of_columns ? image.height() : image.width()); ++k)
+        if ((of_columns ? image.at(i, k) : image.at(k, i)).r < 60) first = std::min(first, i), last = i;
+    return std::pair(first, last);
+  };
+  const auto [y_first, y_last] = ink(true, 0, left - 60);
+  EXPECT_NEAR(y_first, 20, 3);
+  EXPECT_LT(y_last, y_first + 25);
+  const auto [x_first, x_last] = ink(false, bottom + 45, image.height());
+  EXPECT_GT(x_last, x_first);
+  EXPECT_NEAR(x_last, image.height() - 20, 3);
+  const auto [title_first, title_last] = ink(false, 0, 70);
+  EXPECT_NEAR(title_first, 30, 3);
+  EXPECT_NEAR(title_last, 30 + 0.7 * 32, 3);
+}
+
+// The legend has a sample of each series as it is drawn: a line, a thin one, one with a disc, or a box.
+TEST(Plot, LegendShowsHowASeriesIsDrawn) {
+  const auto height_of_sample = [](plot::Series series) {
+    plot::Plot plot;
+    plot.boxes = {{0, 0, 0, 0, white}, {100, 100, 100, 100, white}};
+    series.label = "l", series.color = black;
+    plot.series = {std::move(series)};
+    plot.series.push_back({.label = "", .x = {0, 1}, .y = {0, 1}});  // has no sample
+    const plot::Image image = plot::draw_plot(plot);
+    const auto [left, bottom] = axes_of(image);
+    int least = 9999, most = 0;  // pixels of the columns of a sample that have something
+    for (int x = image.width() / 2; x < image.width(); ++x) {
+      int n = 0;
+      for (int y = 32; y < 90; ++y) {
+        const plot::Color c = image.at(x, y);
+        n += c.r == c.b && c.r < 225;  // black or, if it is pale, gray
+      }
+      if (n > 0) least = std::min(least, n), most = std::max(most, n);
+    }
+    return std::pair(least, most);
+  };
+  const std::vector<double> x{0, 1}, y{0, 1};
+  const auto [line, most_of_line] = height_of_sample({.x = x, .y = y});
+  EXPECT_GE(line, 2);
+  EXPECT_LE(most_of_line, 4);
+  EXPECT_LE(height_of_sample({.x = x, .y = y, .faint = true}).second, 2);
+  const auto [least, disc] = height_of_sample({.x = x, .y = y, .markers = true});
+  EXPECT_EQ(least, line);
+  EXPECT_NEAR(disc, 11, 1);
+  EXPECT_EQ(height_of_sample({}), (std::pair(14, 14)));
+}
+
+TEST(Plot, ColorsRepeatAfterEight) {
+  std::set<std::array<int, 3>> colors;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const plot::Color c = plot::palette(i);
+    colors.insert({c.r, c.g, c.b});
+    EXPECT_EQ(plot::palette(i + 8), c);
+  }
+  EXPECT_EQ(colors.size(), 8u);
+  EXPECT_EQ(plot::palette(0), (plot::Color{0, 98, 178}));
+  EXPECT_EQ(plot::palette(7), (plot::Color{90, 90, 96}));
+}
+
 TEST(Plot, TitleAndLabelsAreDrawn) {
   const plot::Plot bare;
   plot::Plot titled{.title = "title", .x_label = "steps", .y_label = "loss"};
@@ -467,6 +582,8 @@ TEST(Plot, ManyPointsAndSmallPicturesAreFine) {
   plot.width = 320, plot.height = 240;
   EXPECT_GT(columns_of(plot::draw_plot(plot), red).size(), 100u);
   plot.height = 239;
+  EXPECT_THROW(plot::draw_plot(plot), Error);
+  plot.width = 319, plot.height = 240;
   EXPECT_THROW(plot::draw_plot(plot), Error);
 }
 
