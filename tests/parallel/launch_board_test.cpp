@@ -7,7 +7,9 @@
 #include <functional>
 #include <string>
 
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +33,7 @@ std::string found_by(const std::string& launch, const std::string& local_rank) {
         const bool is_own = launch.starts_with("own");
         set_variable(LaunchBoard::variable, is_own ? std::to_string(getpid()) + launch.substr(3) : launch);
         set_variable("LOCAL_RANK", local_rank);
+        ::close(0);  // the board may get this number
         const parallel::Launch* found = parallel::launch_of_this_process();
         EXPECT_EQ(found, parallel::launch_of_this_process());
         if (!found) return std::string("nothing");
@@ -79,6 +82,19 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
       {"1:1", "0"},                                     // another process
       {"own" + value.substr(process.size() - 1), "0"},  // the same file, whose launch is a different process
   };
+  // Other files of this process: of a different size, without its seals, without its mark.
+  const int board_file = std::stoi(value.substr(process.size()));
+  struct stat about {};
+  ASSERT_EQ(::fstat(board_file, &about), 0);
+  const auto size = static_cast<std::size_t>(about.st_size);
+  const FileDescriptor small(parallel::unnamed_file(64)), empty(parallel::unnamed_file(size)),
+      unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
+  std::string bytes(size, '\0');
+  ASSERT_EQ(::pread(board_file, bytes.data(), size, 0), about.st_size);
+  ASSERT_EQ(::write(unsealed.fd, bytes.data(), size), about.st_size);
+  ASSERT_EQ(::pwrite(small.fd, bytes.data(), 64, 0), 64);
+  for (const FileDescriptor* other : {&small, &empty, &unsealed})
+    EXPECT_EQ(found_by(process + std::to_string(other->fd), "0"), "nothing");
   for (const auto& c : cases)
     EXPECT_EQ(found_by(c.launch, c.local_rank), "nothing") << c.launch << ", " << c.local_rank;
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
@@ -147,6 +163,51 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// How a launch ends that was stopped and, if it is not 0, `sent` a signal. Its rank watches it, and was
+// itself asked to end or not. "stays stopped" if it does for a second.
+std::string end_of_stopped_launch(int sent, bool rank_is_asked, bool is_other_file = false) {
+  const pid_t launch = ::fork();
+  if (launch == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const LaunchBoard board(1, {});
+    ::setenv(LaunchBoard::variable, board.value().c_str(), 1), ::setenv("LOCAL_RANK", "0", 1);
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      parallel::Launch found = *parallel::launch_of_this_process();
+      if (is_other_file) ++found.file;
+      if (rank_is_asked) own_end_state().asked_by = SIGTERM;
+      const parallel::LaunchWatch watch(found);
+      for (;;) ::pause();
+    }
+    while (board.state(0).process == 0) ::usleep(1000);
+    ::raise(SIGSTOP);
+    ::_exit(7);
+  }
+  int status = 0;
+  ::waitpid(launch, &status, WUNTRACED);
+  if (sent != 0) ::kill(launch, sent);
+  for (int i = 0; i < 100; ++i) {
+    if (::waitpid(launch, &status, WNOHANG) == launch)
+      return WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                                 : "code " + std::to_string(WEXITSTATUS(status));
+    ::usleep(10'000);
+  }
+  ::kill(launch, SIGKILL);
+  ::waitpid(launch, &status, 0);
+  return "stays stopped";
+}
+
+TEST(LaunchWatch, ContinuesAStoppedLaunchThatMustAct) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer has threads when processes are forked";
+#endif
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM})
+    EXPECT_EQ(end_of_stopped_launch(signal, false), "signal " + std::to_string(signal));
+  EXPECT_EQ(end_of_stopped_launch(0, true), "code 7");
+  EXPECT_EQ(end_of_stopped_launch(0, false), "stays stopped");
+  EXPECT_EQ(end_of_stopped_launch(SIGTERM, true, true), "stays stopped") << "a different process by now";
 }
 
 }  // namespace

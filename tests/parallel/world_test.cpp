@@ -81,6 +81,7 @@ TEST(World, IsWhatTheLauncherSays) {
        "2/3 2/3 Open MPI: Open MPI prte@1"},
       {batch_script, "0/1 0/1 : "},
       {srun, "5/8 5/8 srun: srun 12.3"},
+      {without(srun, "SLURM_NODEID"), "5/8 5/8 srun: srun 12.3"},  // the first host
       {with(srun, open_mpi), "2/3 2/3 Open MPI: Open MPI parent 77"},
       {with(srun, mpich), "0/2 0/2 MPICH: MPICH parent 77"},
       {with(srun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}), "5/8 5/8 srun: srun 12.3"},
@@ -226,6 +227,10 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
        "SLURM_STEP_TASKS_PER_NODE is 3(x2),2 but SLURM_NODEID is 3: expected 0 to 2"},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "many"}}),
        "SLURM_STEP_TASKS_PER_NODE is 'many' but SLURM_NTASKS is 8: expected 1 to 8"},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "8)"}}),
+       "SLURM_STEP_TASKS_PER_NODE is '8)' but SLURM_NTASKS is 8: expected 1 to 8"},
+      {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "8(x1"}}),
+       "SLURM_STEP_TASKS_PER_NODE is '8(x1' but SLURM_NTASKS is 8: expected 1 to 8"},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "4(x0)"}}),
        "SLURM_STEP_TASKS_PER_NODE's count is 0: expected 1 to 1048576"},
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "4(x1048577)"}}),
