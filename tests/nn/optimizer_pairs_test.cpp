@@ -49,6 +49,7 @@ template <class O>
 Rows<O> common_rows() {
   return {
       [](O& o) { o.weight_decay = 0.25; },
+      [](O& o) { o.weight_decay = 1; },
       [](O& o) { o.clip = 0; },
       [](O& o) { o.clip = 0.125; },
       [](O& o) { o.decay = decay_by_name; },

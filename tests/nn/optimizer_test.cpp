@@ -10,7 +10,6 @@
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/support/op_testing.h"
@@ -500,6 +499,44 @@ TEST(Optimizers, SetStateChangesAllOrNothing) {
   }
 }
 
+TEST(Optimizers, RefuseGradientsAndParametersThatDoNotFit) {
+  SlopeOf s;
+  s.learn_by<optim::AdamW>({});
+  const Tensor loss = sum(s.graph.param(s.matrix)), matrix = s.graph.input("z", {2, 3}, f64),
+               gain = s.graph.input("g", {3}, f64);
+  const auto update = [&](const std::vector<Tensor>& z) { s.optimizer->update(loss, z, {}); };
+  expect_error<ShapeError>([&] { update({gain, gain}); }, {"the gradient of matrix is ", "shape [2, 3]"});
+  expect_error<ShapeError>([&] { update({matrix, matrix}); }, {"the gradient of gain is ", "shape [3]"});
+  expect_error<ShapeError>([&] { update({Tensor(), gain}); }, {"the gradient of matrix is undefined"});
+  expect_error<Error>([&] { update({matrix}); }, {"got 1 gradients for 2 parameters"});
+  const auto copies = [&](const optim::WeightReading& reading) {
+    s.optimizer->update(loss, {matrix, gain}, {.reading = reading});
+  };
+  expect_error<Error>([&] { copies({.copies = {s.gain}}); }, {"got 1 copies of 2 parameters"});
+  expect_error<Error>([&] { copies({.only_copies = {false}}); }, {"only_copies is of 1 of 2 parameters"});
+  expect_error<Error>([&] { copies({.only_copies = {true, false}}); }, {"only a copy of matrix is read"});
+  expect_error<GradientError>([&] { s.optimizer->differentiate(sum(matrix)); },
+                              {"depends on none of the parameters, the first of which is matrix"});
+  const Parameter whole("whole", Array::of<std::int32_t>({1}, {1}));
+  expect_error<DTypeError>([&] { optim::AdamW({whole}); }, {"whole is i32, expected a floating type"});
+  expect_error<Error>([&] { optim::AdamW({s.matrix, Parameter()}); }, {"parameter 1 is empty"});
+}
+
+// A loss scale of at least 2 is one that a smaller one could replace.
+TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflowed) {
+  for (const double scale : {1.0, 2.0}) {
+    SlopeOf s;
+    s.learn_by<optim::Sgd>({.loss_scale = optim::LossScale{.initial = scale}});
+    s.matrix.write(Array::of<double>({2, 3}, {0.5, 0, 0, 0, 0, 0}));
+    // Twice the gradient overflows, the loss does not. At a scale of 1 another number is infinite.
+    const Vector zeros(3, 0.0), one_infinite{inf, 0, 0};
+    s.run({0x1p1023, 0, 0, 0, 0, 0}, scale == 1 ? one_infinite : zeros, 0.1f);
+    EXPECT_EQ(s.program->item<float>(s.update.skipped), scale == 1);
+    EXPECT_EQ(s.optimizer->state().back().name(), "optimizer.overflowed");
+    EXPECT_EQ(s.optimizer->state().back().read().at(0), scale == 2);
+  }
+}
+
 TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
   const auto decay = [](const Parameter& p) { return p.name() == "gain" ? 0.5 : 0.0; };
   const auto check = [&](auto tag, auto options) {
@@ -544,28 +581,6 @@ TEST(Optimizers, NamesOfTheirStateAreDistinct) {
     for (const Parameter& p : optimizer->state()) EXPECT_TRUE(names.insert(p.name()).second) << p.name();
     EXPECT_GT(names.size(), params.all().size());
   }
-}
-
-TEST(Schedule, LinearConstantAndWarmupStableDecay) {
-  using Kind = optim::Schedule::Kind;
-  optim::Schedule lr{.peak = 1, .floor = 0.1, .warmup = 10, .steps = 110, .kind = Kind::linear};
-  EXPECT_DOUBLE_EQ(lr(0), 1.0 / 11);
-  EXPECT_DOUBLE_EQ(lr(10), 1);
-  EXPECT_DOUBLE_EQ(lr(60), 0.55);
-  EXPECT_DOUBLE_EQ(lr(110), 0.1);
-  lr.kind = Kind::constant;
-  EXPECT_DOUBLE_EQ(lr(4), 5.0 / 11);
-  for (const int t : {10, 60, 110, 100000}) EXPECT_DOUBLE_EQ(lr(t), 1);
-  lr.kind = Kind::warmup_stable_decay;  // the last 22 steps
-  for (const int t : {10, 60, 88}) EXPECT_DOUBLE_EQ(lr(t), 1);
-  EXPECT_DOUBLE_EQ(lr(99), 0.55);
-  EXPECT_DOUBLE_EQ(lr(110), 0.1);
-  lr.decay = 1;  // all of them, but for the warm-up
-  EXPECT_DOUBLE_EQ(lr(60), 0.55);
-  lr.decay = 0;
-  EXPECT_DOUBLE_EQ(lr(109), 1);
-  EXPECT_DOUBLE_EQ(lr(110), 0.1);
-  EXPECT_THROW(optim::Schedule::named("cosin"), Error);
 }
 
 // A step of n batches of b rows is one of a batch of n·b rows, also where they have unequally many targets.

@@ -149,6 +149,33 @@ TEST(Schedule, CosineWarmsUpAndFallsToItsFloor) {
   EXPECT_DOUBLE_EQ(all_warm(10), all_warm.floor);
 }
 
+TEST(Schedule, LinearConstantAndWarmupStableDecay) {
+  using Kind = optim::Schedule::Kind;
+  optim::Schedule lr{.peak = 1, .floor = 0.1, .warmup = 10, .steps = 110, .kind = Kind::linear};
+  EXPECT_DOUBLE_EQ(lr(0), 1.0 / 11);
+  EXPECT_DOUBLE_EQ(lr(10), 1);
+  EXPECT_DOUBLE_EQ(lr(60), 0.55);
+  EXPECT_DOUBLE_EQ(lr(110), 0.1);
+  lr.kind = Kind::constant;
+  EXPECT_DOUBLE_EQ(lr(4), 5.0 / 11);
+  for (const int t : {10, 60, 110, 100000}) EXPECT_DOUBLE_EQ(lr(t), 1);
+  lr.kind = Kind::warmup_stable_decay;  // the last 22 steps
+  for (const int t : {10, 60, 88}) EXPECT_DOUBLE_EQ(lr(t), 1);
+  EXPECT_DOUBLE_EQ(lr(99), 0.55);
+  EXPECT_DOUBLE_EQ(lr(110), 0.1);
+  lr.decay = 1;  // all of them, except the warm-up
+  EXPECT_DOUBLE_EQ(lr(60), 0.55);
+  lr.decay = 0;
+  EXPECT_DOUBLE_EQ(lr(109), 1);
+  EXPECT_DOUBLE_EQ(lr(110), 0.1);
+  lr.steps = 20, lr.decay = 0.13;  // 2.6 steps, which are rounded
+  EXPECT_DOUBLE_EQ(lr(17), 1);
+  EXPECT_DOUBLE_EQ(lr(18), 0.7);
+  lr.warmup = lr.steps = 0;
+  EXPECT_DOUBLE_EQ(lr(0), 0.1);
+  EXPECT_THROW(optim::Schedule::named("cosin"), Error);
+}
+
 // A batch of a periodic text: learnable, so that the loss can fall to nearly nothing.
 struct Batch {
   std::vector<std::int32_t> x, y;
