@@ -28,8 +28,11 @@ has_rows() { [ "$(wc -l 2>/dev/null <"$at/run/metrics.jsonl" || echo 0)" -ge "$1
 is_in_state() { grep -qs "^State:[[:space:]]*$2" "/proc/$1/status"; }
 is_over() { [ ! -e "/proc/$1" ] || is_in_state "$1" '[ZX]'; }
 # A shell starts background processes with SIGINT ignored. So it is too early for a signal before they have a handler.
+# Until it runs the program, the new process has those of the shell.
+shell=$(readlink /proc/$$/exe)
 catches_interrupts() {  # catches_interrupts PROCESS, or it has ended
   local caught
+  [ "$(readlink "/proc/$1/exe")" != "$shell" ] || return
   caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
   (((0x${caught:-2} & 2) != 0))
 }
