@@ -175,12 +175,16 @@ bool differentiable(const SampleInput& input) {
   return !input.dtype && input.fill.kind != Fill::index && input.fill.kind != Fill::bits;
 }
 
+DType input_dtype(const SampleInput& input, DType floating) {
+  return input.dtype                      ? *input.dtype
+         : input.fill.kind == Fill::index ? i64
+         : input.fill.kind == Fill::bits  ? boolean
+                                          : floating;
+}
+
 void Harness::make_leaf(const SampleInput& spec, View view, DType dtype, std::size_t index) {
   const bool floating = gradcheck::differentiable(spec);
-  const DType t = spec.dtype                      ? *spec.dtype
-                  : spec.fill.kind == Fill::index ? i64
-                  : spec.fill.kind == Fill::bits  ? boolean
-                                                  : dtype;
+  const DType t = input_dtype(spec, dtype);
   const Viewed v = make_view(graph_, "x" + std::to_string(index), spec, t, view);
   view_applies_ = view_applies_ || view == View::contiguous || v.base != v.x;
   // Slices are differentiated where the op sees them, so that a fault in slice's own gradient is not

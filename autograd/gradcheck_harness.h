@@ -48,6 +48,8 @@ struct Leaf {
 
 // Whether an input has the dtype under test and gets a gradient.
 bool differentiable(const SampleInput& input);
+// `floating` for an input that names no dtype and is not filled with indices or booleans.
+DType input_dtype(const SampleInput& input, DType floating);
 
 class Harness {
  public:

@@ -29,11 +29,7 @@ Shapes shapes_of(const Case& c) {
   Graph g;
   Tensors x;
   for (const SampleInput& in : c.inputs) {
-    const DType dtype = in.dtype                      ? *in.dtype
-                        : in.fill.kind == Fill::index ? i64
-                        : in.fill.kind == Fill::bits  ? boolean
-                                                      : f64;
-    x.push_back(g.input("x" + std::to_string(x.size()), in.shape, dtype));
+    x.push_back(g.input("x" + std::to_string(x.size()), in.shape, input_dtype(in, f64)));
     if (is_checked(in)) s.inputs.push_back(in);
   }
   for (const Tensor& t : c.make(f64, Device::cpu()).call(x))

@@ -146,23 +146,33 @@ def by_files(faults, source_dir):
     return files
 
 
-def plant(source_dir, target_dir):
-    source_dir, target_dir = pathlib.Path(source_dir), pathlib.Path(target_dir)
-    faults, kept = read_faults(), set()
-    by_file = by_files(faults, source_dir)
+def copied_files(source_dir):
+    """The files of a copy of the tree, relative to it: without the mutants themselves."""
     for name in COPIED:
         root = source_dir / name
         for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
             file = path.relative_to(source_dir)
-            if "__pycache__" in file.parts or file.parts[:2] == ("tests", "mutants"):
-                continue
-            kept.add(file)
-            to = target_dir / file
-            if str(file) in by_file:
-                write(to, planted(str(file), path.read_text(), by_file[str(file)]))
-            elif not to.exists() or to.read_bytes() != path.read_bytes():
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, to)
+            if "__pycache__" not in file.parts and file.parts[:2] != ("tests", "mutants"):
+                yield file
+
+
+def copy_changed(path, to):
+    """Copies a file unless it is there: what was built from it stays up to date."""
+    if not to.exists() or to.read_bytes() != path.read_bytes():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, to)
+
+
+def plant(source_dir, target_dir):
+    source_dir, target_dir = pathlib.Path(source_dir), pathlib.Path(target_dir)
+    faults, kept = read_faults(), set()
+    by_file = by_files(faults, source_dir)
+    for file in copied_files(source_dir):
+        kept.add(file)
+        if str(file) in by_file:
+            write(target_dir / file, planted(str(file), (source_dir / file).read_text(), by_file[str(file)]))
+        else:
+            copy_changed(source_dir / file, target_dir / file)
     mutant = pathlib.Path("core/base/mutant.cpp")
     write(target_dir / mutant, (HERE / "mutant.cpp").read_text().replace('"mutant.h"', f'"{HERE}/mutant.h"'))
     kept.add(mutant)

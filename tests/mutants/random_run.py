@@ -337,19 +337,10 @@ def select(draws, count, units, target, jobs, widest):
 def copy_tree(target, product):
     """The tree without mutants, plus the switch and the tests' listener."""
     kept = set()
-    for name in plant.COPIED:
-        root = ROOT / name
-        for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
-            file = path.relative_to(ROOT)
-            if "__pycache__" in file.parts or file.parts[:2] == ("tests", "mutants"):
-                continue
-            kept.add(file)
-            to = target / file
-            if to.exists() and str(file) in product:
-                continue  # write_planted() does
-            if not to.exists() or to.read_bytes() != path.read_bytes():
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, to)
+    for file in plant.copied_files(ROOT):
+        kept.add(file)
+        if not (target / file).exists() or str(file) not in product:  # these write_planted() writes
+            plant.copy_changed(ROOT / file, target / file)
     for name, to in (("random_switch.h", "random_switch.h"), ("random_listener.cpp", "random_listener.cpp"),
                      ("random_switch.cpp", "core/base/mutant.cpp")):
         text = (HERE / name).read_text().replace('"random_switch.h"', f'"{target}/random_switch.h"')

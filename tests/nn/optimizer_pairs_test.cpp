@@ -7,6 +7,7 @@
 #include "core/run/one_rank.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/option_pairs.h"
+#include "tests/support/plain_orthogonalized.h"
 
 namespace tg::optim {
 
@@ -141,27 +142,9 @@ void plain_step(const Muon::Options& o, Weight& w, const Vector& g, double rate,
   }
   const std::size_t r = w.rows, c = w.columns;
   Vector y(r * c);
-  double norm = 0;
   for (std::size_t i = 0; i < g.size(); ++i)
-    w.m[i] = o.momentum * w.m[i] + g[i], y[i] = g[i] + o.momentum * w.m[i], norm += y[i] * y[i];
-  for (double& e : y) e /= std::sqrt(norm) + 1e-7;
-  for (int n = 0; n < o.iterations; ++n) {  // y ← a·y + (b·A + c·A²)·y, A = y·yᵀ
-    Vector A(r * r), f(r * r), next(r * c);
-    for (std::size_t i = 0; i < r; ++i)
-      for (std::size_t j = 0; j < r; ++j)
-        for (std::size_t k = 0; k < c; ++k) A[i * r + j] += y[i * c + k] * y[j * c + k];
-    for (std::size_t i = 0; i < r; ++i)
-      for (std::size_t j = 0; j < r; ++j) {
-        f[i * r + j] = -4.7750 * A[i * r + j];
-        for (std::size_t k = 0; k < r; ++k) f[i * r + j] += 2.0315 * A[i * r + k] * A[k * r + j];
-      }
-    for (std::size_t i = 0; i < r; ++i)
-      for (std::size_t j = 0; j < c; ++j) {
-        next[i * c + j] = 3.4445 * y[i * c + j];
-        for (std::size_t k = 0; k < r; ++k) next[i * c + j] += f[i * r + k] * y[k * c + j];
-      }
-    y = next;
-  }
+    w.m[i] = o.momentum * w.m[i] + g[i], y[i] = g[i] + o.momentum * w.m[i];
+  y = plain_orthogonalized(y, r, c, static_cast<int>(o.iterations));
   const double size = 0.2 * std::sqrt(static_cast<double>(std::max(r, c)));
   for (std::size_t i = 0; i < g.size(); ++i)
     w.p[i] = (1 - rate * decay_of(o, w)) * w.p[i] - rate * size * y[i];

@@ -13,6 +13,7 @@
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/support/op_testing.h"
+#include "tests/support/plain_orthogonalized.h"
 #include "tests/support/small_gpt.h"
 
 namespace {
@@ -84,32 +85,6 @@ TEST(Adam, IsAdamWWithoutDecay) {
   s.run(g, {0, 0, 0}, 0.125f);
   for (std::size_t i = 0; i < g.size(); ++i)  // a first step moves each weight by the rate
     EXPECT_NEAR(values(s.matrix)[i], before[i] - 0.125 * (g[i] > 0 ? 1 : -1), 1e-8);
-}
-
-// y ← a·y + (b·A + c·A²)·y with A = y·yᵀ, in doubles and by loops; x [r, c].
-Vector plain_orthogonalized(const Vector& x, std::size_t r, std::size_t c, int iterations) {
-  double norm = 0;
-  for (const double v : x) norm += v * v;
-  Vector y = x;
-  for (double& v : y) v /= std::sqrt(norm) + 1e-7;
-  for (int n = 0; n < iterations; ++n) {
-    Vector s(r * r, 0), f(r * r, 0), next(r * c, 0);
-    for (std::size_t i = 0; i < r; ++i)
-      for (std::size_t j = 0; j < r; ++j)
-        for (std::size_t k = 0; k < c; ++k) s[i * r + j] += y[i * c + k] * y[j * c + k];
-    for (std::size_t i = 0; i < r; ++i)
-      for (std::size_t j = 0; j < r; ++j) {
-        f[i * r + j] = -4.7750 * s[i * r + j];
-        for (std::size_t k = 0; k < r; ++k) f[i * r + j] += 2.0315 * s[i * r + k] * s[k * r + j];
-      }
-    for (std::size_t i = 0; i < r; ++i)
-      for (std::size_t j = 0; j < c; ++j) {
-        next[i * c + j] = 3.4445 * y[i * c + j];
-        for (std::size_t k = 0; k < r; ++k) next[i * c + j] += f[i * r + k] * y[k * c + j];
-      }
-    y = next;
-  }
-  return y;
 }
 
 TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {

@@ -588,24 +588,6 @@ TEST(Training, BatchesOfAStepCountTheSameParameters) {
   }
 }
 
-TEST(BadNode, OfATrainingStepIsFoundAfterItWasSkipped) {
-  for (const std::int64_t accumulate : {1, 2}) {
-    nn::Params params;
-    const nn::Model model(params, small());
-    const optim::AdamW optimizer(params.all());
-    train::TrainingProgram training(model, optimizer, {.batch = 2, .threads = 1, .accumulate = accumulate});
-    const Batch b(small(), 2 * accumulate);
-    EXPECT_EQ(training.first_bad_node(b.x, b.y, 0), "");
-    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // finite, but not what is made of it
-    weight.write(Array::of(weight.shape(),
-                           std::vector<float>(static_cast<std::size_t>(numel(weight.shape())), 3e38f)));
-    EXPECT_EQ(training.run(b.x, b.y, 1e-2).skipped, 1);
-    const std::string message = training.first_bad_node(b.x, b.y, 0);
-    EXPECT_EQ(message.substr(0, 39), "matmul (transformer.h.1.mlp.c_fc) made ") << message;
-    EXPECT_NE(message.find("from finite numbers"), std::string::npos) << message;
-  }
-}
-
 // One number is so large that it overflows if dropout keeps it. The same mask must be drawn when the step is
 // repeated.
 TEST(BadNode, RepeatedStepHasTheSameDropout) {

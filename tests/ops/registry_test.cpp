@@ -6,6 +6,7 @@
 #include <set>
 
 #include <tilegrad/tilegrad.h>
+#include "autograd/gradcheck_harness.h"
 #include "autograd/replay.h"
 #include "backends/cpu/kernel.h"
 
@@ -38,10 +39,7 @@ Recorded record_sample(const Op& op, const Sample& s, DType dtype) {
   std::vector<Tensor> in;
   Recorded r;
   for (const SampleInput& i : s.inputs) {
-    const DType t = i.dtype                      ? *i.dtype
-                    : i.fill.kind == Fill::index ? i64
-                    : i.fill.kind == Fill::bits  ? boolean
-                                                 : dtype;
+    const DType t = gradcheck::input_dtype(i, dtype);
     in.push_back(g.input("x", i.shape, t));
     r.floating_input = r.floating_input || is_float(t);
   }
@@ -214,10 +212,7 @@ bool runs_on_zeros(const Sample& s, const std::vector<SampleInput>& inputs) {
     std::vector<Tensor> in, wrt;
     std::vector<Feed> feeds;
     for (const SampleInput& i : inputs) {
-      const DType t = i.dtype                      ? *i.dtype
-                      : i.fill.kind == Fill::index ? i64
-                      : i.fill.kind == Fill::bits  ? boolean
-                                                   : f32;
+      const DType t = gradcheck::input_dtype(i, f32);
       in.push_back(g.input("x", i.shape, t));
       feeds.emplace_back(in.back(), Array(i.shape, t));
       if (is_float(t)) wrt.push_back(in.back());
