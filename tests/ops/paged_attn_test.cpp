@@ -1,6 +1,16 @@
 // paged_attn: against its definition and its decomposition in all options, and that a row's bits depend on
 // nothing but the row.
+#include "tests/support/option_pairs.h"
 #include "tests/support/paged_problem.h"
+
+namespace tg {
+
+auto fields_of(const PagedAttentionOptions& o) {
+  const auto& [scale, window_left, softcap, sink] = o;
+  return std::tie(scale, window_left, softcap, sink);
+}
+
+}  // namespace tg
 
 namespace {
 
@@ -47,6 +57,33 @@ TEST(PagedAttn, OptionsAgreeWithTheDefinitionInAllPairs) {
         expect_decomposition(c);
         if (HasFatalFailure()) return;
       }
+}
+
+TEST(PagedAttn, OptionsTableSetsEachField) {
+  Graph g;
+  const Tensor sink = g.input("sink", {1});
+  expect_each_field_is_set(std::size(options), [&](std::size_t i) {
+    PagedCall c;
+    options[i].set(c);
+    if (c.sink) c.options.sink = sink;
+    return c.options;
+  });
+}
+
+TEST(PagedAttn, TwoCallsOfAGraphMatchTheDefinition) {
+  each_pair(std::size(options), [](std::size_t a, std::size_t b) {
+    SCOPED_TRACE(::testing::Message() << options[a].name << " beside " << options[b].name);
+    PagedCall first{.L = 3, .texts = {0, 1, 2}, .lengths = {7, 40, 2}},
+        second{.page = 5, .L = 2, .texts = {4, 0}, .lengths = {11, 23}, .room = 1};
+    options[a].set(first), options[b].set(second);
+    Graph g;
+    std::vector<Feed> feeds;
+    const AttentionResult x = first.record(g, feeds, " of the first").r,
+                          y = second.record(g, feeds, " of the second").r;
+    const std::vector<Array> got = eval({x.o, x.lse, y.o, y.lse}, feeds, {.threads = 1, .verify = true});
+    expect_defined(first, {got[0], got[1], {}});
+    expect_defined(second, {got[2], got[3], {}});
+  });
 }
 
 TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {

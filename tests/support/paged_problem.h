@@ -41,11 +41,14 @@ struct PagedCall {
     Array o, lse;
     std::string choice;  // of kernels
   };
-  Result run(const CompileOptions& how = {}, bool decomposed = false) const {
-    Graph g;
-    std::vector<Feed> feeds;
+  struct Recorded {
+    AttentionResult r;
+    std::vector<Tensor> operands;
+  };
+  // Adds the call to a graph, and its inputs to the feeds. Calls of one graph differ in name.
+  Recorded record(Graph& g, std::vector<Feed>& feeds, const std::string& call = "") const {
     const auto input = [&](const char* name, const Array& a) {
-      const Tensor x = g.input(name, a.shape(), a.dtype());
+      const Tensor x = g.input(name + call, a.shape(), a.dtype());
       feeds.emplace_back(x, a);
       return x;
     };
@@ -65,13 +68,18 @@ struct PagedCall {
       for (std::int64_t h = 0; h < H; ++h) s.set(h, number(of_sink, 0, 0, h, 0));
       o.sink = input("sink", s);
     }
-    const AttentionResult r = paged_attn(tq, k, v, table, n, o);
-    std::vector<Tensor> results{r.o, r.lse};
+    std::vector<Tensor> operands{tq, k, v, table, n};
+    if (sink) operands.push_back(o.sink);
+    return {paged_attn(tq, k, v, table, n, o), operands};
+  }
+  Result run(const CompileOptions& how = {}, bool decomposed = false) const {
+    Graph g;
+    std::vector<Feed> feeds;
+    const Recorded call = record(g, feeds);
+    std::vector<Tensor> results{call.r.o, call.r.lse};
     if (decomposed) {
       const Node& node = g.nodes().back();
-      std::vector<Tensor> in{tq, k, v, table, n};
-      if (sink) in.push_back(o.sink);
-      results = node.op->decompose(in, node.attrs);
+      results = node.op->decompose(call.operands, node.attrs);
     }
     Program p = compile(g, results, how);
     for (const Feed& f : feeds) p.feed(f);
@@ -154,8 +162,7 @@ struct PagedCall {
 
 // Results are the definition's: up to one rounding of the result, and the errors of sums of about 100 terms
 // of the compute type, each up to about 10. Tensor cores take exp(A − c) rounded, too.
-inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, bool tensor_cores = false) {
-  const PagedCall::Result got = c.run(how);
+inline void expect_defined(const PagedCall& c, const PagedCall::Result& got, bool tensor_cores = false) {
   const PagedCall::Defined expected = c.defined();
   const double terms = c.dtype == f64 ? 1e-12 : 1e-5;
   const auto compare = [&](const Array& a, const Vector& e, double rounded, const char* what,
@@ -175,6 +182,9 @@ inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, b
   };
   compare(got.o, expected.o, rounding(c.dtype), "o", tensor_cores ? &expected.spread : nullptr);
   compare(got.lse, expected.lse, 0, "lse");
+}
+inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, bool tensor_cores = false) {
+  expect_defined(c, c.run(how), tensor_cores);
 }
 
 // The numbers of `count` queries from `from` on, of o or ξ: to compare runs, bit for bit.
