@@ -100,6 +100,9 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
 }
 
+// Under nohup the test inherits that SIGHUP is ignored. An ignored signal does not stay pending.
+const auto before = ::signal(SIGHUP, SIG_DFL);
+
 // A process that was sent a signal while it is stopped, or that is stopped in the handler of one.
 TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
 #ifdef __SANITIZE_THREAD__
