@@ -29,12 +29,79 @@ TEST(Planner, PlansOfRandomLifetimesAreSound) {
   }
 }
 
+// The plan by a list of blocks of 64 bytes: the smallest gap that fits, the first of equal ones; without one
+// the end, from the gap before it on.
+Placement plain_plan(const std::vector<Lifetime>& lives) {
+  Placement p;
+  std::vector<int> last_use;  // of each block of the arena: the last step of the buffer there
+  for (const Lifetime& l : lives) {
+    const std::size_t blocks = (l.bytes + 63) / 64;
+    std::size_t best = last_use.size(), length = 0, alive = blocks;
+    for (std::size_t at = 0; at < last_use.size();) {
+      std::size_t end = at;
+      while (end < last_use.size() && last_use[end] < l.first) ++end;
+      if (blocks > 0 && end - at >= blocks && (length == 0 || end - at < length))
+        best = at, length = end - at;
+      if (length == 0 && end == last_use.size()) best = at;
+      at = std::max(end, at + 1);
+    }
+    for (const int step : last_use) alive += step >= l.first;
+    p.offset.push_back(blocks > 0 ? best * 64 : 0);
+    p.alive = std::max(p.alive, alive * 64);
+    last_use.resize(std::max(last_use.size(), blocks > 0 ? best + blocks : 0), -1);
+    std::fill_n(last_use.begin() + static_cast<std::ptrdiff_t>(best), blocks, l.last);
+  }
+  p.peak = last_use.size() * 64;
+  return p;
+}
+
+TEST(Planner, TakesTheSmallestGapThatFits) {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    auto lives = random_lives(60, seed);
+    for (Lifetime& l : lives)
+      if (seed % 2 == 0) l.bytes %= 300;  // gaps of one size, and buffers without bytes
+    const Placement got = plan_memory(lives), expected = plain_plan(lives);
+    EXPECT_EQ(got.offset, expected.offset) << seed;
+    EXPECT_EQ(got.peak, expected.peak) << seed;
+    EXPECT_EQ(got.alive, expected.alive) << seed;
+  }
+}
+
+// By pairs of buffers, of plans in which one buffer lies elsewhere.
+TEST(Planner, TheCheckerSeesWhatPairsOfBuffersShow) {
+  std::mt19937 random(5);
+  int sound = 0, unsound = 0;
+  for (std::uint32_t seed = 0; seed < 400; ++seed) {
+    auto lives = random_lives(12, seed);
+    for (Lifetime& l : lives)
+      l.bytes = seed % 3 == 0 ? l.bytes % 200 : l.bytes % 4 * 64, l.last -= l.last % 3;
+    for (Lifetime& l : lives) l.last = std::max(l.last, l.first);
+    Placement p = plan_memory(lives);
+    p.offset[random() % lives.size()] = random() % 8 * 64 + (random() % 8 == 0 ? 32 : 0);
+    bool expected = true;
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+      const std::size_t end = p.offset[i] + lives[i].bytes;
+      if (lives[i].bytes == 0) continue;
+      expected = expected && p.offset[i] % 64 == 0 && end <= p.peak;
+      for (std::size_t j = 0; j < i; ++j)
+        expected = expected &&
+                   (lives[j].bytes == 0 || lives[j].last < lives[i].first || lives[i].last < lives[j].first ||
+                    end <= p.offset[j] || p.offset[j] + lives[j].bytes <= p.offset[i]);
+    }
+    EXPECT_EQ(plan_is_sound(lives, p), expected) << seed;
+    ++(expected ? sound : unsound);
+  }
+  EXPECT_GT(sound, 50);
+  EXPECT_GT(unsound, 50);
+}
+
 TEST(Planner, WithoutReuseNothingOverlaps) {
   const auto lives = random_lives(100, 1);
   const Placement p = plan_memory(lives, false);
   std::size_t total = 0;
   for (const Lifetime& l : lives) total += (l.bytes + 63) / 64 * 64;
   EXPECT_EQ(p.peak, total);
+  EXPECT_EQ(p.alive, plan_memory(lives).alive);
 }
 
 TEST(Planner, AChainNeedsTwoBuffers) {

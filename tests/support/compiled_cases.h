@@ -1,0 +1,384 @@
+// Small graphs that together need every pass of the compiler: each as a function that records it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tilegrad/ops/linear_cross_entropy.h>
+#include <tilegrad/tilegrad.h>
+#include "ops/ranks.h"
+
+namespace tg::testing {
+
+struct Recorded {
+  Graph g;
+  std::vector<Tensor> fetch = {};
+  std::vector<Assign> assign = {};
+};
+
+struct CompiledCase {
+  std::string name;
+  std::function<void(Recorded&)> record;
+  bool on_gpu = false, fuse = true, rows_alone = false;
+  int ranks = 1;
+  std::size_t less = 0;  // bytes that the arena has to save
+};
+
+inline Parameter parameter_of(const std::string& name, const Shape& shape, DType dtype = f32) {
+  return Parameter(name, Array(shape, dtype));
+}
+
+// Pointwise ops: numbers of every dtype are folded, results of narrow integers are stored.
+inline void record_chains(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {4, 6}), y = g.input("y", {6}), h = g.input("h", {4, 6}, bf16),
+               i = g.input("i", {4, 6}, i32), d = g.input("d", {4, 6}, f64);
+  const Tensor once = x * 2 + y, square = full(g, {6, 6}, 0.5);
+  r.fetch = {exp(once) * once,
+             cast(h * 0.3 + 1.00390625001, f32),  // the second number is close to a tie of bf16
+             where(greater(x, transpose(transpose(x, 0, 1), 0, 1)), x, y),
+             cast(cast(i + 1, i64) * 3, f32),
+             cast(i, bf16),
+             cast(i, f16),
+             d * 0.1 + cast(x, f64),
+             full(g, {3}, 7) * 2,
+             full(g, {2}, 5),
+             square - 1,
+             matmul(x, square)};  // a number in a chain, a matrix here
+}
+
+// A chain has at most 24 instructions and 12 inputs.
+inline void record_long_chains(Recorded& r) {
+  Tensor x = r.g.input("x", {70});
+  std::vector<Tensor> inputs;
+  for (int n = 0; n < 25; ++n) x = tanh(x);
+  Tensor all = r.g.input("a", {70});
+  for (int n = 0; n < 13; ++n) all = all * r.g.input(std::string(1, static_cast<char>('b' + n)), {70});
+  r.fetch = {x, all};
+}
+
+inline void record_merged(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor a = g.input("a", {6, 50}), b = g.input("b", {6, 50}), z = g.input("z", {6, 50}),
+               row = g.input("row", {50}), h = g.input("h", {6, 50}, bf16);
+  const std::vector<Tensor> of_div = gradients(a / b, {a, b}, z);
+  const Tensor s = sigmoid(a), half = exp(h), number = g.input("n", {}), other = g.input("m", {});
+  const Tensor turned = transpose(b, 0, 1) * 2;  // shares b, but lies in another order
+  r.fetch = {of_div[0], of_div[1], s,          s * (1 - s),    half,  half * 3,
+             a * row,   z * row,   number * 2, number * other, turned};
+  const Tensor before = b * 5, between = cumsum(a, 1), after = b - 1;
+  r.fetch.insert(r.fetch.end(), {before, between, after});
+}
+
+// At most ten operands, of which four are results.
+inline void record_many_results(Recorded& r) {
+  const Tensor x = r.g.input("x", {40});
+  for (int n = 1; n <= 6; ++n) r.fetch.push_back(x * n);
+  std::vector<Tensor> ys;
+  for (int n = 0; n < 8; ++n) ys.push_back(r.g.input("y" + std::to_string(n), {40}));
+  Tensor first = ys[0], second = ys[0];
+  for (int n = 1; n < 5; ++n) first = first + ys[n];
+  for (int n = 4; n < 8; ++n) second = second * ys[n];
+  r.fetch.push_back(first), r.fetch.push_back(second);
+}
+
+inline void record_reduced(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {6, 50}), y = g.input("y", {6, 50}), h = g.input("h", {6, 50}, bf16),
+               i = g.input("i", {6, 50}, i32), across = transpose(g.input("t", {50, 6}), 0, 1);
+  const Tensor both = x * y, kept = x - y, cube = exp(g.input("c", {2, 3, 4}));
+  r.fetch = {mean(both, {1}),
+             sum(kept, {-1}, true),
+             kept,
+             sum(exp(x), {0}),                   // not rows
+             max(transpose(sin(x), 0, 1), {0}),  // rows in memory
+             sum_squares(h * 3, {1}),
+             sum(i + 1, {1}),                     // narrow integers are stored
+             sum(across * x, {1}),                // read by tiles
+             prod(slice(cos(x), 1, 0, 25), {1}),  // not all
+             min(cube, {1, 2}),
+             sum(cube, {0, 1}),
+             sum(sqrt(x))};
+}
+
+inline void record_reduced_on_gpu(Recorded& r) {
+  Graph& g = r.g;
+  const auto total = [&](const std::string& name, const Shape& shape) {
+    r.fetch.push_back(sum(exp(g.input(name, shape)), {-1}));
+  };
+  total("few", {4096});
+  total("more", {4097});
+  total("packs", {4104});
+  total("short", {3, 4095});
+  total("long", {3, 4097});
+  total("even", {3, 4104});
+  total("many", {2048, 4097});
+  const Tensor x = g.input("x", {8, 16}, bf16), w = g.input("w", {16, 24}, bf16);
+  r.fetch.push_back(sum(gelu_tanh(matmul(x, w)), {1}));
+  const Tensor n = g.input("n", {8, 16}), weight = g.input("weight", {16}), z = g.input("z", {8, 16});
+  r.fetch.push_back(sum(gradients(layer_norm(n, weight), {n}, z)[0] + n, {1}));
+}
+
+inline void record_joined(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor a = g.input("a", {2, 4, 6}), b = g.input("b", {2, 6, 6});
+  const Tensor c = matmul(a, b), d = matmul(a, slice(b, 2, 0, 2)), e = exp(a);
+  const Tensor sides = concat({c, d, rope(a)}, 2);
+  const Tensor heads = matmul(a, b * 2), merged = reshape(transpose(heads, 0, 1), {4, 12});
+  const Tensor read = matmul(a, b * 3), twice = concat({read, read}, 1);
+  const Tensor fetched = matmul(a, b * 4), stays = concat({fetched, e}, 0);
+  const Tensor part = matmul(a, b * 5), cut = contiguous(slice(part, 1, 1, 3));
+  const Tensor split = matmul(a, b * 6), odd = contiguous(transpose(split.view({2, 4, 2, 3}), 1, 2));
+  const Tensor across = contiguous(transpose(matmul(a, b * 7), 1, 2));
+  const Tensor spans = contiguous(permute(matmul(a, b * 8).view({2, 4, 2, 3}), {1, 0, 2, 3}));
+  const Tensor parts = concat({matmul(a, b * 9).view({8, 6}), matmul(a, slice(b, 2, 1, 4)).view({8, 3})}, 1);
+  const Tensor halves = contiguous(permute(matmul(a, b * 10).view({2, 2, 2, 6}), {1, 0, 2, 3}));
+  r.fetch = {exp(sides), merged, twice, fetched, stays, cut, odd, across, spans, parts, halves};
+}
+
+inline void record_addends(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {6, 8}), a = g.input("a", {6, 4}), b = g.input("b", {4, 8}),
+               c = g.input("c", {4, 8}), bias = g.input("bias", {8});
+  const auto product = [&] { return matmul(a, b); };
+  Parameter w = parameter_of("w", {6, 8}), v = parameter_of("v", {2, 3, 8});
+  const Tensor p = product(), q = matmul(a, c), biased = linear(a, b, bias);
+  const Tensor one = matmul(a, c * 2), read = one + x;
+  const Tensor same = matmul(a, b * 9), half = matmul(cast(a, bf16), cast(b, bf16));
+  r.fetch = {p + q + x,
+             biased + product(),
+             read * 2,
+             one,
+             matmul(a, b * 2) + matmul(a, b * 3) * 2,
+             same + same,
+             matmul(a, b * 10) + x + 1,
+             half + cast(x, bf16),
+             transpose(matmul(a, b * 4) + matmul(a, b * 5), 0, 1) * 2};
+  const Tensor rows = matmul(a, b * 6).view({2, 3, 8}) + g.input("y", {2, 3, 8});
+  r.assign = {{w, matmul(a, b * 7) + matmul(a, b * 8)}, {v, rows}};
+}
+
+inline void record_assigned(Recorded& r) {
+  Graph& g = r.g;
+  Parameter p = parameter_of("p", {30, 30}), q = parameter_of("q", {30, 30}), s = parameter_of("s", {30, 30}),
+            t = parameter_of("t", {30, 30}), u = parameter_of("u", {900}), v = parameter_of("v", {30, 30}),
+            w = parameter_of("w", {30, 30}), o = parameter_of("o", {30, 30});
+  const Tensor x = g.input("x", {30, 30}), of_p = g.param(p), of_q = g.param(q), of_s = g.param(s);
+  const Tensor early = of_q * 3;        // read after what q becomes was made
+  const Tensor next = matmul(of_q, x);  // a product does not work in place
+  r.fetch = {of_p, sum(of_q * early), slice(of_p, 0, 0, 2)};
+  r.assign = {{p, of_p + x},                 // what it held is read later
+              {q, next},                     // copied
+              {s, of_p},                     // what p held before
+              {t, transpose(exp(x), 0, 1)},  // in another order
+              {u, exp(of_s).view({900})},    // a view
+              {v, sin(x)},                   // directly
+              {w, transpose(of_s, 0, 1) + of_s},
+              {o, g.param(o) * 2 + sum(g.param(o), {0}, true)}};  // in place
+}
+
+// Buffers that results take over.
+inline void record_in_place(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {20, 30}), m = g.input("m", {30, 30}), at = g.input("at", {2}, i32),
+               src = g.input("src", {2, 30});
+  const Tensor a = matmul(x, m), b = softmax(a, -1), c = cumsum(b, 1), d = matmul(c, m);
+  const Tensor e = matmul(x, m * 2), f = greater(e, 0), rows = cumsum(src * 2, 1);
+  const Tensor cache = index_assign(cumsum(x * 3, 1), 0, at, rows), read = softmax(cache.view({600}), 0);
+  const Tensor pair = softmax(d, 0), sums = pair + transpose(cumsum(d.view({30, 20}), 0), 0, 1);
+  r.fetch = {d + c,
+             cast(f, f32),
+             softmax(e, -1),
+             read,
+             sums,
+             uniform(g, {5}),
+             full(g, {300}, 3) * x.view({2, 300}),
+             x * g.constant(Array::of<float>({2, 1}, {1, 2})).expand({2, 10}).reshape({20, 1})};
+}
+
+inline void record_mlp(Recorded& r, DType dtype) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {8, 16}), y = g.input("y", {8}, i32), rate = g.input("rate", {});
+  std::vector<Tensor> values;
+  std::vector<AdamWTensors> states;
+  std::vector<Parameter> held;
+  const auto weight = [&](const std::string& name, const Shape& shape) {
+    for (const char* kind : {"", ".m", ".v"}) held.push_back(parameter_of(name + kind, shape));
+    values.push_back(g.param(held[held.size() - 3]));
+    return cast(values.back(), dtype);
+  };
+  const Tensor up = weight("up", {16, 32}), scale = weight("scale", {32}), down = weight("down", {32, 10});
+  const Tensor h = gelu_tanh(matmul(cast(x, dtype), up)), n = layer_norm(dropout(h, 0.1), scale);
+  const Tensor loss = cross_entropy(cast(matmul(n, down), f32), y);
+  const std::vector<Tensor> zs = gradients(loss, values);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    states.push_back({values[i], zs[i], g.param(held[3 * i + 1]), g.param(held[3 * i + 2])});
+  const std::vector<AdamWResults> next = adamw(states, rate, 1, 1 / maximum(global_norm(zs), 1));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    r.assign.push_back({held[3 * i], next[i].p});
+    r.assign.push_back({held[3 * i + 1], next[i].m});
+    r.assign.push_back({held[3 * i + 2], next[i].v});
+  }
+  r.fetch = {loss};
+}
+
+inline void record_attention(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {2, 8, 16}), w = g.input("w", {16, 16}), places = g.input("places", {8}, i32);
+  const auto heads = [&] { return transpose(matmul(x, w).view({2, 8, 2, 8}), 1, 2); };
+  const Tensor q = heads(), rq = rope(q), k = heads(), rk = rope(k, places), v = heads();
+  const Tensor o = flash_attn(rq, rk, v, {.causal = true}).o;
+  r.fetch = gradients((o * o).sum(), {x, w});
+}
+
+inline void record_cache(Recorded& r) {
+  Graph& g = r.g;
+  Parameter keys = parameter_of("keys", {2, 2, 8, 8}), values = parameter_of("values", {2, 2, 8, 8});
+  const Tensor x = g.input("x", {2, 1, 16}), w = g.input("w", {16, 16}), at = g.input("at", {1}, i32),
+               lengths = g.input("lengths", {2}, i32);
+  const auto heads = [&] { return transpose(matmul(x, w).view({2, 1, 2, 8}), 1, 2); };
+  const Tensor q = rope(heads(), at), k = rope(heads(), at), v = heads();
+  const std::vector<Tensor> held = index_assign_each({g.param(keys), g.param(values)}, 2, at, {k, v});
+  const Tensor early = softmax(q, -1);
+  r.fetch = {flash_attn(q, held[0], held[1], {.kv_lengths = lengths}).o.reshape({2, 16}), early};
+  r.assign = {{keys, held[0]}, {values, held[1]}};
+}
+
+// Chunks of a head, and two readers of what comes first.
+inline void record_order(Recorded& r) {
+  Graph& g = r.g;
+  Parameter w = parameter_of("w", {64, 64});
+  const Tensor x = g.input("x", {64, 64}), old = g.param(w);
+  std::vector<Tensor> products;
+  for (int i = 0; i < 4; ++i) products.push_back(matmul(x, x * (i + 1)));
+  r.fetch = {sum(old)};
+  for (const Tensor& p : products) r.fetch.push_back(sum(gelu(p)));
+  r.assign = {{w, old * 0.5 + matmul(x, x)}};
+}
+
+// As in training: what the forward pass makes is read again in the opposite order.
+inline void record_forth_and_back(Recorded& r, DType dtype, int layers,
+                                  const std::function<Tensor(const Tensor&)>& f) {
+  const Tensor x = r.g.input("x", {64, 64}, dtype);
+  std::vector<Tensor> hs, fs;
+  Tensor h = exp(x);
+  for (int i = 0; i < layers; ++i) {
+    const Scope layer("h." + std::to_string(i));
+    hs.push_back(matmul(h, x));
+    fs.push_back(f(hs.back()));
+    h = matmul(fs.back(), x);
+  }
+  Tensor z = h;
+  for (std::size_t i = fs.size(); i-- > 0;) z = matmul(matmul(z, fs[i]), hs[i]);
+  r.fetch = {sum(z)};
+}
+
+// A value that is only used late moves; a cast of a parameter is made again while the parameter is what it
+// was; a view of what is made again.
+inline void record_late(Recorded& r) {
+  Graph& g = r.g;
+  Parameter w = parameter_of("w", {64, 64});
+  const Tensor x = g.input("x", {64, 64}), tall = g.input("tall", {256, 64}), late = gelu(x),
+               of_w = gelu(g.param(w));
+  const Tensor first = matmul(of_w, x);
+  const Tensor wide = matmul(x, matmul(tall, first).view({64, 256}));
+  const Tensor y = matmul(matmul(matmul(wide, tall), late), transpose(of_w, 0, 1));
+  r.fetch = {y};
+  r.assign = {{w, y + first}};
+}
+
+// A value of a parameter that changes before the value's last use, and one that changes behind it.
+inline void record_changed(Recorded& r) {
+  Graph& g = r.g;
+  Parameter w = parameter_of("w", {64, 64}), v = parameter_of("v", {64, 64});
+  const Tensor x = g.input("x", {64, 64}), of_w = gelu(g.param(w)), of_v = gelu(g.param(v)),
+               early = matmul(of_w, matmul(of_v, x)), after_early = g.param(w) + early;
+  std::vector<Tensor> kept{early};
+  for (int i = 0; i < 4; ++i) kept.push_back(matmul(kept.back(), x));
+  Tensor late = x;
+  for (std::size_t i = kept.size(); i-- > 0;) late = matmul(late, kept[i]);
+  const Tensor last = matmul(matmul(late, of_w), of_v);
+  r.fetch = {sum(last)};
+  r.assign = {{w, after_early}, {v, g.param(v) * 2 + last}};
+}
+
+inline void record_small_products(Recorded& r) {
+  Graph& g = r.g;
+  Parameter p = parameter_of("p", {16, 16}, bf16);
+  const Tensor x = g.input("x", {16, 16}, bf16), y = g.input("y", {16, 16}, bf16), of_p = g.param(p);
+  const Tensor first = matmul(x, y), of_weight = matmul(of_p, y),
+               next = softmax(matmul(x, transpose(y, 0, 1)), -1), second = matmul(next, x),
+               third = matmul(transpose(x, 0, 1), next), last = softmax(next, 0);
+  const Tensor wide = g.input("wide", {1024, 1025}, bf16),
+               large = matmul(transpose(wide, 0, 1), slice(wide, 1, 0, 16));
+  r.fetch = {squared_norm({first, second, third, of_weight, large}), last};
+}
+
+inline void record_casts(Recorded& r) {
+  Graph& g = r.g;
+  const Parameter a = parameter_of("a", {16, 16}), b = parameter_of("b", {16, 16});
+  const Tensor x = g.input("x", {16, 16}), p = g.param(a), q = g.param(b);
+  const Tensor product = matmul(cast(x, bf16), cast(p, bf16)), part = cast(slice(q, 0, 0, 2), bf16),
+               chain = cast(q, f16) * 2;
+  r.fetch = {matmul(product, cast(q, bf16)), part, chain};
+}
+
+inline void record_scattered(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {2, 8, 16}), w = g.input("w", {16, 16}), u = g.input("u", {16, 16});
+  const auto heads = [&](const Tensor& t) { return transpose(t.view({2, 8, 2, 8}), 1, 2); };
+  const Tensor h = matmul(x, u), t = heads(matmul(h, w)), o = flash_attn(t, t, t).o.reshape({2, 8, 16});
+  const Tensor s = heads(matmul(gelu(o), w)), last = flash_attn(s, s, s).o;
+  const std::vector<Tensor> zs = gradients((last * last).sum(), {w, u});
+  const Tensor other = matmul(u, w), sums = scatter_sum({other}, 2)[0];
+  r.fetch = {scatter_sum({zs[0]}, 2)[0], scatter_sum({zs[1], other}, 2)[0], sums, scatter_sum({x}, 2)[0]};
+}
+
+inline std::vector<CompiledCase> compiled_cases() {
+  const auto mlp = [](DType dtype) { return [dtype](Recorded& r) { record_mlp(r, dtype); }; };
+  const auto back = [](DType dtype, int layers, Tensor (*f)(TensorArg)) {
+    return
+        [=](Recorded& r) { record_forth_and_back(r, dtype, layers, [f](const Tensor& x) { return f(x); }); };
+  };
+  const auto norms = [](Recorded& r) {
+    record_forth_and_back(r, f32, 3, [](const Tensor& x) { return layer_norm(x) + x; });
+  };
+  const auto attention = [](Recorded& r) {
+    record_forth_and_back(r, f32, 3, [](const Tensor& x) {
+      const Tensor q = x.view({1, 1, 64, 64});
+      return flash_attn(q, q, q).o.view({64, 64});
+    });
+  };
+  constexpr std::size_t matrix = 64 * 64 * 4;
+  return {
+      {.name = "chains", .record = record_chains},
+      {.name = "chains that are not fused", .record = record_chains, .fuse = false},
+      {.name = "long chains", .record = record_long_chains},
+      {.name = "merged steps", .record = record_merged},
+      {.name = "many results", .record = record_many_results},
+      {.name = "reductions", .record = record_reduced},
+      {.name = "reductions of batch-invariant rows", .record = record_reduced, .rows_alone = true},
+      {.name = "reductions on a GPU", .record = record_reduced_on_gpu, .on_gpu = true},
+      {.name = "joined results", .record = record_joined},
+      {.name = "sums in products", .record = record_addends},
+      {.name = "assigned parameters", .record = record_assigned},
+      {.name = "results in place", .record = record_in_place},
+      {.name = "training step", .record = mlp(f32)},
+      {.name = "training step on a GPU", .record = mlp(bf16), .on_gpu = true},
+      {.name = "attention on a GPU", .record = record_attention, .on_gpu = true},
+      {.name = "decoding on a GPU", .record = record_cache, .on_gpu = true},
+      {.name = "order within a budget", .record = record_order, .less = 3 * matrix},
+      {.name = "chains made again", .record = back(f32, 4, gelu), .less = 2 * matrix},
+      {.name = "products made again", .record = back(f32, 4, gelu), .less = 5 * matrix},
+      {.name = "norms made again", .record = norms, .less = 2 * matrix},
+      {.name = "attention made again", .record = attention, .less = 3 * matrix},
+      {.name = "epilogues made again", .record = back(bf16, 3, gelu_tanh), .on_gpu = true, .less = matrix},
+      {.name = "late values", .record = record_late, .less = matrix},
+      {.name = "values of parameters that change", .record = record_changed, .less = matrix},
+      {.name = "small products on a GPU", .record = record_small_products, .on_gpu = true},
+      {.name = "casts on a GPU", .record = record_casts, .on_gpu = true},
+      {.name = "sums over ranks", .record = record_scattered, .ranks = 2}};
+}
+
+}  // namespace tg::testing
