@@ -146,4 +146,74 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
   EXPECT_GT(ended_early, 30);
 }
 
+// Logits of few values, so that many continuations are equally likely: ties go to the earlier beam and the
+// lower token, and NaN and −∞ are never chosen.
+TEST(BeamSearch, TiesGoToTheEarlierBeamAndTheLowerToken) {
+  std::mt19937 random(9);
+  int ties = 0, ended = 0;
+  for (int round = 0; round < 400; ++round) {
+    const auto beams = static_cast<std::int64_t>(1 + random() % 4),
+               tokens = static_cast<std::int64_t>(1 + random() % 4);
+    Tokens ends;
+    for (std::int32_t t = 0; t < 6; ++t)
+      if (random() % 4 == 0) ends.push_back(t);
+    nn::BeamSearch search(beams, tokens, ends);
+    std::vector<nn::Hypothesis> live(1), over;
+    for (std::int64_t step = 1;; ++step) {
+      struct Next {
+        nn::Hypothesis h;
+        std::size_t beam;
+      };
+      std::vector<Next> all;
+      for (std::size_t b = 0; b < live.size(); ++b) {
+        std::vector<float> logits{0, 0, 1, 1, 2, 2};
+        std::shuffle(logits.begin(), logits.end(), random);
+        logits[random() % 6] = random() % 2 ? std::nanf("") : -std::numeric_limits<float>::infinity();
+        search.offer(b, logits);
+        double most = -1, sum = 0;
+        for (const float x : logits) most = std::isnan(x) ? most : std::max(most, double{x});
+        for (const float x : logits) sum += std::isnan(x) ? 0 : std::exp(x - most);
+        for (std::int32_t t = 0; t < 6; ++t)
+          if (const float x = logits[static_cast<std::size_t>(t)]; std::isfinite(x)) {
+            all.push_back({live[b], b});
+            all.back().h.tokens.push_back(t);
+            all.back().h.score = live[b].score + (x - (most + std::log(sum)));
+          }
+      }
+      std::stable_sort(all.begin(), all.end(),
+                       [](const Next& a, const Next& b) { return a.h.score > b.h.score; });
+      live.clear();
+      std::vector<std::size_t> parents;
+      for (std::size_t i = 0; i < all.size() && std::ssize(live) < beams; ++i) {
+        ties += i > 0 && all[i].h.score == all[i - 1].h.score;
+        if (is_end(ends, all[i].h.tokens.back()))
+          over.push_back(all[i].h), ++ended;
+        else
+          live.push_back(all[i].h), parents.push_back(all[i].beam);
+      }
+      std::stable_sort(over.begin(), over.end(), is_likelier);
+      over.resize(std::min<std::size_t>(over.size(), static_cast<std::size_t>(beams)));
+      const bool is_over =
+          live.empty() || step == tokens || (std::ssize(over) == beams && over.back().score >= live[0].score);
+      ASSERT_EQ(search.advance(), is_over ? std::vector<std::size_t>{} : parents) << round;
+      ASSERT_EQ(search.live().size(), live.size());
+      for (std::size_t i = 0; i < live.size(); ++i)
+        ASSERT_EQ(search.live()[i].tokens, live[i].tokens) << round;
+      if (!is_over) continue;
+      if (step == tokens) over.insert(over.end(), live.begin(), live.end());
+      std::stable_sort(over.begin(), over.end(), is_likelier);
+      over.resize(std::min<std::size_t>(over.size(), static_cast<std::size_t>(beams)));
+      const std::vector<nn::Hypothesis> got = search.results();
+      ASSERT_EQ(got.size(), over.size());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i].tokens, over[i].tokens) << round;
+        ASSERT_DOUBLE_EQ(got[i].score, over[i].score);
+      }
+      break;
+    }
+  }
+  EXPECT_GT(ties, 500);
+  EXPECT_GT(ended, 200);
+}
+
 }  // namespace

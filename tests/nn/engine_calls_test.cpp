@@ -360,53 +360,6 @@ struct Tables {
   }
 };
 
-// Few programs serve every number of sequences and of groups of 8 tokens. Rows without a token cost time.
-TEST(Engine, ProgramsHaveFewRowsThatNoTokenNeeds) {
-  constexpr std::int64_t most = 160, group = 8;
-  const Tables tables(9);
-  std::vector<std::int64_t> rows;
-  nn::LanguageModel model = tables.model();
-  model.features = [features = model.features, &rows](TensorArg tokens, const nn::Call& call) {
-    rows.push_back(tokens.tensor().numel());
-    return features(tokens, call);
-  };
-  Engine engine(model,
-                {.seats = most + 1, .page_size = 4, .chunk = most * group, .threads = 1, .ahead = false});
-  const auto add = [&](std::int64_t size, std::int64_t i, std::int64_t tokens) {
-    Tokens prompt(static_cast<std::size_t>(size), static_cast<std::int32_t>(i % 9));
-    if (size > 1) prompt[1] = static_cast<std::int32_t>(i / 9);  // so that prompts share no page
-    engine.add({.prompt = std::move(prompt), .tokens = tokens});
-  };
-  // Programs grow with n, so the program that was recorded last serves n sequences.
-  for (std::int64_t n = 1; n <= most; ++n) {
-    for (std::int64_t i = 0; i < n; ++i) add(1, i, 1);
-    engine.run();
-    EXPECT_GE(rows.back(), n);
-    EXPECT_LE(5 * rows.back(), 8 * n) << n << " sequences";
-  }
-  EXPECT_LE(rows.size(), 15u);
-  for (std::int64_t n = 1; n <= 64; ++n) {
-    engine.forget();
-    for (std::int64_t i = 0; i < n; ++i) add(group, i, 1);
-    engine.run();
-    EXPECT_EQ(rows.back() % group, 0);
-    EXPECT_GE(rows.back(), n * group);
-    EXPECT_LT(rows.back(), (2 * n + (n == 1)) * group) << n << " groups";
-  }
-  EXPECT_LE(rows.size(), 15u + 8);
-  for (std::int64_t n = 1; n <= most; ++n) {
-    for (std::int64_t i = 0; i < n; ++i) add(1, i, 3);
-    engine.step();
-    add(group, 0, 1);
-    engine.step();
-    EXPECT_GE(rows.back(), n + 2 * group);
-    EXPECT_LT(rows.back(), n + 2 * group + 48) << n << " sequences and a group";
-    engine.forget();
-    engine.run();
-  }
-  EXPECT_LE(rows.size(), 15u + 8 + 7);
-}
-
 // By default, the cache has room for a sequence as long as the context on each seat.
 TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
   const Tables tables(9);

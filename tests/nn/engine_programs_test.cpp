@@ -1,0 +1,242 @@
+// Engine: the programs that serve numbers of sequences, rows that move to the host and back, and its
+// defaults.
+#include <tilegrad/nn/models/gpt.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+
+#include <tilegrad/nn/generation/generate.h>
+#include "nn/generation/run_options.h"
+#include "tests/support/engine_calls.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+// A model of two tables and no attention, and the rows of the programs that are recorded.
+struct Rows {
+  nn::Params params{4};
+  nn::Embedding tokens{nn::Path(params) / "tokens", 9, 4, nn::Init::normal(1)};
+  nn::Linear head{nn::Path(params) / "head", 4, 9, {.init = nn::Init::normal(1)}};
+  std::vector<std::int64_t> rows;
+
+  nn::LanguageModel model() {
+    return {.features =
+                [this](TensorArg x, const nn::Call&) {
+                  rows.push_back(x.tensor().numel());
+                  return tokens(x);
+                },
+            .head = [this](TensorArg x) { return head(x); },
+            .context = 32,
+            .parameters = params.all()};
+  }
+  // `count` prompts of `size` tokens that share no page.
+  static void add(Engine& engine, std::int64_t count, std::int64_t size, std::int64_t tokens) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Tokens prompt(static_cast<std::size_t>(size), 3);
+      for (std::int64_t k = 0, n = i; k < std::min<std::int64_t>(size, 3); ++k, n /= 9)
+        prompt[static_cast<std::size_t>(k)] = static_cast<std::int32_t>(n % 9);
+      engine.add({.prompt = std::move(prompt), .tokens = tokens});
+    }
+  }
+};
+
+std::int64_t first_from(const std::vector<std::int64_t>& sizes, std::int64_t n) {
+  return *std::ranges::lower_bound(sizes, n);
+}
+
+TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
+  Rows r;
+  Engine engine(r.model(), {.seats = 260, .page_size = 4, .chunk = 2048, .threads = 1, .ahead = false});
+  EXPECT_EQ(r.rows, std::vector<std::int64_t>{1});
+  const std::vector<std::int64_t> singles{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 260},
+      groups{2, 4, 8, 16, 24, 32, 64, 128}, beside{0, 16, 64, 80, 96, 128, 192, 256, 260};
+  std::vector<std::int64_t> numbers;
+  for (const std::int64_t n : singles)
+    for (const std::int64_t k : {n, n + 1})
+      if (k <= 260 && (numbers.empty() || k > numbers.back())) numbers.push_back(k);
+  for (const std::int64_t n : numbers) {
+    Rows::add(engine, n, 1, 1);
+    engine.run();
+    EXPECT_EQ(r.rows.back(), first_from(singles, n)) << n << " sequences";
+  }
+  EXPECT_EQ(r.rows.size(), singles.size());
+  numbers.clear();
+  for (const std::int64_t n : groups)
+    for (const std::int64_t k : {n - 1, n, n + 1})
+      if (k <= 128 && (numbers.empty() || k > numbers.back())) numbers.push_back(k);
+  for (const std::int64_t n : numbers) {
+    engine.forget();
+    Rows::add(engine, n, 8, 1);
+    engine.run();
+    EXPECT_EQ(r.rows.back(), 8 * first_from(groups, n)) << n << " groups";
+  }
+  EXPECT_EQ(r.rows.size(), singles.size() + groups.size());
+  // What is too much for one run is read in two, of which there are programs.
+  engine.forget();
+  Rows::add(engine, 131, 8, 1);
+  engine.run();
+  EXPECT_EQ(r.rows.size(), singles.size() + groups.size());
+  for (const std::int64_t n : {1, 16, 17, 64, 65, 80, 81, 96, 97, 128, 129, 192, 193, 256, 257}) {
+    engine.forget();
+    Rows::add(engine, n, 1, 3);
+    engine.step();
+    Rows::add(engine, 1, 8, 1);
+    engine.step();
+    EXPECT_EQ(r.rows.back(), first_from(beside, n) + 16) << n << " sequences beside a group";
+    engine.run();
+  }
+}
+
+TEST(EnginePrograms, ArePreparedInAdvance) {
+  Rows r;
+  Engine engine(r.model(), {.seats = 20, .cache_tokens = 640, .chunk = 40, .threads = 1});
+  engine.prepare();
+  EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 32, 40, 2, 4, 8, 12, 16, 32, 48, 56, 20, 36, 52, 60}));
+  r.rows.clear();
+  Engine few(r.model(), {.seats = 20, .cache_tokens = 48, .chunk = 9, .threads = 1});  // three pages
+  few.prepare();
+  EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 2, 4, 32}));
+}
+
+// Sequences of more rows than one run moves, in pages of every size; some begin alike, so that they come back
+// behind pages that are found.
+TEST(Engine, LongSequencesMoveToTheHostAndBack) {
+  nn::Params params(1);
+  nn::ModelConfig c{
+      .vocabulary = 13, .context = 400, .layers = 1, .heads = 2, .width = 8, .tied_head = false, .std = 0.5};
+  const nn::Model model(params, c);
+  std::mt19937 random(2);
+  std::vector<Engine::Request> list;
+  Tokens common(130);
+  for (std::int32_t& t : common) t = static_cast<std::int32_t>(random() % 13);
+  for (const std::size_t size : {300, 301, 290, 60}) {
+    Tokens prompt = common;
+    prompt.resize(size);
+    for (std::size_t i = std::min<std::size_t>(130, size / 2); i < size; ++i)
+      prompt[i] = static_cast<std::int32_t>(random() % 13);
+    list.push_back({.prompt = prompt, .tokens = 24, .seed = size});
+  }
+  const auto written = [&](const Engine::Options& options, std::int64_t& moves) {
+    Engine engine(model, options);
+    std::vector<Tokens> all(list.size() + 1);
+    Engine::Handle first = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Engine::Handle h = engine.add(EngineCalls::into(all[i], list[i]));
+      if (i == 0) first = h;
+    }
+    while (all[0].size() < 4) engine.step();
+    engine.fork(first, 7, EngineCalls::into(all.back(), {}).report);
+    EngineCalls::run(engine);
+    moves = engine.scheduler().preemptions();
+    return all;
+  };
+  std::int64_t moves = 0;
+  const std::vector<Tokens> expected = written({.seats = 1, .threads = 1}, moves);
+  EXPECT_EQ(moves, 0);
+  EXPECT_EQ(expected.back().size(), 20u);
+  for (const Engine::Options& o :
+       {Engine::Options{.seats = 5, .cache_tokens = 704, .page_size = 64, .host_tokens = 2048, .threads = 1},
+        {.seats = 5, .cache_tokens = 645, .page_size = 43, .host_tokens = 2048, .threads = 1},
+        {.seats = 5, .cache_tokens = 960, .page_size = 320, .host_tokens = 2048, .threads = 1}}) {
+    EXPECT_EQ(written(o, moves), expected) << o.page_size;
+    EXPECT_GT(moves, 0) << o.page_size;
+  }
+}
+
+TEST(Engine, CountsTheSecondsOfItsRuns) {
+  Rows r;
+  Engine engine(r.model(), {.threads = 1});
+  const auto begin = std::chrono::steady_clock::now();
+  Rows::add(engine, 3, 9, 6);
+  double before = engine.run_seconds();
+  EXPECT_EQ(before, 0);
+  for (bool left = true; left;) {
+    left = engine.step();
+    EXPECT_GT(engine.run_seconds(), before);
+    before = engine.run_seconds();
+  }
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(before, all.count());
+}
+
+TEST(Engine, HasItsDefaults) {
+  const Engine::Options o;
+  EXPECT_EQ(o.seats, 16);
+  EXPECT_EQ(o.cache_tokens, 0);
+  EXPECT_EQ(o.page_size, 16);
+  EXPECT_EQ(o.chunk, 256);
+  EXPECT_EQ(o.host_tokens, 0);
+  EXPECT_EQ(o.threads, 0);
+  const Engine::Request request;
+  EXPECT_EQ(request.tokens, 0);
+  EXPECT_EQ(request.seed, 1u);
+  EXPECT_FALSE(request.logits);
+  EXPECT_EQ(request.sampling.temperature, 1);
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_EQ(request.sampling.top_p, 1);
+  const Engine::Search search;
+  EXPECT_EQ(search.tokens, 0);
+  EXPECT_EQ(search.beams, 4);
+  const nn::Generator::Options g;
+  EXPECT_EQ(g.threads, 0);
+  EXPECT_TRUE(g.cache);
+  const nn::Scheduler::Options s;
+  EXPECT_EQ(s.pages, 1);
+  EXPECT_EQ(s.page_size, 16);
+  EXPECT_EQ(s.seats, 16);
+  EXPECT_EQ(s.chunk, 256);
+  EXPECT_EQ(s.group, 1);
+  EXPECT_EQ(s.host_pages, 0);
+}
+
+TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
+  const nn::LanguageModel model{
+      .parameters = {Parameter("a", Array(Shape{1024, 3}, f32)), Parameter("b", Array(Shape{1024}, f32))}};
+  ASSERT_EQ(model.count(), 4096);
+  EXPECT_EQ(nn::detail::threads_for(model, 1023, 0), 1);
+  EXPECT_EQ(nn::detail::threads_for(model, 1024, 0), 0);  // 2^22 products
+  EXPECT_EQ(nn::detail::threads_for(model, 1, 0), 1);
+  EXPECT_EQ(nn::detail::threads_for(model, 1, 3), 3);
+  EXPECT_EQ(nn::detail::threads_for(model, 1025, 2), 2);
+}
+
+// Against a map.
+TEST(Numbered, FindsWhatWasPutAndNotErased) {
+  std::mt19937 random(1);
+  nn::detail::Numbered<std::unique_ptr<int>> ours;
+  std::map<std::uint64_t, int> expected;
+  std::uint64_t last = 0;
+  for (int n = 0; n < 2000; ++n) {
+    const std::uint64_t any = last - std::min<std::uint64_t>(last, random() % 12);
+    if (random() % 2 == 0) {
+      last += 1 + random() % 4;
+      ours.put(last, std::make_unique<int>(n));
+      expected[last] = n;
+    } else {
+      EXPECT_EQ(ours.erase(any), expected.erase(any) == 1);
+    }
+    EXPECT_EQ(ours.size(), expected.size());
+    EXPECT_EQ(ours.empty(), expected.empty());
+    EXPECT_EQ(ours.find(0), nullptr);
+    EXPECT_EQ(ours.find(last + 1), nullptr);
+    for (std::uint64_t k = last - std::min<std::uint64_t>(last, 14); k <= last; ++k) {
+      const auto found = expected.find(k);
+      ASSERT_EQ(ours.find(k) != nullptr, found != expected.end()) << k;
+      if (found == expected.end()) continue;
+      EXPECT_EQ(*ours.find(k), found->second);
+      EXPECT_EQ(ours.owner(k).get(), ours.find(k));
+    }
+    std::vector<int> all, list;
+    ours.each([&](int value) { all.push_back(value); });
+    for (const auto& [number, value] : expected) list.push_back(value);
+    EXPECT_EQ(all, list);
+  }
+}
+
+}  // namespace
