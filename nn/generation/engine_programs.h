@@ -140,7 +140,7 @@ struct Engine::Run {
   }
   // What follows entry b is not drawn.
   void set_unread(std::size_t b) {
-    set_sampling(b, {.temperature = 0}, 0, 0);
+    set_sampling(b, {.temperature = 0}, {}, {});
     set_places(b, 0, -1);
   }
   // In the order in which the inputs were recorded: they are copied in one piece.
