@@ -79,7 +79,8 @@ class Compiled {
     const MemoryReport& m = plan_.report;
     s += "arena " + std::to_string(m.arena) + ", alive " + std::to_string(m.alive) + ", inputs " +
          std::to_string(m.inputs) + ", results " + std::to_string(m.results) + " at " +
-         std::to_string(plan_.results_offset) + ", constants " + std::to_string(m.constants) + "\n";
+         std::to_string(plan_.results_offset) + ", constants " + std::to_string(m.constants) +
+         ", parameters " + std::to_string(parameter_bytes()) + "\n";
     if (case_.less == 0) return s;
     const auto number = [](double x) { return std::to_string(static_cast<std::int64_t>(x)); };
     const MemoryReport::Recomputed& again = recomputed_.again;
@@ -109,6 +110,7 @@ class Compiled {
     EXPECT_EQ(got.inputs, m.inputs);
     EXPECT_EQ(got.results, m.results);
     EXPECT_EQ(got.constants, m.constants);
+    EXPECT_EQ(got.parameters, parameter_bytes());
     EXPECT_EQ(got.recomputed.steps, recomputed_.again.steps);
     EXPECT_EQ(got.recomputed.products, recomputed_.again.products);
     EXPECT_EQ(got.recomputed.price, recomputed_.again.price);
@@ -121,6 +123,12 @@ class Compiled {
     plan_ = plan_buffers(r_.g, buffers_, case_.on_gpu ? 128 : 0, true);
   }
 
+  std::size_t parameter_bytes() const {
+    std::size_t bytes = 0;
+    for (const Parameter& p : parameters_of(buffers_, steps_, Device::cpu()))
+      bytes += (p.bytes() + 63) / 64 * 64;
+    return bytes;
+  }
   std::string name_of_value(ValueId v) const {
     const Node& maker = r_.g.node_of(v);
     if (maker.op == &input_op) return maker.attrs.as<InputAttrs>().name;

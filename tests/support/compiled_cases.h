@@ -94,9 +94,14 @@ inline void record_reduced(Recorded& r) {
              sum(exp(x), {0}),                   // not rows
              max(transpose(sin(x), 0, 1), {0}),  // rows in memory
              sum_squares(h * 3, {1}),
-             sum(i + 1, {1}),                     // narrow integers are stored
-             sum(across * x, {1}),                // read by tiles
+             sum(i + 1, {1}),       // narrow integers are stored
+             sum(across * x, {1}),  // not rows either
+             sum(x * across, {1}),  // read by tiles
+             sum(x * unsqueeze(g.input("column", {6}), 1), {1}),
              prod(slice(cos(x), 1, 0, 25), {1}),  // not all
+             sum(slice(tanh(x), 0, 0, 3), {1}),
+             sum(slice(abs(x), 0, 3, 6), {1}),
+             sum(tg::pow(g.input("one", {1, 50}), 2), {0}),  // of one number each
              min(cube, {1, 2}),
              sum(cube, {0, 1}),
              sum(sqrt(x))};
@@ -134,7 +139,10 @@ inline void record_joined(Recorded& r) {
   const Tensor spans = contiguous(permute(matmul(a, b * 8).view({2, 4, 2, 3}), {1, 0, 2, 3}));
   const Tensor parts = concat({matmul(a, b * 9).view({8, 6}), matmul(a, slice(b, 2, 1, 4)).view({8, 3})}, 1);
   const Tensor halves = contiguous(permute(matmul(a, b * 10).view({2, 2, 2, 6}), {1, 0, 2, 3}));
-  r.fetch = {exp(sides), merged, twice, fetched, stays, cut, odd, across, spans, parts, halves};
+  const Tensor also = matmul(a, b * 11), both = concat({also, also * 2}, 0);  // fetched, and read twice
+  const Tensor nested = concat({concat({matmul(a, b * 12), matmul(a, b * 13)}, 1), e}, 1);
+  r.fetch = {exp(sides), merged, twice, fetched, stays, cut,  odd,
+             across,     spans,  parts, halves,  also,  both, nested};
 }
 
 inline void record_addends(Recorded& r) {
@@ -154,7 +162,9 @@ inline void record_addends(Recorded& r) {
              same + same,
              matmul(a, b * 10) + x + 1,
              half + cast(x, bf16),
-             transpose(matmul(a, b * 4) + matmul(a, b * 5), 0, 1) * 2};
+             transpose(matmul(a, b * 4) + matmul(a, b * 5), 0, 1) * 2,
+             matmul(x, transpose(x, 0, 1)) + transpose(matmul(a, transpose(a, 0, 1)), 0, 1),
+             matmul(a, b * 14) + slice(matmul(a, g.input("wide", {4, 9})), 1, 0, 8)};
   const Tensor rows = matmul(a, b * 6).view({2, 3, 8}) + g.input("y", {2, 3, 8});
   r.assign = {{w, matmul(a, b * 7) + matmul(a, b * 8)}, {v, rows}};
 }
@@ -274,6 +284,41 @@ inline void record_forth_and_back(Recorded& r, DType dtype, int layers,
   r.fetch = {sum(z)};
 }
 
+// A product and the gradient of its weight read a norm.
+inline void record_norm_of_two(Recorded& r) {
+  const Tensor x = r.g.input("x", {64, 64});
+  std::vector<Tensor> h{matmul(x, x)}, norm, product;
+  for (int i = 0; i < 3; ++i) {
+    norm.push_back(layer_norm(h.back()));
+    product.push_back(matmul(norm.back().view({2, 32, 64}), x).view({64, 64}));
+    h.push_back(matmul(gelu(product.back()), x));
+  }
+  Tensor z = h.back();
+  for (std::size_t i = norm.size(); i-- > 0;)
+    z = matmul(matmul(matmul(matmul(z, gelu_slope(product[i])), x), norm[i]), h[i]);
+  r.fetch = {z};
+}
+
+// Values of several sizes and prices, of which the dear ones turn out to be needless.
+inline void record_prices(Recorded& r) {
+  Graph& g = r.g;
+  const Tensor x = g.input("x", {64, 64}), column = g.input("column", {64, 1}), row = g.input("row", {1, 64});
+  const Tensor outer = matmul(column, row), wide = tanh(matmul(x, g.input("w", {64, 128}))), f = gelu(outer);
+  Tensor z = matmul(matmul(f, x), slice(wide, 1, 0, 64));
+  std::vector<Tensor> kept;
+  for (int i = 0; i < 4; ++i) kept.push_back(z = matmul(z, exp(x)));
+  for (std::size_t i = kept.size(); i-- > 0;) z = matmul(z, kept[i]);
+  z = matmul(matmul(z, f), outer);
+  r.fetch = {matmul(z, slice(wide, 1, 32, 96))};
+}
+
+// A gelu_tanh that is fetched is not made again, nor is its product.
+inline void record_kept_epilogue(Recorded& r) {
+  record_forth_and_back(r, bf16, 4, [](const Tensor& x) { return gelu_tanh(x); });
+  for (const Node& n : r.g.nodes())
+    if (r.g.label_of(n) == "h.1/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
+}
+
 // A value that is only used late moves; a cast of a parameter is made again while the parameter is what it
 // was; a view of what is made again.
 inline void record_late(Recorded& r) {
@@ -315,13 +360,25 @@ inline void record_small_products(Recorded& r) {
   r.fetch = {squared_norm({first, second, third, of_weight, large}), last};
 }
 
+inline void record_one_step(Recorded& r) {
+  Parameter p = parameter_of("p", {3, 3}), q = parameter_of("q", {3, 3});
+  const Tensor x = r.g.input("x", {3, 3}), of_p = r.g.param(p);
+  r.assign = {{p, transpose(of_p, 0, 1) + of_p}, {q, x + of_p}};
+}
+
 inline void record_casts(Recorded& r) {
   Graph& g = r.g;
+  const Tensor of_c = g.param(parameter_of("c", {16, 16})), of_d = g.param(parameter_of("d", {16, 16}));
   const Parameter a = parameter_of("a", {16, 16}), b = parameter_of("b", {16, 16});
   const Tensor x = g.input("x", {16, 16}), p = g.param(a), q = g.param(b);
   const Tensor product = matmul(cast(x, bf16), cast(p, bf16)), part = cast(slice(q, 0, 0, 2), bf16),
                chain = cast(q, f16) * 2;
-  r.fetch = {matmul(product, cast(q, bf16)), part, chain};
+  r.fetch = {matmul(product, cast(q, bf16)),
+             part,
+             chain,
+             softmax(cast(of_c, f16) * 2, 0),
+             softmax(exp(of_d), 0),
+             softmax(cast(g.param(parameter_of("e", {16, 16})), bf16), 0)};
 }
 
 inline void record_scattered(Recorded& r) {
@@ -331,8 +388,9 @@ inline void record_scattered(Recorded& r) {
   const Tensor h = matmul(x, u), t = heads(matmul(h, w)), o = flash_attn(t, t, t).o.reshape({2, 8, 16});
   const Tensor s = heads(matmul(gelu(o), w)), last = flash_attn(s, s, s).o;
   const std::vector<Tensor> zs = gradients((last * last).sum(), {w, u});
-  const Tensor other = matmul(u, w), sums = scatter_sum({other}, 2)[0];
-  r.fetch = {scatter_sum({zs[0]}, 2)[0], scatter_sum({zs[1], other}, 2)[0], sums, scatter_sum({x}, 2)[0]};
+  const Tensor other = matmul(u, w), sums = scatter_sum({other}, 2)[0], late = matmul(w, u);
+  const Tensor first = scatter_sum({zs[0]}, 2)[0], last_one = exp(late), of_x = scatter_sum({x}, 2)[0];
+  r.fetch = {scatter_sum({zs[1], other}, 2)[0], first, sums, of_x, last_one};
 }
 
 inline std::vector<CompiledCase> compiled_cases() {
@@ -374,6 +432,14 @@ inline std::vector<CompiledCase> compiled_cases() {
       {.name = "norms made again", .record = norms, .less = 2 * matrix},
       {.name = "attention made again", .record = attention, .less = 3 * matrix},
       {.name = "epilogues made again", .record = back(bf16, 3, gelu_tanh), .on_gpu = true, .less = matrix},
+      {.name = "norms made again for two readers", .record = record_norm_of_two, .less = 5 * matrix},
+      {.name = "values of several prices", .record = record_prices, .less = 3 * matrix},
+      {.name = "values of several prices, nearly all", .record = record_prices, .less = 5 * matrix},
+      {.name = "an epilogue that is kept",
+       .record = record_kept_epilogue,
+       .on_gpu = true,
+       .less = 2 * matrix},
+      {.name = "one step", .record = record_one_step},
       {.name = "late values", .record = record_late, .less = matrix},
       {.name = "values of parameters that change", .record = record_changed, .less = matrix},
       {.name = "small products on a GPU", .record = record_small_products, .on_gpu = true},
