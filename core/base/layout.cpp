@@ -1,7 +1,6 @@
 #include <tilegrad/core/base/layout.h>
 
 #include <limits>
-#include <numeric>
 
 namespace tg {
 
@@ -54,8 +53,8 @@ namespace {
 
 // Axes from the outermost in memory to the innermost; equal strides keep their order.
 Axes memory_order(const Layout& l) {
-  Axes order = Dims::filled(l.rank(), 0);
-  std::iota(order.begin(), order.end(), 0);
+  Axes order;
+  for (int a = 0; a < l.rank(); ++a) order.push_back(a);
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return l.strides[a] > l.strides[b]; });
   return order;
 }
@@ -110,8 +109,7 @@ void check(const Layout& l) {
 
 Layout dense_like(const Shape& shape, const Layout& like) {
   if (shape.size() != like.rank() || like.is_contiguous()) return row_major(shape);
-  numel(shape);
-  Layout out{shape, Dims::filled(shape.size(), 1), 0};
+  Layout out = row_major(shape);  // with other strides
   std::int64_t step = 1;
   const Axes order = memory_order(like);
   for (int i = shape.size() - 1; i >= 0; --i) {

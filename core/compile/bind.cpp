@@ -52,7 +52,6 @@ void bind_leaves(Program::State& state, const Bindings& passes) {
     } else if (maker.op == &input_op) {
       const bool empty = numel(maker.attrs.as<InputAttrs>().shape) == 0;
       state.inputs.push_back({v, bound_arg(state, passes, v), empty});
-      state.not_fed += !empty;
     } else if (maker.op == &rng_op) {
       state.rng = memory;
     }

@@ -141,7 +141,6 @@ class Ordering {
     // What this unit uses may be free soon, and what is read together with its results.
     for (const std::size_t b : uses_[u]) {
       if (held_[b].readers.size() > most_units && held_[b].left > most_units) continue;
-      candidates_.insert(b);
       for (const Unit r : held_[b].readers)
         if (!done_[r]) candidates_.insert(uses_[r].begin(), uses_[r].end());
     }

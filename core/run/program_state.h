@@ -21,7 +21,6 @@ struct Program::State {
   std::vector<Step> steps;
   std::vector<std::pair<ValueId, Arg>> fetched;
   std::vector<Input> inputs;
-  std::size_t not_fed = 0;            // inputs that were never fed
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;

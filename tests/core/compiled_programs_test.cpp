@@ -25,6 +25,7 @@
 #include "core/compile/scatter_early.h"
 #include "ops/ranks.h"
 #include "tests/support/compiled_cases.h"
+#include "tests/support/files.h"
 
 namespace {
 
@@ -176,6 +177,21 @@ class Compiled {
   bool ordered_ = false;
   Recomputed recomputed_;
 };
+
+TEST(CompiledPrograms, HaveNoPointwiseOpOfFourOperands) {
+  const Op op{.name = "of_four",
+              .infer =
+                  [](std::span<const Operand> in, const Attrs&) {
+                    return std::vector<OutSpec>{{in[0].dtype, in[0].layout}};
+                  },
+              .pointwise = true};
+  Graph g;
+  const Tensor x = g.input("x", {3}), three = g.record(op, std::vector{x, x, x}, {}, {})[0],
+               four = g.record(op, std::vector{x, x, x, x}, {}, {})[0];
+  EXPECT_EQ(lower(g, std::vector{three.id()}, true).size(), 1u);
+  EXPECT_EQ(tg::testing::error_of([&] { lower(g, std::vector{four.id()}, true); }),
+            "[of_four] a pointwise op with more than three operands");
+}
 
 // A step looks 32 steps back for one to merge with.
 TEST(CompiledPrograms, MergeStepsThatAreNotFarApart) {

@@ -328,6 +328,9 @@ TEST(Graph, ErrorsOfOpsNameWhatTheyGot) {
                    }),
                    "[add] needs at least one tensor among its arguments (graph_test.cpp:"),
             "");
+  EXPECT_EQ(begins(error_of([] { tg::exp(2); }),
+                   "[exp] needs at least one tensor among its arguments (graph_test.cpp:"),
+            "");
   EXPECT_EQ(error_of([&] { (void)x.size(2); }), "[size] axis 2 is out of range for 2 dimensions");
   EXPECT_EQ(x.size(-1), 3);
   EXPECT_EQ(error_of([&] { g.value(99999); }).substr(0, 36), "[graph] value 99999 was used, of a g");

@@ -139,10 +139,11 @@ inline void record_joined(Recorded& r) {
   const Tensor spans = contiguous(permute(matmul(a, b * 8).view({2, 4, 2, 3}), {1, 0, 2, 3}));
   const Tensor parts = concat({matmul(a, b * 9).view({8, 6}), matmul(a, slice(b, 2, 1, 4)).view({8, 3})}, 1);
   const Tensor halves = contiguous(permute(matmul(a, b * 10).view({2, 2, 2, 6}), {1, 0, 2, 3}));
-  const Tensor also = matmul(a, b * 11), both = concat({also, also * 2}, 0);  // fetched, and read twice
+  const Tensor also = matmul(a, b * 11), both = concat({also, matmul(a, b * 14)}, 0),
+               more = exp(also);  // fetched, and read twice
   const Tensor nested = concat({concat({matmul(a, b * 12), matmul(a, b * 13)}, 1), e}, 1);
-  r.fetch = {exp(sides), merged, twice, fetched, stays, cut,  odd,
-             across,     spans,  parts, halves,  also,  both, nested};
+  r.fetch = {exp(sides), merged, twice,  fetched, stays, cut,  odd,   across,
+             spans,      parts,  halves, also,    both,  more, nested};
 }
 
 inline void record_addends(Recorded& r) {

@@ -76,7 +76,10 @@ inline const Engine::Request drawn_text{.prompt = {3, 1, 4, 1, 5}, .tokens = 20,
 inline std::vector<Engine::Request> several() {
   return {{.prompt = {3, 1, 4, 1, 5}, .tokens = 9, .seed = 2},
           {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 7, .sampling = {.temperature = 0}},
-          {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 12, .seed = 3},
+          {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3},
+           .tokens = 12,
+           .sampling = {.temperature = 1.5, .top_p = 0.8},
+           .seed = 3},
           {.prompt = {7}, .tokens = 1, .seed = 4},
           {.prompt = Tokens(30, 8), .tokens = 11, .sampling = {.temperature = 2, .top_k = 9}, .seed = 5}};
 }
