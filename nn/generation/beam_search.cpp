@@ -83,8 +83,8 @@ std::vector<std::size_t> BeamSearch::advance() {
 
 std::vector<Hypothesis> BeamSearch::results() const {
   std::vector<Hypothesis> all = ended_;
-  if (!live_.empty() && std::ssize(live_[0].tokens) == tokens_)
-    all.insert(all.end(), live_.begin(), live_.end());
+  // After a search that ended early, as many ended ones are at least as likely as all of these.
+  all.insert(all.end(), live_.begin(), live_.end());
   std::stable_sort(all.begin(), all.end(), is_likelier);
   if (all.size() > beams_) all.resize(beams_);
   return all;

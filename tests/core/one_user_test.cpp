@@ -94,9 +94,11 @@ TEST(OneUser, ProgramInARunCannotBeFedOrRunAgain) {
 }
 
 TEST(OneUser, ParameterThatARunAssignsCannotBeUsedByAnotherThread) {
-  std::string written, read_by_program, unrelated;
+  std::string written, bytes, read_by_program, unrelated;
   HostProgram p("one_user_parameter", [&] {
     written = error_in_thread([&] { p.w.write(Array::of<float>({2}, {5, 5})); });
+    bytes = error_in_thread([&] { p.w.write_bytes(0, {}); });
+    p.w.write_bytes(0, {});  // the run's own thread may
     Graph other;
     const Tensor twice = other.param(p.w) * 2;
     Program reader = compile(other, {twice});
@@ -106,9 +108,35 @@ TEST(OneUser, ParameterThatARunAssignsCannotBeUsedByAnotherThread) {
   });
   p.program->run();
   EXPECT_NE(written.find("parameter w is in use"), std::string::npos) << written;
+  EXPECT_NE(bytes.find("parameter w is in use"), std::string::npos) << bytes;
   EXPECT_NE(read_by_program.find("parameter w is in use"), std::string::npos) << read_by_program;
   EXPECT_EQ(unrelated, "");
   p.w.write(Array::of<float>({2}, {5, 5}));
+}
+
+TEST(OneUser, ParameterThatARunReadsCannotBeAssignedByAnotherThread) {
+  std::string assigned, read;
+  Parameter w("w", Array::of<float>({2}, {3, 4}));
+  Graph other;
+  const Tensor held = other.param(w), twice = held * 2;
+  Program writer = compile(other, {}, {.assign = {{w, twice}}}), reader = compile(other, {twice});
+  const CustomOp op = register_host_op({.name = "one_user_reader", .forward = [&](auto in, auto out) {
+                                          assigned = error_in_thread([&] { writer.run(); });
+                                          read = error_in_thread([&] { reader.run(); });
+                                          for (std::int64_t i = 0; i < in[0].numel(); ++i)
+                                            out[0].set(i, in[0].at(i));
+                                        }});
+  Graph graph;
+  const Tensor y = op(graph.param(w) * 1);
+  Program program = compile(graph, {y});
+  program.run();
+  EXPECT_EQ(
+      assigned,
+      "[run] parameter w is in use by a program that another thread runs, and one of the two assigns it");
+  EXPECT_EQ(read, "");
+  EXPECT_EQ(program.fetch(y).at(1), 4);
+  writer.run();
+  EXPECT_EQ(w.read().at(1), 8);
 }
 
 TEST(OneUser, OpsRegisteredByManyThreadsAreAllFound) {

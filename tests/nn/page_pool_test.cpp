@@ -87,6 +87,24 @@ TEST(PagePool, AnotherTextsSharedPageIsCopiedBeforeItIsWritten) {
   EXPECT_NE(error_of([&] { a.append(Tokens{8, 9, 10}); }).find("room for 2"), std::string::npos);
 }
 
+// A page that is full is not written any more, however many have it.
+TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
+  for (std::int64_t fill = 1; fill <= 8; ++fill) {
+    PagePool pool(6, 4);
+    PageTable a = pool.open({});
+    std::vector<PageCopy> copies;
+    ASSERT_TRUE(a.reserve(fill + 4, copies));  // and room in pages that nobody shares
+    a.append(Tokens(static_cast<std::size_t>(fill), 1));
+    PageTable b = a.fork();
+    const std::string error = error_of([&] { a.append(Tokens{2}); });
+    EXPECT_EQ(error,
+              fill % 4 == 0
+                  ? "no error"
+                  : "PageTable::append would write into a page that another text has too: reserve() first");
+    EXPECT_EQ(error_of([&] { a.append({}); }), "no error");
+  }
+}
+
 TEST(PagePool, KeepsWhatTextsLeaveUntilItsMemoryIsNeeded) {
   PagePool pool(3, 2);
   {

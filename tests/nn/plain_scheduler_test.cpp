@@ -31,7 +31,7 @@ class Both {
 
   void run(int steps) {
     for (int n = 0; n < steps && !::testing::Test::HasFailure(); ++n) {
-      while (chance(2)) call();
+      while (chance(calls_)) call();
       step();
       compare();
     }
@@ -68,13 +68,13 @@ class Both {
       const std::int64_t length = 1 + below(std::min<std::int64_t>(most(), 20));
       Tokens tokens(static_cast<std::size_t>(length));
       for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(chance(6));
-      const std::int64_t limit = std::min(length + below(12), most());
+      const std::int64_t limit = std::min(length + below(calls_ == 2 ? 12 : 60), most());
       ASSERT_EQ(ours_.add(tokens, limit), plain_.add(tokens, limit));
     } else if (what < 13 && plain_.texts.size() < 12) {
       const Id id = any();
       const auto turn = chance(2) ? Scheduler::Turn::last : Scheduler::Turn::of_parent;
       ASSERT_EQ(ours_.fork(id, turn), plain_.fork(id, turn));
-    } else if (what < 15) {
+    } else if (what < 15 && calls_ == 2) {
       const Id id = any();
       ours_.remove(id), plain_.remove(id);
     } else if (what < 20) {
@@ -152,6 +152,7 @@ class Both {
   Scheduler::Options options_;
   Scheduler ours_;
   PlainScheduler plain_;
+  std::int64_t calls_ = 2 + below(3) * 5;  // few of them let texts live long enough to leave several times
 };
 
 TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
@@ -163,9 +164,9 @@ TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
     preempted += both.preempted, found += both.found, moved += both.moved, copied += both.copied;
   }
   EXPECT_GT(preempted, 1000);
-  EXPECT_GT(found, 10000);
-  EXPECT_GT(moved, 300);
-  EXPECT_GT(copied, 100);
+  EXPECT_GT(found, 5000);
+  EXPECT_GT(moved, 150);
+  EXPECT_GT(copied, 40);
 }
 
 // A pool alone, whose tables are moved, assigned and dropped too.
