@@ -207,7 +207,7 @@ class PlainScheduler {
   }
 
   std::map<Id, Text> texts;
-  std::int64_t preemptions = 0, found = 0;
+  std::int64_t preemptions = 0, found = 0, spared_count = 0;
 
  private:
   bool is_empty() const { return plan_.single.empty() && plan_.several.empty(); }
@@ -239,6 +239,7 @@ class PlainScheduler {
       for (const auto& [other, t] : texts)
         if (other > id && t.runs) (t.preemptions < 3 ? last : spared) = other;
       const Id gone = last != 0 ? last : spared != 0 ? spared : id;
+      spared_count += last != 0 && spared > last;
       preempt(gone);
       if (gone == id) return false;
     }
