@@ -61,11 +61,11 @@ i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
   return std::min((n + 63) / 64 * 64, most);
 }
 i64 texts_in_program(i64 texts, i64 most) {
-  return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128}, texts, most);
+  return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96}, texts, most);
 }
 // Of those that are read beside prompts, whose rows are many in any case.
 i64 texts_beside_groups(i64 texts, i64 most) {
-  return one_of({0, 16, 64, 80, 96, 128}, texts, most);
+  return one_of({0, 16, 64, 80, 96}, texts, most);
 }
 i64 groups_in_program(i64 groups, i64 most) {
   return one_of({2, 4, 8, 16, 24, 32}, groups, most);

@@ -82,11 +82,8 @@ struct Engine::Run {
     if (last) assign.push_back({*last, index_assign(graph.param(*last), 0, to, next)});
     detail::check_cached_attention(graph, "engine");
     assign.insert(assign.end(), cache.assign().begin(), cache.assign().end());
-    CompileOptions options{.assign = assign,
-                           .threads = detail::threads_for(model, tokens.numel(), o.threads),
-                           .tf32 = o.precision == Precision::tf32,
-                           .rows_alone = true,
-                           .arena = arena};
+    CompileOptions options = detail::options_for(model, tokens.numel(), o.threads, o.precision);
+    options.assign = assign, options.rows_alone = true, options.arena = arena;
     return compile(graph, {next, logits}, options);
   }
   // The rows that are drawn from, [singles + groups, 1, …] of x [rows, 1, …].

@@ -37,8 +37,7 @@ struct Generator::Run {
       logits = cast(model.head_of({x, where}), f32);
     }
     if (cache) detail::check_cached_attention(graph, "generate");
-    CompileOptions options{.threads = detail::threads_for(model, length, o.threads),
-                           .tf32 = o.precision == Precision::tf32};
+    CompileOptions options = detail::options_for(model, length, o.threads, o.precision);
     if (cache) options.assign = cache->assign();
     return compile(graph, {logits}, options);
   }

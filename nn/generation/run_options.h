@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include <tilegrad/core/compile/compile.h>
+#include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/ops/ops.h>
 
@@ -22,6 +24,11 @@ inline void check_cached_attention(const Graph& graph, const std::string& who) {
 inline int threads_for(const LanguageModel& model, std::int64_t tokens, int threads) {
   constexpr std::int64_t worth_threads = std::int64_t{1} << 22;
   return threads == 0 && model.count() < worth_threads / tokens ? 1 : threads;
+}
+
+inline CompileOptions options_for(const LanguageModel& model, std::int64_t tokens, int threads,
+                                  Precision precision) {
+  return {.threads = threads_for(model, tokens, threads), .tf32 = precision == Precision::tf32};
 }
 
 }  // namespace tg::nn::detail

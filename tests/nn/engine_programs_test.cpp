@@ -204,6 +204,11 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
   EXPECT_EQ(nn::detail::threads_for(model, 1, 0), 1);
   EXPECT_EQ(nn::detail::threads_for(model, 1, 3), 3);
   EXPECT_EQ(nn::detail::threads_for(model, 1025, 2), 2);
+  for (const nn::Precision p : {nn::Precision::full, nn::Precision::tf32, nn::Precision::bf16}) {
+    const CompileOptions options = nn::detail::options_for(model, 1024, 5, p);
+    EXPECT_EQ(options.threads, 5);
+    EXPECT_EQ(options.tf32, p == nn::Precision::tf32);
+  }
 }
 
 // Against a map.

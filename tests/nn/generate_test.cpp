@@ -128,6 +128,31 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
   EXPECT_EQ(other_text, text);
 }
 
+// An extension that is refused changes nothing: what was read before is still in the cache.
+TEST(Generator, ARefusedExtensionForgetsNothing) {
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[0].config);
+  Parameter table(*params.find("transformer.wte.weight"));
+  const Array before = table.read();
+  const auto logits = [&](bool refused) {
+    nn::Generator generator(model, {.threads = 1});
+    generator.next(prompt);
+    Array a = before.copy();
+    for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, -a.at(i));
+    table.write(a);  // which forget() would have to follow
+    std::vector<std::int32_t> text = prompt;
+    if (refused) {
+      EXPECT_THROW(generator.extend(text, -1, {}, 1), Error);
+      EXPECT_THROW(generator.extend(text, 1, {.top_p = 2}, 1), Error);
+    }
+    const auto got = generator.next(prompt);
+    const std::vector<float> all(got.begin(), got.end());
+    table.write(before);
+    return all;
+  };
+  EXPECT_EQ(logits(true), logits(false));
+}
+
 // A program reads a piece of 1, 2, 4, … tokens, or a whole window without a cache.
 TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
   nn::Params params(1);
