@@ -624,9 +624,9 @@ class Trace {
   int weights_ = 0;
 };
 
-TEST(Scheduler, StaysRightInAHundredThousandSteps) {
+TEST(Scheduler, StaysRightInTwentyThousandSteps) {
   Trace all(0);
-  for (std::uint64_t seed = 1; all.steps < 100'000; ++seed) {
+  for (std::uint64_t seed = 1; all.steps < 20'000; ++seed) {
     Trace trace(seed);
     trace.run(250);
     ASSERT_FALSE(::testing::Test::HasFailure())
@@ -638,20 +638,20 @@ TEST(Scheduler, StaysRightInAHundredThousandSteps) {
       all.*count += trace.*count;
   }
   // All of it happened, often.
-  EXPECT_GT(all.found, 40'000);
-  EXPECT_GT(all.preempted, 3'000);
-  EXPECT_GT(all.spared, 10);
-  EXPECT_GT(all.returned, 30);
-  EXPECT_GT(all.out, 1'000);
-  EXPECT_GT(all.in, 1'000);
-  EXPECT_GT(all.copied, 200);
-  EXPECT_GT(all.forked, 1'000);
-  EXPECT_GT(all.cancelled, 500);
-  EXPECT_GT(all.ended, 4'000);
-  EXPECT_GT(all.failed, 1'000);
-  EXPECT_GT(all.forgotten, 100);
-  EXPECT_GT(all.lost, 100);
-  EXPECT_GT(all.planned_ahead, 10'000);
+  EXPECT_GT(all.found, 8'000);
+  EXPECT_GT(all.preempted, 600);
+  EXPECT_GT(all.spared, 2);
+  EXPECT_GT(all.returned, 6);
+  EXPECT_GT(all.out, 200);
+  EXPECT_GT(all.in, 200);
+  EXPECT_GT(all.copied, 40);
+  EXPECT_GT(all.forked, 200);
+  EXPECT_GT(all.cancelled, 100);
+  EXPECT_GT(all.ended, 800);
+  EXPECT_GT(all.failed, 200);
+  EXPECT_GT(all.forgotten, 20);
+  EXPECT_GT(all.lost, 20);
+  EXPECT_GT(all.planned_ahead, 2'000);
 }
 
 }  // namespace
