@@ -10,14 +10,11 @@
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
 #include "core/compile/budget.h"
-#include "core/compile/buffers.h"
-#include "core/compile/casts_first.h"
 #include "core/compile/join.h"
-#include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
 #include "core/compile/place_ropes.h"
-#include "core/compile/products_last.h"
+#include "core/compile/placed.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
 #include "core/compile/scatter_early.h"
@@ -36,53 +33,15 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
   return Device::cpu();
 }
 
-struct Placed {
-  Buffers buffers;
-  MemoryPlan plan;
-};
-
-// Steps → buffers → places. Fills in the state's memory, except for the kernels' workspace.
-Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known, bool reuse,
-              Program::State& state) {
-  Placed p{buffers_of(graph, steps, known.joined, known.outputs, known.assign, known.directly), {}};
-  if (reuse) share_in_place(graph, steps, known.joined, p.buffers);
-  p.plan = plan_buffers(graph, p.buffers, state.backend->status_bytes(), reuse);
+// What the state reports of a placement, except for the kernels' workspace.
+void report(const Placed& p, std::span<const LoweredStep> steps, const std::vector<Assign>& assign,
+            Program::State& state) {
   state.memory = p.plan.report;
   state.parameters = parameters_of(p.buffers, steps, state.device);
-  check_parts(state.parameters, known.assign);
+  check_parts(state.parameters, assign);
   for (const Parameter& parameter : state.parameters)
     state.memory.parameters =
         add_bytes(state.memory.parameters, aligned_bytes(parameter.bytes()), "parameters");
-  return p;
-}
-
-// Takes the steps in another order, if their arena is at most `more` bytes larger then.
-void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
-                std::size_t more, const Scheduled& known, Placed& p, Program::State& state) {
-  Placed then = placed(graph, reordered, known, true, state);
-  const bool fits = then.plan.report.arena <= p.plan.report.arena + more;
-  if (fits) steps = std::move(reordered);
-  // Placed once more where it does not fit: `state` has the report of the last placement.
-  p = fits ? std::move(then) : placed(graph, steps, known, true, state);
-}
-
-// Puts casts of few parameters first, if the program does not need more memory then, as one that keeps them
-// all for its backward pass does not.
-void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
-                     Program::State& state) {
-  constexpr std::size_t most = std::size_t{32} << 20;
-  std::vector<LoweredStep> reordered = steps;
-  if (!casts_first(graph, reordered, most)) return;
-  take_order(graph, steps, std::move(reordered), 0, known, p, state);
-}
-
-// Puts small products where they are read, if that takes little memory.
-void put_products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known, Placed& p,
-                       Program::State& state) {
-  std::vector<LoweredStep> reordered = steps;
-  if (!products_last(graph, reordered, known.joined)) return;
-  constexpr std::size_t little = std::size_t{8} << 20;
-  take_order(graph, steps, std::move(reordered), little, known, p, state);
 }
 
 // The steps in another order, and more of them, if the program, placed as they are, needs more than the
@@ -137,14 +96,20 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   const Scheduled known{joined, outputs, options.assign, directly, state->device.kind != Device::cpu_kind};
 
   // Steps → buffers → places.
-  Placed p = placed(graph, steps, known, reuse, *state);
+  const std::size_t status_bytes = state->backend->status_bytes();
+  Placed p = placed(graph, steps, known, status_bytes, reuse);
   if (reuse && options.fuse && state->device.kind != Device::cpu_kind) {
-    if (options.memory_budget == 0 && !options.rows_alone) put_products_last(graph, steps, known, p, *state);
-    put_casts_first(graph, steps, known, p, *state);
+    if (options.memory_budget == 0 && !options.rows_alone)
+      put_products_last(graph, steps, known, status_bytes, p);
+    put_casts_first(graph, steps, known, status_bytes, p);
   }
+  report(p, steps, options.assign, *state);
   if (reuse && options.memory_budget > 0) {
     const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
-    if (r.arena < r.before) p = placed(graph, steps, known, reuse, *state);
+    if (r.arena < r.before) {
+      p = placed(graph, steps, known, status_bytes, reuse);
+      report(p, steps, options.assign, *state);
+    }
     state->memory.recomputed = r.again;
     state->memory.recomputed.saved = r.before - r.arena;
   }

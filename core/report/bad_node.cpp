@@ -52,15 +52,11 @@ std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::ui
     if (program.reads(f.input())) program.feed(f);
   program.run();
 
-  std::vector<bool> bad(graph.values().size(), false);
+  // The first in the order of the nodes: what it reads was made before, and is finite.
   for (const Tensor& t : made) {
     const Node& node = graph.node_of(t.id());
     const std::string what = bad_element(program.fetch(t));
     if (what.empty()) continue;
-    bad[t.id()] = true;
-    bool from_finite = true;
-    for (const ValueId v : node.in) from_finite = from_finite && !bad[graph.values()[v].root];
-    if (!from_finite) continue;
     std::string text = node.op->name;
     if (const std::string& path = graph.name_of(node); !path.empty())
       text.append(" (").append(path).append(")");

@@ -14,12 +14,10 @@
 #include <tilegrad/tilegrad.h>
 #include "core/compile/addends.h"
 #include "core/compile/bind.h"
-#include "core/compile/casts_first.h"
-#include "core/compile/memory_plan.h"
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
 #include "core/compile/place_ropes.h"
-#include "core/compile/products_last.h"
+#include "core/compile/placed.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
 #include "core/compile/scatter_early.h"
@@ -55,17 +53,16 @@ class Compiled {
     if (c.ranks > 1) scatter_early(r_.g, steps_);
     directly_ = written_directly(r_.g, steps_, outputs_, r_.assign);
     append_copies(r_.g, steps_, outputs_, r_.assign, directly_);
-    if (c.on_gpu && c.less == 0) {
-      products_last(r_.g, steps_, joined_);
-      casts_first(r_.g, steps_, 4096);
-    }
-    place();
-    if (c.less == 0) return;
     const Scheduled known{joined_, outputs_, r_.assign, directly_, c.on_gpu};
+    const std::size_t status_bytes = c.on_gpu ? 128 : 0;
+    placed_ = placed(r_.g, steps_, known, status_bytes, true);
+    if (c.on_gpu && c.less == 0) put_products_last(r_.g, steps_, known, status_bytes, placed_);
+    if (c.on_gpu) put_casts_first(r_.g, steps_, known, status_bytes, placed_);
+    if (c.less == 0) return;
     const std::size_t limit = plan_.report.arena - c.less;
     ordered_ = order_for_memory(r_.g, steps_, known);
     recomputed_ = recompute_within(limit, r_.g, steps_, known);
-    place();
+    placed_ = placed(r_.g, steps_, known, status_bytes, true);
   }
 
   std::string text() const {
@@ -118,12 +115,6 @@ class Compiled {
   }
 
  private:
-  void place() {
-    buffers_ = buffers_of(r_.g, steps_, joined_, outputs_, r_.assign, directly_);
-    share_in_place(r_.g, steps_, joined_, buffers_);
-    plan_ = plan_buffers(r_.g, buffers_, case_.on_gpu ? 128 : 0, true);
-  }
-
   std::size_t parameter_bytes() const {
     std::size_t bytes = 0;
     for (const Parameter& p : parameters_of(buffers_, steps_, Device::cpu()))
@@ -172,8 +163,9 @@ class Compiled {
   std::vector<LoweredStep> steps_;
   Joined joined_;
   std::vector<bool> directly_;
-  Buffers buffers_;
-  MemoryPlan plan_;
+  Placed placed_;
+  const Buffers& buffers_ = placed_.buffers;
+  const MemoryPlan& plan_ = placed_.plan;
   bool ordered_ = false;
   Recomputed recomputed_;
 };

@@ -382,6 +382,23 @@ inline void record_casts(Recorded& r) {
              softmax(cast(g.param(parameter_of("e", {16, 16})), bf16), 0)};
 }
 
+// Later steps need more memory than the casts.
+inline void record_casts_before_a_peak(Recorded& r) {
+  record_casts(r);
+  const Tensor x = r.g.input("large", {64, 64});
+  r.fetch.push_back(matmul(exp(x), x));
+}
+
+// Small products of operands of 2 MiB each, which live until the products are made.
+inline void record_long_products(Recorded& r, int count) {
+  std::vector<Tensor> products;
+  for (int i = 0; i < count; ++i) {
+    const Tensor x = cumsum(r.g.input("x" + std::to_string(i), {16, 65536}, bf16), 1);
+    products.push_back(matmul(x, transpose(x, 0, 1)));
+  }
+  r.fetch = {squared_norm(products)};
+}
+
 inline void record_scattered(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {2, 8, 16}), w = g.input("w", {16, 16}), u = g.input("u", {16, 16});
@@ -444,7 +461,14 @@ inline std::vector<CompiledCase> compiled_cases() {
       {.name = "late values", .record = record_late, .less = matrix},
       {.name = "values of parameters that change", .record = record_changed, .less = matrix},
       {.name = "small products on a GPU", .record = record_small_products, .on_gpu = true},
+      {.name = "small products that keep 6 MiB more",
+       .record = [](Recorded& r) { record_long_products(r, 4); },
+       .on_gpu = true},
+      {.name = "small products that would keep 10 MiB more",
+       .record = [](Recorded& r) { record_long_products(r, 6); },
+       .on_gpu = true},
       {.name = "casts on a GPU", .record = record_casts, .on_gpu = true},
+      {.name = "casts on a GPU before a peak", .record = record_casts_before_a_peak, .on_gpu = true},
       {.name = "sums over ranks", .record = record_scattered, .ranks = 2}};
 }
 
