@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -313,11 +314,43 @@ inline void record_prices(Recorded& r) {
   r.fetch = {matmul(z, slice(wide, 1, 32, 96))};
 }
 
+// A chain of ops at random, and products with what it made: choices that come first turn out to be needless,
+// and which of them are undone depends on their prices.
+inline void record_random_chain(Recorded& r, unsigned seed) {
+  std::mt19937 random(seed);
+  const Tensor x = r.g.input("x", {64, 64}), column = r.g.input("column", {64, 1}),
+               row = r.g.input("row", {1, 64});
+  std::vector<Tensor> made{x};
+  const auto any = [&] { return made[random() % made.size()]; };
+  Tensor h = exp(x);
+  for (int i = 0; i < 10; ++i) {
+    switch (random() % 5) {
+      case 0:
+        h = matmul(h, x);
+        break;
+      case 1:
+        h = gelu(h);
+        break;
+      case 2:
+        h = layer_norm(h);
+        break;
+      case 3:
+        h = matmul(h, matmul(column, row));
+        break;
+      default:
+        h = softmax(matmul(h, any()), -1);
+    }
+    made.push_back(h);
+  }
+  for (int i = 0; i < 8; ++i) h = matmul(h, any());
+  r.fetch = {sum(h)};
+}
+
 // A gelu_tanh that is fetched is not made again, nor is its product.
 inline void record_kept_epilogue(Recorded& r) {
   record_forth_and_back(r, bf16, 4, [](const Tensor& x) { return gelu_tanh(x); });
   for (const Node& n : r.g.nodes())
-    if (r.g.label_of(n) == "h.1/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
+    if (r.g.label_of(n) == "h.0/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
 }
 
 // A value that is only used late moves; a cast of a parameter is made again while the parameter is what it
@@ -457,6 +490,12 @@ inline std::vector<CompiledCase> compiled_cases() {
        .record = record_kept_epilogue,
        .on_gpu = true,
        .less = 2 * matrix},
+      {.name = "a random chain",
+       .record = [](Recorded& r) { record_random_chain(r, 20); },
+       .less = 2 * matrix},
+      {.name = "another random chain",
+       .record = [](Recorded& r) { record_random_chain(r, 163); },
+       .less = 4 * matrix},
       {.name = "one step", .record = record_one_step},
       {.name = "late values", .record = record_late, .less = matrix},
       {.name = "values of parameters that change", .record = record_changed, .less = matrix},
