@@ -150,8 +150,8 @@ struct Engine::Run {
     if (from.defined()) feed(from, place);
     if (to.defined()) feed(to, new_place);
     if (is_sampling_fed) return;
-    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
-    is_sampling_fed = true;
+    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps),
+        is_sampling_fed = true;
   }
 };
 

@@ -10,14 +10,13 @@
 namespace tg::nn {
 namespace detail {
 
-// P: a pointer that owns its value; null for numbers without one. Those before the first that is left take no
-// memory, each of the others a pointer.
+// P: a pointer that owns its value; null for numbers without one. Each number after the last that was erased
+// before all others takes the memory of a pointer.
 template <class P>
 class Numbered {
  public:
   // `number` is larger than all before it.
   void put(std::uint64_t number, P value) {
-    if (values_.empty()) first_ = number;
     values_.resize(static_cast<std::size_t>(number - first_));
     values_.push_back(std::move(value));
     ++size_;
@@ -46,7 +45,7 @@ class Numbered {
   }
 
  private:
-  std::deque<P> values_;  // from number first_ on; the first one is there
+  std::deque<P> values_;  // from number first_ on
   std::uint64_t first_ = 1;
   std::size_t size_ = 0;
 };

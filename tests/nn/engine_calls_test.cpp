@@ -455,6 +455,8 @@ TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
   engine.search({.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
   run();
   ASSERT_EQ(expected.size(), 3u);
+  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // nobody is told
+  run();
   const Tokens whole = written(drawn_text);
   for (int steps = 0; steps < 10; ++steps) {
     engine.forget();

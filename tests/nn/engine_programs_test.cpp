@@ -149,6 +149,40 @@ TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   }
 }
 
+// A cache of fewer rows than a row has numbers.
+TEST(Engine, WideRowsMoveToTheHostAndBack) {
+  nn::Params params(1);
+  nn::ModelConfig c = config();
+  c.heads = 1, c.width = 128;
+  const nn::Model model(params, c);
+  std::vector<Engine::Request> list;
+  for (std::int32_t i = 0; i < 4; ++i) list.push_back({.prompt = {i, 1, 4, 1, 5}, .tokens = 20, .seed = 5});
+  const auto written = [&](const Engine::Options& options) {
+    Engine engine(model, options);
+    std::vector<Tokens> all(list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) engine.add(EngineCalls::into(all[i], list[i]));
+    EngineCalls::run(engine);
+    EXPECT_EQ(engine.scheduler().preemptions() > 0, options.host_tokens > 0);
+    return all;
+  };
+  EXPECT_EQ(written({.seats = 3, .cache_tokens = 44, .page_size = 4, .host_tokens = 80, .threads = 1}),
+            written({.seats = 1, .threads = 1}));
+}
+
+// A place for one token on the device, from which the next step reads.
+TEST(Engine, OneSeatIsAheadToo) {
+  Rows r;
+  Tokens texts[2];
+  for (const bool ahead : {false, true}) {
+    Engine engine(r.model(), {.seats = 1, .threads = 1, .ahead = ahead});
+    for (const std::size_t size : {1, 9})
+      engine.add(EngineCalls::into(texts[ahead], {.prompt = Tokens(size, 2), .tokens = 5, .seed = size}));
+    EngineCalls::run(engine);
+  }
+  EXPECT_EQ(texts[0].size(), 10u);
+  EXPECT_EQ(texts[1], texts[0]);
+}
+
 TEST(Engine, CountsTheSecondsOfItsRuns) {
   Rows r;
   Engine engine(r.model(), {.threads = 1});

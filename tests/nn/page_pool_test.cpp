@@ -87,6 +87,22 @@ TEST(PagePool, AnotherTextsSharedPageIsCopiedBeforeItIsWritten) {
   EXPECT_NE(error_of([&] { a.append(Tokens{8, 9, 10}); }).find("room for 2"), std::string::npos);
 }
 
+TEST(PagePool, TablesAreMoved) {
+  PagePool pool(6, 2);
+  PageTable a = pool.open({}), b = pool.open({});
+  read(a, {1, 2, 3}), read(b, {4});
+  PageTable& same = a;
+  a = std::move(same);
+  EXPECT_EQ(pages_of(a), "1 2");
+  a = std::move(b);
+  EXPECT_EQ(pages_of(a), "3");
+  EXPECT_EQ(a.length(), 1);
+  EXPECT_EQ(pool.free(), 5);
+  EXPECT_TRUE(b.pages().empty());  // NOLINT(bugprone-use-after-move)
+  b = pool.open(Tokens{1, 2, 3});
+  EXPECT_EQ(pages_of(b), "1");
+}
+
 // A page that is full is not written any more, however many have it.
 TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
   for (std::int64_t fill = 1; fill <= 8; ++fill) {
