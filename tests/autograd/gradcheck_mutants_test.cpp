@@ -4,6 +4,10 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
+
+#include "autograd/gradcheck_tally.h"
+#include "tests/support/host_function.h"
 
 namespace {
 
@@ -85,6 +89,224 @@ TEST(Mutants, DropTheTermThatTheyName) {
       EXPECT_NEAR(m.result.worst.analytic / m.result.worst.numeric, left.at(m.fault) / 111, 1e-6) << m.fault;
     }
     EXPECT_EQ(seen, left.size()) << c.text();
+  }
+}
+
+std::string fate_of(const Mutant& m) {
+  static const char* const names[] = {"caught", "survived", "equivalent", "unplantable", "refused"};
+  return names[static_cast<int>(m.fate)];
+}
+
+// Every fault and its fate, in order: a line for each view and dtype. Those that are caught are named alone.
+std::string fates(const Case& c, const Options& o) {
+  std::string text, setting;
+  for (const Mutant& m : mutate(c, o)) {
+    EXPECT_EQ(m.owner + "/" + m.name, c.text());
+    EXPECT_EQ(m.result.text(), c.text());
+    const std::string now = name_of(m.result.view) + " " + std::string(tg::name_of(m.result.dtype));
+    if (now != setting) text += (text.empty() ? "" : "\n") + now + ":";
+    setting = now;
+    text += " " + m.fault + (m.fate == Mutant::caught ? "" : " (" + fate_of(m) + ")") + ";";
+    EXPECT_EQ(m.why.empty(), m.fate == Mutant::caught || m.fate == Mutant::survived) << m.fault;
+    EXPECT_EQ(m.result.status == Status::ok, m.fate != Mutant::caught) << m.fault;
+  }
+  return text;
+}
+
+TEST(Mutants, AreThoseOfTheListInTheirOrder) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"mul/same",
+       "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; "
+       "zero of input 0; sign of input 1; scale of input 1; transposed of input 1; "
+       "zero of input 1; dropped term: last element of output 0; stale inputs; "
+       "stale outputs (equivalent); operands held fixed; zero where input 0 is; "
+       "NaN where input 0 is huge; zero where input 1 is; NaN where input 1 is huge;"},
+      {"sum/all",
+       "contiguous f64: sign of input 0; scale of input 0; "
+       "transposed of input 0 (equivalent); zero of input 0; "
+       "dropped term: last element of output 0; stale inputs (equivalent); "
+       "stale outputs (equivalent); operands held fixed (equivalent); "
+       "zero where input 0 is; NaN where input 0 is huge;"},
+      {"matmul/2d",
+       "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; "
+       "zero of input 0; sign of input 1; scale of input 1; transposed of input 1; "
+       "zero of input 1; dropped term: last element of output 0; stale inputs; "
+       "stale outputs (equivalent); operands held fixed; zero where input 0 is; "
+       "NaN where input 0 is huge; zero where input 1 is; NaN where input 1 is huge;"},
+      {"exp/3d",
+       "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; "
+       "zero of input 0; dropped term: last element of output 0; "
+       "stale inputs (equivalent); stale outputs; operands held fixed; "
+       "zero where input 0 is; NaN where input 0 is huge;"},
+      {"where/broadcast",
+       "contiguous f64: sign of input 1; scale of input 1; transposed of input 1; "
+       "zero of input 1; sign of input 2; scale of input 2; "
+       "transposed of input 2 (equivalent); zero of input 2; "
+       "dropped term: last element of output 0; stale inputs (equivalent); "
+       "stale outputs (equivalent); operands held fixed (equivalent); "
+       "zero where input 1 is; NaN where input 1 is huge; zero where input 2 is; "
+       "NaN where input 2 is huge;"},
+      {"softmax/rows",
+       "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; "
+       "zero of input 0; dropped term: last element of output 0; "
+       "stale inputs (equivalent); stale outputs; operands held fixed; "
+       "zero where input 0 is; NaN where input 0 is huge;"}};
+  for (const auto& [name, expected] : cases)
+    EXPECT_EQ(fates(named(name), f64_contiguous(true)), expected) << name;
+  EXPECT_EQ(fates(named("prod/zeros"), f64_contiguous(true)), "");  // a special point
+  EXPECT_EQ(fates(named("adamw/2d"), f64_contiguous(true)), "");    // no gradient
+}
+
+// In other views and dtypes a scaled gradient for each input, and one other fault, another for each seed.
+TEST(Mutants, OfOtherSettingsTakeTurns) {
+  const Case c{
+      "residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
+        return Callable{{}, [](std::span<const Tensor> x) { return Tensors{tanh(x[0] * x[1]) + x[0]}; }};
+      }};
+  const char* const expected[] = {
+      "contiguous f64: sign of floating input 0; scale of floating input 0; "
+      "transposed of floating input 0; zero of floating input 0; "
+      "sign of floating input 1; scale of floating input 1; zero of floating input 1; "
+      "dropped term: second of sum 0; dropped term: first of sum 0; "
+      "dropped term: second of sum 1; dropped term: first of sum 1;\n"
+      "transposed f64: sign of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "sliced f64: scale of floating input 0; scale of floating input 1;\n"
+      "offset f64: zero of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "expanded f64: scale of floating input 0; scale of floating input 1;\n"
+      "expanded_last f64: zero of floating input 1; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "contiguous f32: sign of floating input 1; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "contiguous bf16: transposed of floating input 0; "
+      "scale of floating input 0 (equivalent); scale of floating input 1 (equivalent);\n"
+      "contiguous f16: sign of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;",
+      "contiguous f64: sign of floating input 0; scale of floating input 0; "
+      "transposed of floating input 0; zero of floating input 0; "
+      "sign of floating input 1; scale of floating input 1; zero of floating input 1; "
+      "dropped term: second of sum 0; dropped term: first of sum 0; "
+      "dropped term: second of sum 1; dropped term: first of sum 1;\n"
+      "transposed f64: scale of floating input 0; scale of floating input 1;\n"
+      "sliced f64: zero of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "offset f64: scale of floating input 0; scale of floating input 1;\n"
+      "expanded f64: zero of floating input 1; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "expanded_last f64: sign of floating input 1; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "contiguous f32: transposed of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "contiguous bf16: sign of floating input 0; "
+      "scale of floating input 0 (equivalent); scale of floating input 1 (equivalent);\n"
+      "contiguous f16: scale of floating input 0; scale of floating input 1;",
+      "contiguous f64: sign of floating input 0; scale of floating input 0; "
+      "transposed of floating input 0; zero of floating input 0; "
+      "sign of floating input 1; scale of floating input 1; zero of floating input 1; "
+      "dropped term: second of sum 0; dropped term: first of sum 0; "
+      "dropped term: second of sum 1; dropped term: first of sum 1;\n"
+      "transposed f64: zero of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "sliced f64: scale of floating input 0; scale of floating input 1;\n"
+      "offset f64: zero of floating input 1; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "expanded f64: sign of floating input 1; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "expanded_last f64: transposed of floating input 0 (equivalent); "
+      "zero of floating input 0; scale of floating input 0; scale of floating input 1;\n"
+      "contiguous f32: sign of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;\n"
+      "contiguous bf16: zero of floating input 1; "
+      "scale of floating input 0 (equivalent); scale of floating input 1 (equivalent);\n"
+      "contiguous f16: zero of floating input 0; scale of floating input 0; "
+      "scale of floating input 1;"};
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    Options o;
+    o.seed = seed;
+    EXPECT_EQ(fates(c, o), expected[seed]) << seed;
+  }
+  Options one;
+  one.views = {View::sliced}, one.dtypes = {f16}, one.seed = 2;
+  std::string settings;
+  for (const Mutant& m : mutate(c, one)) settings += name_of(m.result.view) + " ";
+  EXPECT_EQ(settings.find("sliced"), std::string::npos);  // its dtype is f64
+}
+
+// The gradient of Σx, off by a share where all numbers are nudged by the signs of one number.
+struct Nudged {
+  std::shared_ptr<tg::testing::HostFunction> host = std::make_shared<tg::testing::HostFunction>();
+  DType dtype = f64;  // in which it is off
+  double step = 0;    // of the nudge
+  std::uint64_t sign = 0;
+  double share = 0;
+  Case c;
+  Nudged() {
+    host->outputs = [](const Point& x, DType) {
+      double sum = 0;
+      for (const double e : x[0]) sum += e;
+      return Point{{sum}};
+    };
+    host->gradients = [this](const Point& x, const Point& r, DType t) {
+      const bool is_off = t == dtype && x[0] == nudged(Point{Values(8, 1.0)}, step, {true}, sign)[0];
+      return Point{Values(8, r[0][0] * (is_off ? 1 + share : 1))};
+    };
+    c = tg::testing::case_of(host, {{{8}, {Fill::uniform, 1, 1}}}, {{1}});
+  }
+  std::string fate_of_scale(DType checked) {
+    Options o;
+    o.views = {View::contiguous}, o.dtypes = {checked};
+    std::string fate;
+    for (const Mutant& m : mutate(c, o))
+      if (m.fault == "scale of floating input 0" && m.result.dtype == checked) fate = fate_of(m);
+    return fate;
+  }
+};
+
+// A fault within the measured noise is equivalent: 100 times what four nudges by 4 units of roundoff change,
+// and in other dtypes 20 times what rounding to them changes at four points.
+TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
+  struct Row {
+    DType checked, off;
+    double step, limit;
+  };
+  const Row rows[] = {{f64, f64, 4 * 0x1p-53, 0.001 / 100},
+                      {f32, f32, 4 * 0x1p-24, 0.1 / 100},
+                      {f32, f64, 0x1p-24, 0.1 / 20},
+                      {f16, f32, 4 * 0x1p-24, 0.1 / 100}};
+  for (const Row& row : rows)
+    for (std::uint64_t sign = 0; sign < 5; ++sign) {
+      Nudged n;
+      n.dtype = row.off, n.step = row.step, n.sign = sign;
+      n.share = 0.995 * row.limit;
+      EXPECT_EQ(n.fate_of_scale(row.checked), "caught") << tg::name_of(row.checked) << " " << sign;
+      n.share = 1.005 * row.limit;
+      EXPECT_EQ(n.fate_of_scale(row.checked), sign < 4 ? "equivalent" : "caught")
+          << tg::name_of(row.checked) << " " << sign;
+    }
+}
+
+// Eight units of roundoff of the largest number are noise in any case.
+TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
+  for (const auto& [size, units, fate] : {std::tuple(1.0, 8, "equivalent"),
+                                          {1.0, 10, "survived"},
+                                          {1.9, 14, "equivalent"},
+                                          {1.9, 16, "survived"}}) {
+    const auto host = std::make_shared<tg::testing::HostFunction>();
+    host->outputs = [](const Point& x, DType) { return Point{{x[0][0] + x[0][1] + x[0][2] + x[0][3]}}; };
+    const double own = size, more = own + units * 0x1p-53;
+    host->gradients = [=](const Point&, const Point& r, DType) {
+      Point z{{own, more, own, own}};
+      for (double& e : z[0]) e = std::copysign(e, r[0][0]);
+      return z;
+    };
+    const Case c = tg::testing::case_of(host, {{{2, 2}, {Fill::uniform, 1, 1}}}, {{1}});
+    Options o = f64_contiguous(false);
+    o.tol = {.rtol = 1, .atol = 1};
+    std::string transposed;
+    for (const Mutant& m : mutate(c, o))
+      if (m.fault == "transposed of floating input 0") transposed = fate_of(m);
+    EXPECT_EQ(transposed, fate) << size << ", " << units;
   }
 }
 

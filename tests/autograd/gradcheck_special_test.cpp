@@ -1,0 +1,491 @@
+// Derivatives at special points: which points and steps are tried, and what is decided there, compared with
+// plain code on functions that are made for each decision.
+#include "autograd/gradcheck_special.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/support/gradcheck_cases.h"
+#include "tests/support/host_function.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::gradcheck;
+using namespace tg::testing;
+using View = gradcheck::View;
+
+constexpr double inf = std::numeric_limits<double>::infinity(), huge = 2e13;
+
+// Ops as the checker sees them.
+const Op pointwise{.name = "pointwise", .pointwise = true}, other{.name = "other"};
+
+// ---- Points
+
+struct PlainPoint {
+  Point x;
+  std::size_t only = 99;  // the input that is special; 99: all
+};
+
+Values in_turn(std::size_t n, Values values) {
+  Values v;
+  for (std::size_t k = 0; k < n; ++k) v.push_back(values[k % values.size()]);
+  return v;
+}
+
+std::vector<PlainPoint> plain_points(const Case& c, const Point& drawn) {
+  std::vector<PlainPoint> all{{drawn}, {drawn}};
+  for (std::size_t l = 0; l < c.inputs.size(); ++l) {
+    const SampleInput& in = c.inputs[l];
+    const std::size_t n = drawn[l].size();
+    if (in.fill.kind == Fill::index || !in.values.empty() || n == 0) continue;
+    const bool is_positive = in.fill.kind == Fill::uniform && in.fill.low >= 0,
+               from_one = in.fill.kind == Fill::uniform || in.fill.kind == Fill::off_zero;
+    all[0].x[l] = in_turn(n, is_positive ? Values{0, 1, 0, 0.5, 1} : Values{0, 1, 0, -1, 1});
+    all[1].x[l] = in_turn(n, {from_one ? 1. : 0.});
+    const auto add = [&](Values v) {
+      all.push_back({drawn, l});
+      all.back().x[l] = std::move(v);
+    };
+    Values zero = drawn[l];
+    zero[0] = 0;
+    add(zero);
+    add(in_turn(n, {huge, 1, huge / 2}));
+    if (!is_positive) add(in_turn(n, {-huge, 1, -huge / 2}));
+    for (const double sign : is_positive ? Values{1} : Values{1, -1}) {
+      Values v = drawn[l];
+      for (std::size_t k = 0; k < n; ++k)
+        if (c.op->pointwise || k % 3 == 0) v[k] = sign * inf;
+      add(v);
+    }
+  }
+  return all;
+}
+
+Values plain_steps(double at) {
+  Values steps;
+  if (std::abs(at) >= 1e13) steps = {0x1p-4, 0x1p-5};
+  for (const double h : {1e-3, 1e-4, 1e-5}) steps.push_back(h * std::max(1.0, std::abs(at)));
+  return steps;
+}
+
+// f = 0 everywhere. A gradient of 0 agrees with the first quotient, one of 1 with none.
+TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
+  struct Row {
+    std::vector<SampleInput> inputs;
+    bool fast;
+  };
+  const Row rows[] = {{{{{1}}}, false},
+                      {{{{5}}}, true},
+                      {{{{4}, {Fill::uniform, 0, 2}}}, true},
+                      {{{{3}, {Fill::uniform, -1, 2}}}, false},
+                      {{{{3}, {Fill::off_zero, 0.5, 2}}}, false},
+                      {{{{7}}, {{2}, {Fill::index, 0, 4}}, {{2}, {Fill::uniform, 0.25, 2}}}, true},
+                      {{{{40}}}, false},
+                      {{{{2}}, {{2}, {}, {}, {3, 4}}, {{0}}}, false}};
+  for (const Row& row : rows)
+    for (const Op* op : {&pointwise, &other})
+      for (const double slope : {0., 1.}) {
+        const auto host = std::make_shared<HostFunction>();
+        host->outputs = [](const Point&, DType) { return Point{{0}}; };
+        host->gradients = [slope, &row](const Point& x, const Point&, DType) {
+          Point z;
+          for (std::size_t l = 0; l < x.size(); ++l)
+            if (row.inputs[l].fill.kind != Fill::index) z.emplace_back(x[l].size(), slope);
+          return z;
+        };
+        Case c = case_of(host, row.inputs, {{1}});
+        c.op = op;
+        Options o = f64_contiguous(row.fast);
+        o.seed = 3;
+        const Point drawn = Harness(c, View::contiguous, f64, {}).draw(3);
+        std::vector<Point> expected;
+        std::int64_t elements = 0;
+        for (const PlainPoint& p : plain_points(c, drawn)) {
+          expected.push_back(p.x);  // by the outputs
+          expected.push_back(p.x);  // by the gradients
+          for (std::size_t l = 0; l < p.x.size(); ++l) {
+            const std::size_t n = p.x[l].size(), most = std::min<std::size_t>(n, row.fast ? 4 : 32);
+            if (c.inputs[l].fill.kind == Fill::index || (p.only != 99 && p.only != l)) continue;
+            for (std::size_t i = 0; i < most; ++i, ++elements) {
+              const std::size_t k = most == n ? i : i * (n - 1) / (most - 1);
+              const double x = p.x[l][k], at = std::isfinite(x) ? x : std::copysign(1e6, x);
+              const Values steps = plain_steps(at);
+              for (std::size_t s = 0; s < (slope == 0 ? 1 : steps.size()); ++s)
+                for (const double t : {-2., -1., 0., 1., 2.}) {
+                  Point moved = p.x;
+                  moved[l][k] = at + t * steps[s];
+                  expected.push_back(moved);
+                }
+            }
+          }
+        }
+        host->seen.clear();
+        Result r;
+        check_special(c, o, r);
+        ASSERT_EQ(host->seen.size(), expected.size()) << row.inputs[0].shape.text() << " " << op->name;
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          ASSERT_EQ(host->seen[i], expected[i])
+              << row.inputs[0].shape.text() << " " << op->name << " call " << i;
+        EXPECT_EQ(r.special + r.undecided, elements);
+        EXPECT_EQ(r.status, slope == 0 ? Status::ok : Status::mismatch);
+        EXPECT_EQ(r.checked, 0);
+        EXPECT_EQ(special_derivatives(c, o).size(), static_cast<std::size_t>(elements));
+      }
+}
+
+// If the function is not finite, nothing is compared. If a neighbour is not finite, its step is skipped.
+TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
+  for (const double bad : {inf, -inf, std::nan("")}) {
+    Case c = case_of(
+        HostFunction::of_elements([=](double x) { return x > 5e5 ? bad : 0; }, [](double) { return 0; }),
+        {{{1}}}, {{1}});
+    c.op = &pointwise;
+    Result r;
+    check_special(c, f64_contiguous(false), r);
+    EXPECT_EQ(r.status, Status::ok);
+    EXPECT_EQ(r.special, 3 + 2);  // 0 three times, and what is huge or infinite and negative
+    EXPECT_EQ(r.undecided, 2);
+  }
+  // The same for each point of a quotient.
+  for (const double at : {-2., -1., 1., 2.}) {
+    Case c = case_of(HostFunction::of_elements(
+                         [=](double x) { return x == at * 1e-3   ? inf
+                                                : x == at * 1e-4 ? std::nan("")
+                                                                 : 0; },
+                         [](double x) { return x == 0 ? 1 : 0; }),
+                     {{{1}}}, {{1}});
+    c.op = &pointwise;
+    Result r;
+    check_special(c, f64_contiguous(false), r);
+    EXPECT_EQ(r.undecided, 3) << "one step does not decide";
+    EXPECT_EQ(r.special, 4);
+  }
+}
+
+// ---- Decisions at x = 0
+
+struct Sides {
+  double central = 0, left = 0, right = 0;
+};
+
+// A function of one number whose slopes at 0 are these for each step, and a gradient a there.
+struct Crafted {
+  Sides steps[3];
+  double a = 0, at_0 = 0;
+  double operator()(double x) const {
+    const double hs[] = {1e-3, 1e-4, 1e-5};
+    for (int i = 0; i < 3; ++i) {
+      const double h = hs[i];
+      const Sides& s = steps[i];
+      const double p = s.right * h, m = -s.left * h;
+      if (x == h) return at_0 + p;
+      if (x == -h) return at_0 + m;
+      // 8·(p − m) − far = 12·h·central
+      const double far = 8 * (p - m) - 12 * h * s.central;
+      if (x == 2 * h) return at_0 + far / 2;
+      if (x == -2 * h) return at_0 - far / 2;
+    }
+    return at_0;
+  }
+};
+
+enum class Verdict { agrees, wrong, kink, undecided };
+struct Decision {
+  Verdict verdict = Verdict::undecided;
+  bool is_smooth = false;
+  double ratio = 0, numeric = 0, h = 0;
+};
+
+// docs/gradcheck.md, "Special points", as plain code.
+Decision decide(const Crafted& c, double r, bool is_pointwise) {
+  Decision d;
+  const double hs[] = {1e-3, 1e-4, 1e-5}, a = c.a;
+  const auto noise = [&](int i) { return 16 * 0x1p-53 * std::abs(c.at_0 * r) / hs[i]; };
+  const auto bend = [&](int i) { return std::abs(c.steps[i].right - c.steps[i].left); };
+  for (int i = 0; i < 3; ++i) {
+    const double apart = std::abs(a - c.steps[i].central),
+                 allowed = 1e-5 * std::max({1.0, std::abs(a), std::abs(c.steps[i].central)}) + noise(i);
+    if (noise(i) >= 1e-3 * std::max(1.0, std::abs(a)) || apart > allowed) continue;
+    return {Verdict::agrees, bend(i) <= 0.01 * std::max(1.0, std::abs(a)), apart / allowed,
+            c.steps[i].central, hs[i]};
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Sides &s = c.steps[i], &t = c.steps[i + 1];
+    const double apart = std::abs(a - t.central), open = std::abs(t.right - t.left);
+    const bool smooth = std::abs(s.central - t.central) <= 0.05 * apart && bend(i + 1) <= 0.1 * apart,
+               kink = std::abs(s.right - t.right) <= 0.1 * open && std::abs(s.left - t.left) <= 0.1 * open;
+    if (!smooth && !(kink && is_pointwise)) continue;
+    if (noise(i + 1) > 0.1 * apart) continue;
+    const bool is_between =
+        std::min(t.left, t.right) - 0.05 * open <= a && a <= std::max(t.left, t.right) + 0.05 * open;
+    return {!smooth && is_between ? Verdict::kink : Verdict::wrong, false, 10, t.central, 1e-5};
+  }
+  return d;
+}
+
+struct Family {
+  const char* name;
+  std::function<Crafted(double t)> of;
+  double low, high;
+  int changes;  // of the verdict of a pointwise op in this range
+};
+
+TEST(SpecialPoints, AreDecidedAsByPlainCode) {
+  const auto same = [](Sides s, double a, double at_0 = 0) { return Crafted{{s, s, s}, a, at_0}; };
+  const Family families[] = {{"distance from the slope",
+                              [&](double t) {
+                                return same({2 + 2e-5 * t, 2, 2}, 2);
+                              },
+                              0.5, 2, 1},
+                             {"distance from a larger slope",
+                              [&](double t) {
+                                return same({-6 - 6e-5 * t, -6, -6}, -6);
+                              },
+                              0.5, 2, 1},
+                             {"distance from a small slope",
+                              [&](double t) {
+                                return same({0.5 + 1e-5 * t, 0.5, 0.5}, 0.5);
+                              },
+                              0.5, 2, 1},
+                             {"slopes on both sides",
+                              [&](double t) {
+                                return same({0.5, 0.5, 0.5 + 0.01 * t}, 0.5);
+                              },
+                              0.5, 2, 1},
+                             {"slopes on both sides of a larger slope",
+                              [&](double t) {
+                                return same({3, 3 + 0.03 * t, 3}, 3);
+                              },
+                              0.5, 2, 1},
+                             {"noise", [&](double t) { return same({}, 0, 5.6e8 * t); }, 0.5, 2, 1},
+                             {"quotients of two steps",
+                              [](double t) {
+                                return Crafted{{{0.05 * t, 0, 0}, {}, {}}, 1};
+                              },
+                              0.5, 2, 0},
+                             {"quotients of the last two steps",
+                              [](double t) {
+                                return Crafted{{{9, 0, 0}, {0.05 * t, 0.5, -0.5}, {}}, 1};
+                              },
+                              0.5, 2, 1},
+                             {"a bend of a smooth function",
+                              [](double t) {
+                                return Crafted{{{9, 9, 0}, {0, 5, 0}, {0, 0.1 * t, 0}}, 1};
+                              },
+                              0.5, 2, 1},
+                             {"right slopes that differ",
+                              [](double t) {
+                                return Crafted{{{}, {9, 0, 1 + 0.1 * t}, {0, 0, 1}}, 0.5};
+                              },
+                              0.5, 2, 1},
+                             {"left slopes that differ",
+                              [](double t) {
+                                return Crafted{{{}, {9, 1 - 0.1 * t, 0}, {0, 1, 0}}, 0.5};
+                              },
+                              0.5, 2, 1},
+                             {"above a kink",
+                              [&](double t) {
+                                return same({0.5, 0, 1}, 1 + 0.05 * t);
+                              },
+                              0.5, 2, 1},
+                             {"below a kink",
+                              [&](double t) {
+                                return same({0.5, 1, 0}, -0.05 * t);
+                              },
+                              0.5, 2, 1},
+                             {"below a kink that falls",
+                              [&](double t) {
+                                return same({0.5, 0, 1}, -0.05 * t);
+                              },
+                              0.5, 2, 1},
+                             {"above a kink that falls",
+                              [&](double t) {
+                                return same({0.5, 1, 0}, 1 + 0.05 * t);
+                              },
+                              0.5, 2, 1},
+                             {"noise of a wrong slope",  // at the third step, after that at the second
+                              [&](double t) {
+                                Crafted c = same({}, 1, 5.6e8 * t);
+                                c.steps[0].central = 9;
+                                return c;
+                              },
+                              0.5, 20, 1}};
+  for (const bool is_pointwise : {true, false})
+    for (const Family& f : families) {
+      const auto crafted = std::make_shared<Crafted>();
+      double r = 1;
+      Case c =
+          case_of(HostFunction::of_elements([&r, crafted](double x) { return (*crafted)(x) / r; },
+                                            [&r, crafted](double x) { return x == 0 ? crafted->a / r : 0; }),
+                  {{{1}}}, {{1}});
+      c.op = is_pointwise ? &pointwise : &other;
+      const Options o = f64_contiguous(false);
+      r = Harness(c, View::contiguous, f64, {}).draw_cotangents(0)[0][0];
+      int changes = 0, number = 0;
+      Decision last;
+      double before = 0;
+      const auto compare = [&](double t) {
+        *crafted = f.of(t);
+        const Decision d = decide(*crafted, 1, is_pointwise);
+        const std::string what =
+            f.name + (" at " + std::to_string(t)) + (is_pointwise ? "" : " of another op");
+        Result result;
+        check_special(c, o, result);
+        const bool is_decided = d.verdict != Verdict::undecided;
+        EXPECT_EQ(result.special, 4 + (is_decided ? 3 : 0)) << what;  // the point 0 is met three times
+        EXPECT_EQ(result.undecided, is_decided ? 0 : 3) << what;
+        EXPECT_EQ(result.status, d.verdict == Verdict::wrong ? Status::mismatch : Status::ok) << what;
+        if (d.verdict == Verdict::wrong) {
+          EXPECT_NEAR(result.ratio, 10, 1e-6) << what;
+          EXPECT_NEAR(result.worst.numeric, d.numeric, 1e-6) << what;
+          EXPECT_NEAR(result.worst.analytic, crafted->a, 1e-9) << what;
+          EXPECT_EQ(result.worst.h, d.h) << what;
+          EXPECT_EQ(result.worst.where, "first derivative at a special point (zeros and ties), input 0 [0]");
+        } else if (d.verdict == Verdict::agrees && d.ratio > 1e-6) {
+          EXPECT_NEAR(result.ratio, d.ratio, 2e-3 * d.ratio) << what;
+          EXPECT_EQ(result.worst.h, d.h) << what;
+        }
+        const auto all = special_derivatives(c, o);
+        ASSERT_EQ(all.size(), 7u);
+        for (const std::size_t i : {0u, 1u, 2u}) {
+          EXPECT_DOUBLE_EQ(all[i].value, crafted->a / r * r) << what;
+          EXPECT_EQ(all[i].is_smooth, d.is_smooth) << what;
+        }
+        for (const std::size_t i : {3u, 4u, 5u, 6u}) EXPECT_EQ(all[i].value, 0) << what;
+      };
+      for (double t = f.low; t <= f.high; t *= 1.004, ++number) {
+        const Decision now = decide(f.of(t), 1, is_pointwise);
+        if (number > 0 &&
+            (now.verdict != last.verdict || now.is_smooth != last.is_smooth || now.h != last.h)) {
+          ++changes;
+          compare(before);
+          compare(t);
+        } else if (number % 60 == 0) {
+          compare(t);
+        }
+        last = now, before = t;
+      }
+      if (is_pointwise) {
+        EXPECT_GE(changes, f.changes) << f.name;
+      }
+    }
+}
+
+// A gradient that is not finite is wrong where any quotient is finite.
+TEST(SpecialPoints, AGradientThatIsNotFiniteIsWrongWhereTheFunctionIs) {
+  for (const double bad : {inf, std::nan("")}) {
+    Case c = case_of(
+        HostFunction::of_elements([](double) { return 0; }, [=](double x) { return x == 0 ? bad : 0; }),
+        {{{1}}}, {{1}});
+    c.op = &other;
+    Result r;
+    check_special(c, f64_contiguous(false), r);
+    EXPECT_EQ(r.status, Status::non_finite);
+    EXPECT_EQ(r.special, 7);
+  }
+}
+
+// Equal huge numbers decide within a distance that their rounding hides, unless the op is pointwise.
+TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
+  for (const Op* op : {&pointwise, &other}) {
+    Case c = case_of(HostFunction::of_elements([](double) { return 0; },
+                                               [](double x) { return std::abs(x) == huge ? 1 : 0; }),
+                     {{{1}}}, {{1}});
+    c.op = op;
+    Result r;
+    check_special(c, f64_contiguous(false), r);
+    EXPECT_EQ(r.status, op == &pointwise ? Status::mismatch : Status::ok);
+    EXPECT_EQ(r.undecided, op == &pointwise ? 0 : 2);
+    if (op == &pointwise) {
+      EXPECT_EQ(r.worst.where, "first derivative at a special point (huge numbers in input 0), input 0 [0]");
+    }
+  }
+}
+
+// With --quick, of an op with more than eight samples every fourth is checked there, others for each seed.
+TEST(SpecialPoints, AreThoseOfEveryFourthSampleOfManyWithQuick) {
+  for (const int count : {8, 9}) {
+    Op op{.name = "many"};
+    op.samples = [count] {
+      std::vector<Sample> all;
+      for (int i = 0; i < count; ++i) all.push_back({"sample " + std::to_string(i), {}});
+      return all;
+    };
+    for (int i = 0; i < count; ++i)
+      for (std::uint64_t seed = 0; seed < 9; ++seed)
+        for (const bool fast : {false, true}) {
+          Options o;
+          o.fast = fast, o.seed = seed;
+          Case c{"many", "sample " + std::to_string(i), {}, {}};
+          EXPECT_FALSE(has_special_points(c, o));
+          c.op = &other;
+          EXPECT_FALSE(has_special_points(c, o)) << "without samples";
+          c.op = &op;
+          EXPECT_EQ(has_special_points(c, o),
+                    !fast || count == 8 || static_cast<std::uint64_t>(i) % 4 == seed % 4);
+        }
+  }
+}
+
+// The derivatives of a power x^n by its order: the k-th op is the derivative of the one before.
+struct OrderAttrs {
+  int order;
+  void fields(auto&& field) const { field("order", order); }
+};
+double derivative_of_cube(int order, double x) {
+  return order == 0 ? x * x * x : order == 1 ? 3 * x * x : order == 2 ? 6 * x : order == 3 ? 6 : 0;
+}
+
+// The second derivative is compared at the same points. If the first is not finite, it is compared again.
+TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
+  static double wrong_from = inf;  // |x| from which the second derivative is off
+  static Op op{.name = "cube_of_order",
+               .infer =
+                   [](std::span<const Operand> in, const Attrs&) {
+                     return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+                   },
+               .vjp =
+                   [](const Backprop& g) {
+                     const int order = g.attrs.as<OrderAttrs>().order + 1;
+                     return Tensors{g.z[0] * record(op, {g.in[0]}, OrderAttrs{order})};
+                   },
+               .host =
+                   [](std::span<const HostView> in, std::span<const HostView> out, const Attrs& a) {
+                     const int order = a.as<OrderAttrs>().order;
+                     for (std::int64_t i = 0; i < in[0].numel(); ++i) {
+                       const double x = in[0].at(i), y = derivative_of_cube(order, x);
+                       out[0].set(i, order == 2 && std::abs(x) < wrong_from ? y + (wrong_from < inf) : y);
+                     }
+                   },
+               .pointwise = false};
+  Case c{"cube", "one", {{{1}}}, [](DType, Device) {
+           return Callable{
+               {}, [](std::span<const Tensor> x) { return Tensors{record(op, {x[0]}, OrderAttrs{0})}; }};
+         }};
+  c.op = &other;
+  const Options o = f64_contiguous(false);
+  Result right;
+  wrong_from = inf;
+  check_special(c, o, right);
+  EXPECT_EQ(right.status, Status::ok) << right.worst.where;
+  const std::int64_t all = right.special + right.undecided;
+  EXPECT_EQ(all, 2 * 7);
+  EXPECT_EQ(special_derivatives(c, o).size(), 14u);
+  wrong_from = 0.5;  // only at 0
+  Result wrong;
+  check_special(c, o, wrong);
+  EXPECT_EQ(wrong.status, Status::mismatch);
+  EXPECT_EQ(wrong.worst.where.substr(0, 42), "second derivative at a special point (zero")
+      << wrong.worst.where;
+  static const Op first_only{.name = "first_only", .first_order_only = true};
+  c.op = &first_only;
+  Result first;
+  check_special(c, o, first);
+  EXPECT_EQ(first.status, Status::ok);
+  EXPECT_EQ(first.special + first.undecided, 7);
+  EXPECT_EQ(special_derivatives(c, o).size(), 7u);
+}
+
+}  // namespace

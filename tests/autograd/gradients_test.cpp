@@ -1,0 +1,515 @@
+// Gradients of random graphs, the values they pass, their refusals, and nodes that are recorded again.
+#include <tilegrad/autograd/gradients.h>
+
+#include <cmath>
+
+#include <tilegrad/tilegrad.h>
+#include "autograd/replay.h"
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+using Tensors = std::vector<Tensor>;
+
+// Polynomials in two variables with their derivatives: each graph of sums and products is one.
+struct Dual {
+  double value, dx, dy;
+};
+Dual operator+(Dual a, Dual b) {
+  return {a.value + b.value, a.dx + b.dx, a.dy + b.dy};
+}
+Dual operator*(Dual a, Dual b) {
+  return {a.value * b.value, a.dx * b.value + a.value * b.dx, a.dy * b.value + a.value * b.dy};
+}
+
+// Random graphs, some of whose nodes are computed again, are custom ops or are never used.
+TEST(Gradients, RandomGraphsMatchDualNumbers) {
+  const auto square = [](const Tensors& in) { return Tensors{in[0] * in[0], in[0] + in[0]}; };
+  const CustomOp own = custom_op("own", {square, [](const Tensors& in, const Tensors&, const Tensors& z) {
+                                           return Tensors{z[0] * in[0] * 2 + z[1] * 2};
+                                         }});
+  std::uint64_t state = 12345;
+  const auto random = [&](std::size_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>(state >> 33) % n;
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    Graph g;
+    const Tensor x = g.input("x", {1}, f64), y = g.input("y", {1}, f64);
+    Tensors t{x, y};
+    std::vector<Dual> d{{0.75, 1, 0}, {-0.5, 0, 1}};
+    for (int i = 0; i < 12; ++i) {
+      const std::size_t a = random(t.size()), b = random(t.size()), kind = random(6);
+      if (kind == 0) {
+        t.push_back(t[a] + t[b]), d.push_back(d[a] + d[b]);
+      } else if (kind == 1) {
+        t.push_back(t[a] * t[b]), d.push_back(d[a] * d[b]);
+      } else if (kind == 2) {
+        const Tensors two = own.all({t[a]});
+        t.push_back(two[1]), d.push_back(d[a] + d[a]);
+        if (i % 2) t.push_back(two[0]), d.push_back(d[a] * d[a]);
+      } else if (kind == 3) {
+        const auto f = [](const Tensors& in) { return Tensors{in[0] * in[1], in[0] * in[0] + in[1]}; };
+        const Tensors two = checkpoint(f, {t[a], t[b]});
+        t.insert(t.end(), two.begin(), two.end());
+        const Dual product = d[a] * d[b], other = d[a] * d[a] + d[b];
+        d.push_back(product), d.push_back(other);
+      } else if (kind == 4) {
+        t.push_back(stop_gradient(t[a]) * 0.5), d.push_back({d[a].value * 0.5, 0, 0});
+      } else {
+        t.push_back(t[a] * 0.5), d.push_back(d[a] * Dual{0.5, 0, 0});
+      }
+      if (std::abs(d.back().value) > 100) t.pop_back(), d.pop_back();
+    }
+    const Tensors z = gradients(t.back(), {x, y});
+    const auto v =
+        eval({t.back(), z[0], z[1]}, {{x, std::vector<double>{0.75}}, {y, std::vector<double>{-0.5}}});
+    const Dual& e = d.back();
+    EXPECT_NEAR(v[0].at(0), e.value, 1e-12 * std::max(1.0, std::abs(e.value))) << trial;
+    EXPECT_NEAR(v[1].at(0), e.dx, 1e-11 * std::max(1.0, std::abs(e.dx))) << trial;
+    EXPECT_NEAR(v[2].at(0), e.dy, 1e-11 * std::max(1.0, std::abs(e.dy))) << trial;
+    if (e.dx != 0) {
+      EXPECT_TRUE(depends_on(t.back(), x)) << trial;
+    }
+  }
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const GradientError& e) {
+    const std::string what = e.what();
+    return what.substr(0, what.find(" ("));
+  }
+  return "none";
+}
+
+TEST(Gradients, RefuseLossesCotangentsAndTensorsThatDoNotFit) {
+  Graph g, other;
+  const Tensor x = g.input("x", {3}, f64), i = g.input("i", {3}, i32), y = x * 2, loss = sum(y);
+  const Tensor foreign = other.input("foreign", {3}, f64);
+  const auto message = [](const Tensor& l, const Tensors& wrt, const Tensor& cotangent = {}) {
+    return error_of([&] { gradients(l, wrt, cotangent); });
+  };
+  EXPECT_EQ(message({}, {x}), "[gradients] the loss is an undefined tensor");
+  EXPECT_EQ(message(sum(i), {x}), "[gradients] the loss sum is i64 [], expected a floating tensor");
+  EXPECT_EQ(message(y, {x}), "[gradients] the loss mul is f64 [3], expected one element, or a cotangent");
+  EXPECT_EQ(message(y, {x}, foreign), "[gradients] the cotangent is of another graph than the loss mul");
+  EXPECT_EQ(message(y, {x}, sum(x)), "[gradients] the cotangent is f64 [], the loss mul is f64 [3]");
+  EXPECT_EQ(message(y, {x}, cast(x, f32)), "[gradients] the cotangent is f32 [3], the loss mul is f64 [3]");
+  const std::string expected = ", expected a floating tensor of the loss's graph";
+  EXPECT_EQ(message(loss, {x, Tensor()}), "[gradients] tensor 1 to differentiate by is undefined" + expected);
+  EXPECT_EQ(message(loss, {foreign}),
+            "[gradients] tensor 0 to differentiate by is of another graph" + expected);
+  EXPECT_EQ(message(loss, {x, x, i}), "[gradients] tensor 2 to differentiate by is i32 [3]" + expected);
+  EXPECT_EQ(message(y, {x}, x), "none");
+  EXPECT_EQ(message(loss, {}), "none");
+  EXPECT_TRUE(gradients(loss, {}).empty());
+  // By the loss itself, and by a later node.
+  EXPECT_EQ(eval(gradients(loss, {loss})[0]).at(0), 1);
+  EXPECT_EQ(eval(gradients(loss, {loss * 2})[0]).at(0), 0);
+}
+
+TEST(Gradients, CutByIntegersNameTheFirstSuchNode) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64);
+  const Parameter p("layer.w", Array({3}, f64));
+  const auto cut = [&](const Tensor& loss, const Tensor& w) {
+    const std::string what = error_of([&] { gradients(loss, {w}); });
+    if (what == "none") return what;
+    try {
+      gradients(loss, {w});
+    } catch (const GradientError& e) {
+      const std::string all = e.what();
+      const std::size_t by = all.find(" depends on ") + 12, first = all.find("first those of ") + 15;
+      return all.substr(by, all.find(" through") - by) + " by " +
+             all.substr(first, all.find(" (", first) - first);
+    }
+    return what;
+  };
+  const Tensor twice = x * 2;
+  EXPECT_EQ(cut(sum(cast(greater(x, 0), f64)), x), "x f64 [3] by greater");
+  EXPECT_EQ(cut(sum(cast(greater(twice, 0), f64)) * 3, x), "x f64 [3] by greater");
+  EXPECT_EQ(cut(sum(cast(logical_not(greater(twice, 0)), f64)), x), "x f64 [3] by greater");
+  EXPECT_EQ(cut(sum(cast(cast(twice, i32) + 1, f64)), x), "x f64 [3] by cast");
+  EXPECT_EQ(cut(sum(cast(greater(twice, 0), f64)), twice), "mul f64 [3] by greater");
+  const Tensor w = g.param(p);
+  EXPECT_EQ(cut(sum(cast(greater(w, x), f64)), w), "layer.w f64 [3] by greater");
+  EXPECT_EQ(cut(sum(cast(greater(x, 0), f64) * w), x), "x f64 [3] by greater");
+  EXPECT_EQ(cut(sum(cast(greater(x, 0), f64) * w), w), "none");
+  EXPECT_EQ(cut(sum(cast(greater(x, 0), f64) + x), x), "none");
+  EXPECT_EQ(cut(sum(stop_gradient(cast(greater(x, 0), f64))), x), "none");
+  EXPECT_EQ(cut(sum(x), w), "none");
+}
+
+TEST(Gradients, DependOnlyThroughFloatingValues) {
+  Graph g, other;
+  const Tensor x = g.input("x", {3}, f64), y = g.input("y", {3}, f64);
+  EXPECT_TRUE(depends_on(x, x));
+  EXPECT_TRUE(depends_on(sum(x * y), x));
+  EXPECT_TRUE(depends_on(sum(x * y), y));
+  EXPECT_FALSE(depends_on(sum(x), y));
+  EXPECT_FALSE(depends_on(sum(x), sum(x)));
+  EXPECT_FALSE(depends_on(sum(x), other.input("x", {3}, f64)));
+  EXPECT_FALSE(depends_on(sum(cast(greater(x, 0), f64)), x));
+  EXPECT_FALSE(depends_on(sum(stop_gradient(x)), x));
+  EXPECT_TRUE(depends_on(sum(stop_gradient(x) + x), x));
+  EXPECT_TRUE(depends_on(sum(where(greater(y, 0), x, 0)), x));
+  EXPECT_FALSE(depends_on(sum(where(greater(y, 0), x, 0)), y));
+  const CustomOp rounded =
+      custom_op("rounded", {[](const auto& in) { return Tensors{cast(cast(in[0], i32), f64)}; },
+                            [](const auto&, const auto&, const auto& z) { return Tensors(z); }});
+  EXPECT_TRUE(depends_on(sum(rounded(x)), x));
+}
+
+// The gradients that a custom backward returns are checked for inputs that need one.
+TEST(Gradients, CustomGradientsMustFitTheirInputs) {
+  Graph other;
+  const Tensor foreign = other.input("foreign", {2}, f64);
+  const auto with = [](std::function<Tensors(const Tensors& in, const Tensors& z)> backward,
+                       bool by_both = true) {
+    Graph g;
+    const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
+    const CustomOp op = custom_op(
+        "own", {[](const Tensors& in) { return Tensors{in[0] * in[1]}; },
+                [=](const Tensors& in, const Tensors&, const Tensors& z) { return backward(in, z); }});
+    return error_of([&] { gradients(sum(op(x, y)), by_both ? Tensors{x, y} : Tensors{x}); });
+  };
+  const auto right = [](const Tensors& in, const Tensors& z) { return Tensors{z[0] * in[1], z[0] * in[0]}; };
+  EXPECT_EQ(with(right), "none");
+  EXPECT_EQ(with([](auto&, auto& z) { return Tensors{z[0]}; }),
+            "[own/custom op] its gradient rerotated 1 tensors for 2 inputs");
+  EXPECT_EQ(with([](auto&, auto& z) {
+              return Tensors{z[0], z[0], z[0]};
+            }),
+            "[own/custom op] its gradient rerotated 3 tensors for 2 inputs");
+  EXPECT_EQ(with([&](auto&, auto& z) {
+              return Tensors{z[0], foreign};
+            }),
+            "[own/custom op] gradient of input 1 is a tensor of another graph");
+  EXPECT_EQ(with([](auto&, auto& z) {
+              return Tensors{sum(z[0]), z[0]};
+            }),
+            "[own/custom op] gradient of input 0 is f64 [], the input is f64 [2]");
+  EXPECT_EQ(with([](auto&, auto& z) {
+              return Tensors{z[0], cast(z[0], f32)};
+            }),
+            "[own/custom op] gradient of input 1 is f32 [2], the input is f64 [2]");
+  EXPECT_EQ(with(
+                [](auto&, auto& z) {
+                  return Tensors{z[0], cast(z[0], f32)};
+                },
+                false),
+            "none");  // not requested
+  EXPECT_EQ(with([](auto&, auto& z) { return Tensors{z[0], Tensor()}; }), "none");
+}
+
+// Outputs without a cotangent have one of zeros; inputs are those of the call, and values of the region
+// alone.
+TEST(Gradients, CustomGradientsReceiveZerosAndTheirOperands) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const CustomOp op =
+      custom_op("two", {[](const Tensors& in) {
+                          return Tensors{in[0] * 2, in[0] * 3};
+                        },
+                        [](const Tensors& in, const Tensors& out, const Tensors& z) {
+                          return Tensors{in[0] * 100 + out[0] * 10 + out[1] + z[0] * 1000 + z[1] * 10000};
+                        }});
+  const Tensors y = op.all({x});
+  const auto v = [&](const Tensor& loss) {
+    return eval(gradients(loss, {x})[0], {{x, std::vector<double>{1, 2}}}).values<double>();
+  };
+  EXPECT_EQ(v(sum(y[0])), (std::vector<double>{1123, 1246}));
+  EXPECT_EQ(v(sum(y[1])), (std::vector<double>{10123, 10246}));
+  EXPECT_EQ(v(sum(y[0]) + sum(y[1] * 2)), (std::vector<double>{21123, 21246}));
+}
+
+TEST(Gradients, DecompositionsNeedEveryOutput) {
+  const Op op{.name = "two_for_one",
+              .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+                return {{in[0].dtype, row_major(in[0].shape())}};
+              },
+              .decompose =
+                  [](std::span<const Tensor> in, const Attrs&) {
+                    return Tensors{in[0], in[0]};
+                  }};
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  EXPECT_EQ(error_of([&] { gradients(sum(record(op, {x})), {x}); }),
+            "[two_for_one] its decomposition rerotated 2 tensors for 1 outputs");
+}
+
+// The gradients of slices along any axis and step, one added to the other.
+TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
+  for (const int axis : {0, 1})
+    for (const std::int64_t step : {1, 2, 3})
+      for (const std::int64_t start : {0, 1, 4}) {
+        Graph g;
+        const Tensor x = g.input("x", {5, 6}, f64), w = g.input("w", {5, 6}, f64);
+        const Tensor part = slice(x, axis, start, axis == 0 ? 5 : 6, step);
+        const Tensor of_w = slice(w, axis, start, axis == 0 ? 5 : 6, step);
+        const Tensor z =
+            gradients(sum(x * w) + sum(part * of_w * 10) + sum(slice(x, axis, 0, 2) * 1000), {x})[0];
+        std::vector<double> ws(30), expected(30);
+        for (std::size_t i = 0; i < 30; ++i) {
+          ws[i] = 1 + double(i);
+          const auto at = static_cast<std::int64_t>(axis == 0 ? i / 6 : i % 6);
+          expected[i] = ws[i] * (at >= start && (at - start) % step == 0 ? 11 : 1) + (at < 2 ? 1000 : 0);
+        }
+        EXPECT_EQ(eval(z, {{x, std::vector<double>(30, 2)}, {w, ws}}).values<double>(), expected)
+            << axis << ", " << step << ", " << start;
+      }
+}
+
+// A segment is computed once more for the backward pass, and read from there.
+TEST(Checkpoint, ComputesEachSegmentAgainOnce) {
+  static int runs[2];
+  const auto counting = [](int which) {
+    return register_host_op({.name = "counts_" + std::to_string(which),
+                             .forward =
+                                 [which](auto in, auto out) {
+                                   ++runs[which];
+                                   out[0].set(0, in[0].at(0) * 3);
+                                 },
+                             .backward = [](const HostGradient& h) { h.z_in[0].set(0, h.z[0].at(0) * 3); }});
+  };
+  const CustomOp first = counting(0), second = counting(1);
+  Graph g;
+  const Tensor x = g.input("x", {1}, f64);
+  const auto layer = [](const CustomOp& op) {
+    return [op](const Tensors& in) {
+      const Tensor y = op(in[0]);
+      return Tensors{y * y};
+    };
+  };
+  const Tensor y = checkpoint(layer(second), {checkpoint(layer(first), {x})[0]})[0];
+  const Tensor z = gradients(sum(y), {x})[0];
+  const auto v = eval({y, z}, {{x, std::vector<double>{0.5}}});
+  EXPECT_EQ(v[0].at(0), std::pow(9 * 0.25 * 3, 2));
+  EXPECT_EQ(v[1].at(0), 9 * 9 * 9 * 4 * 0.125);  // (9·x²·3)² = 729·x⁴
+  EXPECT_EQ(runs[0], 2);
+  EXPECT_EQ(runs[1], 2);
+  EXPECT_THROW(checkpoint(layer(first), {}), Error);
+  EXPECT_THROW(checkpoint({}, {x}), Error);
+}
+
+// ---- Replay
+
+struct Recorded {
+  Graph g;
+  Tensor x = g.input("x", {2, 3}, f64), w;
+  Parameter p{"p", Array::of<double>({2, 3}, {1, 2, 3, 4, 5, 6})};
+  NodeId first, last;
+  Tensor y;
+  Recorded() {
+    w = g.param(p);
+    first = static_cast<NodeId>(g.nodes().size());
+    y = dropout(x * w, 0.5) + exp(x) * g.param(p);
+    last = static_cast<NodeId>(g.nodes().size());
+  }
+};
+
+TEST(Replay, RecordsTheSameNodesInTheSameGraphOrAnother) {
+  Recorded r;
+  const std::vector<double> xs{0, 1, 2, 3, 4, 5};
+  Replay again(r.g, r.g);
+  again.run(r.first, r.last);
+  const Tensor copy = again(r.y);
+  EXPECT_NE(copy.id(), r.y.id());
+  EXPECT_EQ(again(r.x).id(), r.x.id());  // stands for itself
+  const auto v = eval({r.y, copy}, {{r.x, xs}});
+  EXPECT_TRUE(v[0].same_bits(v[1]));  // dropped elements too
+
+  Graph other;
+  const Tensor in = other.input("in", {2, 3}, f64);
+  Replay elsewhere(r.g, other);
+  elsewhere.put(r.x, in);
+  elsewhere.run(0, r.last);
+  EXPECT_TRUE(eval(elsewhere(r.y), {{in, xs}}).same_bits(v[0]));
+  EXPECT_EQ(elsewhere(r.x).id(), in.id());
+  Replay lost(r.g, other);
+  expect_error<Error>([&] { lost.run(r.first, r.last); },
+                      {"[replay] a node reads a value that was not replayed"});
+}
+
+// A substitute stores its axes in the order of its node.
+TEST(Replay, SubstitutesKeepTheLayoutOfTheirNode) {
+  Graph g;
+  const Tensor x = g.input("x", {4, 3, 2}, f64);
+  const Tensor rotated = permute(x, {2, 0, 1}), y = exp(rotated) * 1;
+  ASSERT_NE(exp(rotated).layout().strides, row_major({2, 4, 3}).strides);
+  const auto last = static_cast<NodeId>(g.nodes().size());
+  int seen = 0;
+  Replay again(g, g, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
+    if (node.op->name != "exp") return std::nullopt;
+    ++seen;
+    return Tensors{contiguous(in[0]) * 2};
+  });
+  again.put(x, x);
+  again.run(0, last);
+  EXPECT_EQ(seen, 2);
+  const Tensor copy = again(y);
+  EXPECT_EQ(copy.layout().strides, y.layout().strides);
+  std::vector<double> xs(24), expected;
+  for (std::size_t i = 0; i < 24; ++i) xs[i] = double(i);
+  for (std::size_t a = 0; a < 2; ++a)
+    for (std::size_t b = 0; b < 4; ++b)
+      for (std::size_t c = 0; c < 3; ++c) expected.push_back(2 * xs[b * 6 + c * 2 + a]);
+  EXPECT_EQ(doubles(eval(contiguous(copy), {{x, xs}})), expected);
+}
+
+TEST(Replay, KeepsOrLeavesCustomGradientsAndSegments) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const CustomOp op =
+      custom_op("ten", {[](const Tensors& in) { return Tensors{in[0] * in[0]}; },
+                        [](const Tensors&, const Tensors&, const Tensors& z) { return Tensors{z[0] * 10}; }});
+  const auto first = static_cast<NodeId>(g.nodes().size());
+  const Tensor y = checkpoint([&](const Tensors& in) { return Tensors{op(in[0]) * 1}; }, {x * 1})[0];
+  const auto last = static_cast<NodeId>(g.nodes().size());
+  const auto slope = [&](const Tensor& t) {
+    return eval(gradients(sum(t), {x})[0], {{x, std::vector<double>{3, 4}}}).values<double>();
+  };
+  EXPECT_EQ(slope(y), (std::vector<double>{10, 10}));
+  Replay kept(g, g), left(g, g);
+  kept.run(first, last);
+  EXPECT_EQ(slope(kept(y)), (std::vector<double>{10, 10}));
+  left.leave_custom_gradients();
+  left.run(first, last);
+  EXPECT_EQ(slope(left(y)), (std::vector<double>{6, 8}));
+  // The copies are in a new segment.
+  const auto segment = [&](const Tensor& t) { return g.node_of(t.id()).segment; };
+  EXPECT_GE(segment(y), 0);
+  EXPECT_GE(segment(kept(y)), 0);
+  EXPECT_NE(segment(kept(y)), segment(y));
+  EXPECT_EQ(segment(sum(x)), -1);
+  // A part of a region is recorded without its gradient.
+  NodeId inside = first;
+  while (g.nodes()[inside].segment < 0) ++inside;
+  Replay part(g, g);
+  part.run(inside + 1, last);
+  EXPECT_EQ(slope(part(y)), (std::vector<double>{10, 10}));
+}
+
+TEST(Replay, DecomposesOneOpOrAll) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3}, f64), y = softmax(gelu_tanh(x), 1) + rms_norm(x);
+  const auto last = static_cast<NodeId>(g.nodes().size());
+  const auto names = [&](const Replay::Substitute& substitute) {
+    Graph other;
+    Replay again(g, other, substitute);
+    again.put(x, other.input("x", {2, 3}, f64));
+    again.run(0, last);
+    std::map<std::string, int> count;
+    for (const Node& n : other.nodes()) ++count[n.op->name];
+    const std::vector<double> xs{1, 2, 3, -1, 0, 1};
+    const Array got = eval(again(y), {{again(x), xs}}), expected = eval(y, {{x, xs}});
+    EXPECT_TRUE(close(doubles(got), doubles(expected), 1e-14));
+    return count;
+  };
+  auto one = names(decomposed(*find_op("softmax")));
+  EXPECT_EQ(one["softmax"], 0);
+  EXPECT_EQ(one["rms_norm"], 1);
+  int count = 0;
+  auto all = names(decomposed_all(count));
+  EXPECT_EQ(all["softmax"] + all["rms_norm"], 0);
+  int fused = 0;
+  for (NodeId n = 0; n < last; ++n) fused += g.nodes()[n].op->decompose != nullptr;
+  EXPECT_EQ(count, fused);
+  EXPECT_GE(count, 2);
+}
+
+// ---- Ops of one's own
+
+TEST(CustomOp, MayReadConstantsAndIntegersThatItWasNotGiven) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), i = g.input("i", {2}, i64), y = g.input("y", {2}, f64);
+  const Tensor seven = full(g, {2}, 7, f64), two = g.constant(Array::of<double>({2}, {2, 2})),
+               derived = y * 2;
+  const auto refused = [&](const Tensor& outside) {
+    const CustomOp op =
+        custom_op("reads", {[=](const Tensors& in) { return Tensors{in[0] * cast(outside, f64)}; },
+                            [](const Tensors&, const Tensors&, const Tensors& z) { return z; }});
+    try {
+      op(x);
+      return false;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("reads] its forward reads a tensor that is not among its inputs"),
+                std::string::npos)
+          << e.what();
+      return true;
+    }
+  };
+  EXPECT_FALSE(refused(seven));
+  EXPECT_FALSE(refused(two));
+  EXPECT_FALSE(refused(i));
+  EXPECT_FALSE(refused(x));  // given
+  EXPECT_TRUE(refused(y));
+  EXPECT_TRUE(refused(derived));
+  const CustomOp makes_input = custom_op(
+      "makes", {[](const Tensors& in) { return Tensors{in[0] * in[0].graph().input("new", {2}, f64)}; },
+                [](const Tensors&, const Tensors&, const Tensors& z) { return z; }});
+  EXPECT_THROW(makes_input(x), Error);
+}
+
+TEST(CustomOp, ErrorsNameTheOp) {
+  Graph g, other;
+  const Tensor x = g.input("x", {2}, f64), foreign = other.input("foreign", {2}, f64);
+  const auto backward = [](const Tensors&, const Tensors&, const Tensors& z) { return z; };
+  const auto op = [&](std::function<Tensors(const Tensors&)> forward) {
+    return custom_op("mine", {forward, backward});
+  };
+  const CustomOp same = op([](const Tensors& in) { return in; });
+  expect_error<Error>([&] { op([](auto&) { return Tensors(); })(x); },
+                      {"mine] its forward rerotated no output"});
+  expect_error<Error>([&] { op([](auto&) { return Tensors{Tensor()}; })(x); },
+                      {"mine] its forward rerotated a tensor that is undefined"});
+  expect_error<Error>([&] { op([&](auto&) { return Tensors{foreign}; })(x); },
+                      {"mine] its forward rerotated a tensor that is of another graph"});
+  expect_error<Error>([&] { same(x, foreign); }, {"[mine] the tensors belong to different graphs"});
+  expect_error<Error>([&] { same(Tensor()); }, {"undefined"});
+  CustomOp moved = same;
+  const CustomOp taken = std::move(moved);
+  expect_error<Error>([&] { moved(x); }, {"[custom_op] an empty CustomOp was called: it was moved from"});
+  // Numbers become tensors of the first tensor's type.
+  const Tensors three = same.all({2.5, cast(x, f32), 4});
+  EXPECT_EQ(three[0].dtype(), f32);
+  EXPECT_EQ(three[0].shape(), Shape());
+  EXPECT_EQ(eval(three[0]).at(0), 2.5);
+  EXPECT_EQ(eval(three[2]).at(0), 4);
+}
+
+// Two regions do not end at one node, and each has its own gradient.
+TEST(CustomOp, RegionsThatEndTogetherKeepTheirGradients) {
+  const auto times = [](double slope, std::function<Tensors(const Tensors&)> forward) {
+    return custom_op("times" + std::to_string(int(slope)),
+                     {forward, [slope](const Tensors&, const Tensors& out, const Tensors& z) {
+                        Tensor sum = z[0] * slope;
+                        for (std::size_t i = 1; i < out.size(); ++i) sum = sum + z[i] * (slope * 100);
+                        return Tensors{sum};
+                      }});
+  };
+  const CustomOp inner = times(2, [](const Tensors& in) { return Tensors{in[0] + 1, in[0] + 2}; });
+  const CustomOp outer = times(3, [inner](const Tensors& in) { return inner.all({in[0]}); });
+  const CustomOp outermost = times(5, [outer](const Tensors& in) { return outer.all({in[0]}); });
+  const CustomOp second = times(7, [inner](const Tensors& in) {
+    return Tensors{inner.all({in[0]})[1], in[0]};
+  });
+  Graph g;
+  const Tensor x = g.input("x", {1}, f64);
+  const auto slopes = [&](const CustomOp& op) {
+    const Tensors y = op.all({x});
+    const auto v = eval({gradients(sum(y[0]), {x})[0], gradients(sum(y[1]), {x})[0], y[0], y[1]},
+                        {{x, std::vector<double>{4}}});
+    return std::vector<double>{v[0].at(0), v[1].at(0), v[2].at(0), v[3].at(0)};
+  };
+  EXPECT_EQ(slopes(inner), (std::vector<double>{2, 200, 5, 6}));
+  EXPECT_EQ(slopes(outer), (std::vector<double>{3, 300, 5, 6}));
+  EXPECT_EQ(slopes(outermost), (std::vector<double>{5, 500, 5, 6}));
+  EXPECT_EQ(slopes(second), (std::vector<double>{7, 700, 6, 4}));
+}
+
+}  // namespace
