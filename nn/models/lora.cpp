@@ -151,7 +151,6 @@ void add_lora(Model& model, const LoraOptions& options, const ModuleOf& module_o
 void remove_lora(Model& model) {
   if (!model.lora()) throw Error("[lora] the model has no adapter");
   const std::shared_ptr<const Lora> lora = std::move(model.state_->lora);
-  model.state_->lora = nullptr;
   for (const LoraModule& m : lora->modules)
     for (const LoraModule::Part& part : m.parts) part.linear.adapter->reset();
   model.state_->parameters.resize(model.state_->parameters.size() - 2 * lora->modules.size());

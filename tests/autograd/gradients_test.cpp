@@ -180,11 +180,11 @@ TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   const auto right = [](const Tensors& in, const Tensors& z) { return Tensors{z[0] * in[1], z[0] * in[0]}; };
   EXPECT_EQ(with(right), "none");
   EXPECT_EQ(with([](auto&, auto& z) { return Tensors{z[0]}; }),
-            "[own/custom op] its gradient rerotated 1 tensors for 2 inputs");
+            "[own/custom op] its gradient returned 1 tensors for 2 inputs");
   EXPECT_EQ(with([](auto&, auto& z) {
               return Tensors{z[0], z[0], z[0]};
             }),
-            "[own/custom op] its gradient rerotated 3 tensors for 2 inputs");
+            "[own/custom op] its gradient returned 3 tensors for 2 inputs");
   EXPECT_EQ(with([&](auto&, auto& z) {
               return Tensors{z[0], foreign};
             }),
@@ -239,7 +239,7 @@ TEST(Gradients, DecompositionsNeedEveryOutput) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
   EXPECT_EQ(error_of([&] { gradients(sum(record(op, {x})), {x}); }),
-            "[two_for_one] its decomposition rerotated 2 tensors for 1 outputs");
+            "[two_for_one] its decomposition returned 2 tensors for 1 outputs");
 }
 
 // The gradients of slices along any axis and step, one added to the other.
@@ -464,11 +464,11 @@ TEST(CustomOp, ErrorsNameTheOp) {
   };
   const CustomOp same = op([](const Tensors& in) { return in; });
   expect_error<Error>([&] { op([](auto&) { return Tensors(); })(x); },
-                      {"mine] its forward rerotated no output"});
+                      {"mine] its forward returned no output"});
   expect_error<Error>([&] { op([](auto&) { return Tensors{Tensor()}; })(x); },
-                      {"mine] its forward rerotated a tensor that is undefined"});
+                      {"mine] its forward returned a tensor that is undefined"});
   expect_error<Error>([&] { op([&](auto&) { return Tensors{foreign}; })(x); },
-                      {"mine] its forward rerotated a tensor that is of another graph"});
+                      {"mine] its forward returned a tensor that is of another graph"});
   expect_error<Error>([&] { same(x, foreign); }, {"[mine] the tensors belong to different graphs"});
   expect_error<Error>([&] { same(Tensor()); }, {"undefined"});
   CustomOp moved = same;
