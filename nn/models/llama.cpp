@@ -56,10 +56,8 @@ void Llama::check(const ModelConfig& c) const {
   check_size(d, "width of a head");
   if (window_theta != 0) check_rotary(2, window_theta);
   scaling.check(turning);
-  check_options<ShapeError>("model", {{"key_heads", key_heads, Range::size(0)},
-                                      {"rotary_width", rotary_width, Range::size(0)},
-                                      {"head_width", head_width, Range::size(0)}});
-  if (key_heads < 0 || (key_heads > 0 && c.heads % key_heads != 0))
+  check_options<ShapeError>("model", {{"key_heads", key_heads, Range::size(0)}});
+  if (key_heads > 0 && c.heads % key_heads != 0)
     throw ShapeError("[model] " + std::to_string(c.heads) + " heads are not divisible by " +
                      std::to_string(key_heads) + " key heads");
   for (const std::int64_t w : windows)
