@@ -11,13 +11,13 @@ std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::
   const Tensor x = graph.input("tokens", {1, std::ssize(tokens)}, i32);
   model.features(x, {});
   std::vector<AttentionMap> maps;
-  std::vector<Tensor> weights;
-  for (NodeId n = 0, recorded = static_cast<NodeId>(graph.nodes().size()); n < recorded; ++n) {
-    const Node& node = graph.nodes()[n];
+  std::vector<Tensor> attention, weights;  // recording moves the nodes
+  for (const Node& node : graph.nodes()) {
     if (node.op != &flash_attn_op) continue;
     maps.push_back({graph.name_of(node), Array(Shape{}, f32)});
-    weights.push_back(cast(squeeze(attention_weights(graph.tensor(node.first_out)), 0), f32));
+    attention.push_back(graph.tensor(node.first_out));
   }
+  for (const Tensor& o : attention) weights.push_back(cast(squeeze(attention_weights(o), 0), f32));
   Program program = compile(graph, weights, {.threads = threads});
   program.run({{x, tokens}});
   for (std::size_t i = 0; i < maps.size(); ++i) maps[i].weights = program.fetch(weights[i]);

@@ -65,7 +65,6 @@ ModelParts RotaryStack::make(
 
 void RotaryStack::check(const ModelConfig& c) const {
   check_size(mlp_width == 0 ? swiglu_width(c.width) : mlp_width, "width of the MLP");
-  check_size(c.heads, "number of heads");
   check_options("model", {{"eps", eps, Range::at_least(0)},
                           {"embedding_scale", embedding_scale, Range::above(0)},
                           {"logit_softcap", softcap, Range::softcap(softcap)}});

@@ -180,6 +180,21 @@ TEST(DTypes, BoundsAreThoseOfPlainCode) {
     }
 }
 
+// What moves at one of the points 0 to 39 widens the bound.
+TEST(DTypes, FortyNeighbouringPointsAreMeasured) {
+  const Values x{1.5, -0.25, 0.75, 1, 0.5, -1, 1.25, 0.625, -0.5, 1.75, -1.5, 0.25};
+  for (const std::uint64_t point : {0, 1, 3, 4, 38, 39, 40, 41}) {
+    Problem p(f32, x);
+    p.host->outputs = [&](const Point& at, DType t) {
+      Point y = p.outputs(at);
+      if (t == f32) y[0][0] += 1e-3;
+      if (t == f64 && at[0] == nudged(Point{x}, w, {true}, point)[0]) y[0][5] += 1;
+      return y;
+    };
+    EXPECT_EQ(p.check().status, point < 40 ? Status::ok : Status::mismatch) << point;
+  }
+}
+
 TEST(DTypes, ResultsAreNamed) {
   Problem p(f32, {1.5, -0.25, 1});
   p.fault = 1;

@@ -286,6 +286,52 @@ TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
     }
 }
 
+// Each fault changes the gradient of x²/2 at a constant x as its name says.
+TEST(Mutants, ChangeTheGradientByTheirFactors) {
+  static Op op{.name = "half_square",
+               .infer =
+                   [](std::span<const Operand> in, const Attrs&) {
+                     return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+                   },
+               .vjp = [](const Backprop& g) { return Tensors{g.z[0] * g.in[0]}; },
+               .host =
+                   [](std::span<const HostView> in, std::span<const HostView> out, const Attrs&) {
+                     for (int i = 0; i < 2; ++i) out[0].set(i, in[0].at(i) * in[0].at(i) / 2);
+                   }};
+  for (const double x : {1., 2.}) {
+    Case of_op{"half_square", "constant", {{{2}, {Fill::uniform, x, x}}}, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> in) { return Tensors{record(op, {in[0]})}; }};
+               }};
+    const Case as_a_whole = of_op;
+    of_op.op = &op;
+    for (const Case& c : {of_op, as_a_whole}) {
+      std::map<std::string, double> factors;
+      Options o;
+      o.views = {View::contiguous};
+      for (const Mutant& m : mutate(c, o)) {
+        if (m.fate == Mutant::equivalent) continue;
+        const std::string name = m.fault + " " + std::string(tg::name_of(m.result.dtype));
+        factors[name] = m.result.worst.analytic / m.result.worst.numeric;
+      }
+      const std::string input = c.op ? " of input 0 f64" : " of floating input 0 f64",
+                        other = " of floating input 0 ";
+      const auto expect = [&](const std::string& name, double factor) {
+        ASSERT_TRUE(factors.contains(name)) << name;
+        EXPECT_NEAR(factors[name], factor, 1e-6) << name << " at " << x;
+      };
+      expect("sign" + input, -1);
+      expect("scale" + input, 1.001);
+      expect("zero" + input, 0);
+      if (c.op) {
+        expect("stale inputs f64", 1.01 + 0.01 / x);
+        expect("dropped term: last element of output 0 f64", 0);
+      }
+      EXPECT_NEAR(factors["scale" + other + "f32"], 1.1, 1e-6);
+      EXPECT_NEAR(factors["scale" + other + "f16"], 1.1, 0x1p-9);
+    }
+  }
+}
+
 // Eight units of roundoff of the largest number are noise in any case.
 TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
   for (const auto& [size, units, fate] : {std::tuple(1.0, 8, "equivalent"),

@@ -409,6 +409,24 @@ TEST(Checks, CasesWithoutFloatingInputOrOutputAreRefused) {
   EXPECT_EQ(refused({{{2}}}, &op, false), "it is a sign");
 }
 
+TEST(Checks, SecondDerivativesOfNothingAreRefused) {
+  for (const bool is_float_output : {false, true}) {
+    const SampleInput in = is_float_output ? SampleInput{{2}, {Fill::index, 0, 5}} : SampleInput{{2}};
+    const Case c{"nothing", "case", {in}, [=](DType, Device) {
+                   return Callable{{}, [=](std::span<const Tensor> x) {
+                                     return Tensors{is_float_output ? cast(x[0], f64) : greater(x[0], 0)};
+                                   }};
+                 }};
+    Options o;
+    o.order = 2;
+    const auto results = check(c, o);
+    ASSERT_EQ(results.size(), 1u);
+    EXPECT_EQ(results[0].status, Status::refused) << results[0].note;
+    EXPECT_EQ(results[0].note, "no floating input, or no floating output");
+    EXPECT_EQ(results[0].order, 2);
+  }
+}
+
 // The gradient as a function of inputs, parameters and cotangents.
 TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
   const Case c{"two outputs", "case", {{{2}}, {{3}, {Fill::index, 0, 3}}, {{2}}}, [](DType dtype, Device) {

@@ -148,6 +148,18 @@ TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
     EXPECT_EQ(r.special, 3 + 2);  // 0 three times, and what is huge or infinite and negative
     EXPECT_EQ(r.undecided, 2);
   }
+  // Their derivatives are listed all the same, as the gradient gives them.
+  Case two = case_of(HostFunction::of_elements([](double x) { return x > 5e5 ? inf : 0; },
+                                               [](double x) { return x > 5e5 ? (x > huge / 2 ? 3 : 5) : 0; }),
+                     {{{2}}}, {{2}});
+  two.op = &other;
+  const Values r = Harness(two, View::contiguous, f64, {}).draw_cotangents(0)[0];
+  const auto all = special_derivatives(two, f64_contiguous(false));
+  ASSERT_EQ(all.size(), 14u);
+  EXPECT_EQ(all[6].value, 3 * r[0]);   // huge
+  EXPECT_EQ(all[7].value, 0);          // 1
+  EXPECT_EQ(all[10].value, 3 * r[0]);  // infinite
+  EXPECT_FALSE(all[6].is_smooth);
   // The same for each point of a quotient.
   for (const double at : {-2., -1., 1., 2.}) {
     Case c = case_of(HostFunction::of_elements(

@@ -152,6 +152,9 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
             short_error + "2, expected half of 2");
   EXPECT_EQ(grouped({.rope = {.frequencies = {1}}, .short_frequencies = {1, 2}, .short_length = 1}),
             short_error + "2, expected half of 2");
+  EXPECT_EQ(grouped({.head_width = 6, .short_frequencies = {1, 2, 3}, .short_length = 1}), "");
+  EXPECT_EQ(grouped({.head_width = 6, .short_frequencies = {1, 2, 3, 4}, .short_length = 1}),
+            short_error + "4, expected half of 6");
   EXPECT_EQ(grouped({.short_frequencies = {1}}), "");
   EXPECT_EQ(grouped({.rotate = false, .short_frequencies = {1}, .short_length = 1}), "");
   const auto self = [&](std::int64_t width, std::int64_t heads) {
