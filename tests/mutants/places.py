@@ -51,7 +51,7 @@ MESSAGE_FUNCTIONS = re.compile(r"describe\w*|explain\w*|refus\w*|\w*mistake|\w*m
                                r"\w*_choice|(?:number|bytes|operands|index|shape|profile|exchanges|value|attr)_text|\w*progress_line|"
                                r"mebibytes|short_time|short_count|\w*excerpt|joined_names|gguf_shown|doc|warn\w*")
 HINTS = re.compile(r"reserve|shrink_to_fit|\w*prefetch\w*|cpu_relax|_mm_pause|yield|static_assert")
-SYMMETRIC = re.compile(r"min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits")
+SYMMETRIC = re.compile(r"transpose|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits")
 SKIPPED = {
     "preproc_include", "preproc_def", "preproc_function_def", "preproc_call", "preproc_directive", "template_argument_list",
     "template_parameter_list", "static_assert_declaration", "enum_specifier", "attribute_declaration", "attribute_specifier",
@@ -68,7 +68,7 @@ OPERATORS = {
 }
 PAIRS = ["min max", "fmin fmax", "sin cos", "floor ceil", "front back", "begin end", "first last", "lower_bound upper_bound", "any_of all_of", "exp exp2", "exp expm1", "log log2", "log log1p", "sqrt cbrt",
          "round trunc", "min_element max_element", "lock unlock", "subspan first", "lookup find", "rows columns",
-         "sum mean", "abs fabs", "unsqueeze squeeze", "add sub", "mul div", "argmin argmax", "is_row_major is_contiguous",
+         "sum mean", "unsqueeze squeeze", "add sub", "mul div", "argmin argmax", "is_row_major is_contiguous",
          "fetch_add fetch_sub", "pop_back pop_front",
          "popcount countl_zero", "countl_zero countr_zero", "ceil_div round_up", "row_major contiguous", "prefix suffix",
          "starts_with ends_with", "find rfind", "find_first_of find_first_not_of", 
