@@ -467,6 +467,26 @@ TEST(Kinks, AboveFivePercentAreRefused) {
     }
 }
 
+// A kink leads to another point as long as fewer than three elements are wrong, unless one is enough.
+TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
+  const auto host = std::make_shared<HostFunction>();
+  host->outputs = [](const Point& x, DType) { return Point{{std::max(0.0, x[0][0]) + x[1][0] * x[1][0]}}; };
+  host->gradients = [](const Point& x, const Point& r, DType) {
+    return Point{{r[0][0]}, {r[0][0] * 2 * x[1][0] * 1.5}};
+  };
+  const Case c = case_of(host, {{{1}, {Fill::uniform, 0, 0}}, {{1}, {Fill::uniform, 0.7, 0.7}}}, {{1}});
+  Harness h(c, View::contiguous, f64, {});
+  for (const Find find : {Find::worst, Find::any}) {
+    Result r;
+    check_elements(h, {}, r, find);
+    EXPECT_EQ(r.status, Status::mismatch);
+    EXPECT_EQ(r.skipped, 1);
+    EXPECT_EQ(r.resampled, find == Find::any ? 0 : 4);
+    EXPECT_EQ(r.checked, 3);
+    EXPECT_EQ(r.note.empty(), find == Find::any) << r.note;
+  }
+}
+
 // The log of an empty sum is −∞ whatever the inputs: its slope is 0. A NaN or +∞ has none.
 TEST(Elements, AnOutputThatStaysAtMinusInfinityHasSlopeZero) {
   for (const double value :

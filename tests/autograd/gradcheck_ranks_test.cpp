@@ -230,6 +230,24 @@ TEST(RankChecks, ReplicatedTensorsAreComparedBitwise) {
   });
 }
 
+// Notes are exchanged in 160 bytes, and names of elements in 96.
+TEST(RankChecks, LongNotesAreCut) {
+  run_ranks(4, [](Communicator& ranks) {
+    const auto host = std::make_shared<HostFunction>();
+    const double factor = ranks.rank() == 0 ? 1 + 0x1p-52 : 1;
+    host->outputs = [=](const Point& x, DType) { return Point{{x[0][0] * factor}}; };
+    host->gradients = [](const Point&, const Point& r, DType) { return r; };
+    const RankCase c{case_of(host, {{{1}}}, {{1}}), true, true};
+    const Result r = checked(c, ranks, in(f64)).at(0);
+    std::string all;
+    for (const int rank : {1, 2, 3})
+      all += (all.empty() ? "" : "; ") + ("output 0 is replicated, but rank " + std::to_string(rank)) +
+             " has other bits than rank 0";
+    ASSERT_GT(all.size(), 160u);
+    EXPECT_EQ(r.note, all.substr(0, 159));
+  });
+}
+
 TEST(RankChecks, CoverEveryOpOnRowsColumnsAndLists) {
   std::string text;
   for (const RankCase& c : rank_cases(3)) {

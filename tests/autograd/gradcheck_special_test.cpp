@@ -416,6 +416,18 @@ TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   }
 }
 
+// A function that is linear up to 0.07 from a huge number: only the step 1/32 shows its slope there.
+TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
+  Case c = case_of(HostFunction::of_elements([](double x) { return std::clamp(x - huge, -0.07, 0.07); },
+                                             [](double x) { return x == huge ? 1 : 0; }),
+                   {{{1}}}, {{1}});
+  c.op = &pointwise;
+  Result r;
+  check_special(c, f64_contiguous(false), r);
+  EXPECT_EQ(r.status, Status::ok) << r.worst.where;
+  EXPECT_EQ(r.special, 7);
+}
+
 // With --quick, of an op with more than eight samples every fourth is checked there, others for each seed.
 TEST(SpecialPoints, AreThoseOfEveryFourthSampleOfManyWithQuick) {
   for (const int count : {8, 9}) {
