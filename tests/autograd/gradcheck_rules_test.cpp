@@ -456,6 +456,25 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
             (Values{2 * 17 * 1 + 11 * 2 * 3 + 11 * 5 * 7, 2 * 19 * 2 + 13 * 3 * 5 + 13 * 7 * 11}));
 }
 
+TEST(Cases, AreTheSamplesOfOpsThatHaveSome) {
+  register_op({.name = "without_samples", .infer = [](std::span<const Operand> in, const Attrs&) {
+                 return std::vector<OutSpec>{{in[0].dtype, in[0].layout}};
+               }});
+  std::size_t samples = 0;
+  for (const Op* op : all_ops()) samples += op->samples ? op->samples().size() : 0;
+  const std::vector<Case> cases = op_cases();
+  EXPECT_EQ(cases.size(), samples);
+  for (const Case& c : cases) {
+    EXPECT_NE(c.owner, "without_samples");
+    EXPECT_EQ(c.op, find_op(c.owner));
+    EXPECT_EQ(c.order, 1);
+  }
+  const std::size_t registered = registered_cases().size();
+  register_case({"mine", "case", {}, {}});
+  ASSERT_EQ(registered_cases().size(), registered + 1);
+  EXPECT_EQ(registered_cases().back().text(), "mine/case");
+}
+
 TEST(Names, AreStableInReports) {
   std::string views, statuses;
   for (const View v : gradcheck::all_views) views += name_of(v) + " ";
