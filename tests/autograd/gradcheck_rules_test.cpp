@@ -309,6 +309,45 @@ TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
   for (const SampleInput& same : {other_shape, low, high, kind}) EXPECT_EQ(pair({same, same}), "0 and 1");
 }
 
+// Numbers of inputs count those that get no gradient, numbers of gradients do not.
+TEST(Rules, InputsThatAreOneTensorMayFollowOthers) {
+  for (const bool is_right : {true, false}) {
+    const Case c{
+        "pairs",
+        "after others",
+        {{{2}, {Fill::index, 0, 3}}, {{2}}, {{3}}, {{2}, {Fill::bits}}, {{3}}, {{3}}},
+        [=](DType, Device) {
+          return Callable{
+              {}, [=](std::span<const Tensor> x) {
+                const bool is_one = x[2].id() == x[4].id();
+                const Tensor product = x[2] * x[4] * 2 * x[5];
+                return Tensors{is_one && !is_right ? stop_gradient(product) + x[5] : product, x[1] * x[1]};
+              }};
+        }};
+    const Result r = one(c);
+    EXPECT_EQ(r.note,
+              is_right ? "" : "with one tensor as inputs 2 and 4, the gradient is not the sum of both");
+    EXPECT_EQ(r.rules, 2 + 3 + 4 + 2 + 1);
+  }
+}
+
+// A case whose nodes are recorded again keeps the gradients of its regions, unless it is told not to.
+TEST(Replayed, CasesKeepTheirCustomGradients) {
+  const Case c = cube([](auto&, auto&, auto& z) { return Tensors{z[0] * 7}; });
+  const auto slope = [](const Case& of) {
+    Harness h(of, View::contiguous, f64, {});
+    const Point r = h.draw_cotangents(0);
+    return std::round(read(h, {Values(6, 2.0)}, r).gradients[0][0] / r[0][0]);
+  };
+  const auto nothing = [](const Node&, std::span<const Tensor>) -> std::optional<Tensors> {
+    return std::nullopt;
+  };
+  EXPECT_EQ(slope(c), 7);
+  EXPECT_EQ(slope(replayed(c, nothing)), 7);
+  EXPECT_EQ(slope(replayed(c, nothing, true)), 7);
+  EXPECT_EQ(slope(replayed(c, nothing, false)), 12);
+}
+
 // ---- What a check makes of its parts
 
 // Only along one of the random directions: no cotangent of the elements is the same.

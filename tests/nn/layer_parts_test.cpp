@@ -398,6 +398,15 @@ TEST(ContextParallel, DividesSequencesOfItsGraphWhileItIsAlive) {
     EXPECT_NE(message([&] { ContextParallel::positions(g, (std::int64_t{1} << 30)); }), "");
   }
   EXPECT_EQ(ContextParallel::ranks(g), 1);
+  KvCache cache(2, 4);
+  for (const int ranks : {1, 2}) {
+    const ContextParallel divided(g, ranks);
+    CacheCall call(g, cache, 2);
+    EXPECT_EQ(message([&] {
+                call.check(g.input("x", {2, 2}));
+              }),
+              ranks == 1 ? "" : "[kv_cache] sequences that are divided among ranks have no cache");
+  }
   for (const int ranks : {1, static_cast<int>(most_ring_ranks)})
     EXPECT_EQ(message([&] { ContextParallel(g, ranks); }), "");
   for (const int ranks : {0, -1, static_cast<int>(most_ring_ranks) + 1})

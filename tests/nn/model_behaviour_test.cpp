@@ -279,6 +279,14 @@ TEST(RopeScaling, FollowsItsFormulas) {
       }
 }
 
+// Equal bounds are 0.001 apart: a pair between them is mixed.
+TEST(RopeScaling, EqualBoundsOfYarnAreOneThousandthApart) {
+  RopeScaling s{.type = "yarn", .factor = 4, .beta_fast = 3, .beta_slow = 3, .whole_pairs = false};
+  s.first_context = 2 * std::numbers::pi * 3 * std::pow(50., 2 * 2.9996 / 16);  // its pair is 2.9996
+  const double w = std::pow(50., -6. / 16);
+  EXPECT_NEAR(s.frequencies(16, 50, 64)[3], 0.6 * w + 0.4 * w / 4, 1e-9);
+}
+
 TEST(RopeScaling, ShortLengthIsTheFirstContextOfALongerLongrope) {
   const auto length = [](const char* type, double first, std::int64_t context) {
     return RopeScaling{.type = type, .first_context = first}.short_length(context);
@@ -407,6 +415,27 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   s.scaling = {.type = "longrope", .first_context = 5, .short_factors = {1, 2}, .long_factors = {3, 4}};
   EXPECT_TRUE(has(text(s, 5), list(s.scaling.frequencies(4, 50, 5)))) << text(s, 5);
   EXPECT_TRUE(has(text(s, 6), list(s.scaling.frequencies(4, 50, 8))));
+}
+
+// LongRoPE whose first context is one token: the shortest there is.
+TEST(RopeScaling, OfASingleTokenIsKept) {
+  const RopeScaling s{
+      .type = "longrope", .first_context = 1, .short_factors = {1, 2}, .long_factors = {3, 4}};
+  for (const Architecture& a : {Architecture(Llama{.scaling = s}),
+                                Architecture(DeepSeek{.latent = 6, .rope_width = 4, .scaling = s})}) {
+    Params params;
+    const Model model(
+        params, {.architecture = a, .vocabulary = 7, .context = 8, .layers = 1, .heads = 2, .width = 8});
+    std::string kept;
+    for (const Parameter& p : params.all())
+      for (const auto& [name, value] : p.settings())
+        if (name.find(".short_") != std::string::npos)
+          kept += name.substr(name.rfind('.') + 1) + "=" + value + " ";
+    std::string frequencies;
+    for (const double w : s.frequencies(4, 10000, 1))
+      frequencies += (frequencies.empty() ? "" : " ") + tg::detail::attr_text(w);
+    EXPECT_EQ(kept, "short_frequencies=" + frequencies + " short_length=1 ") << a.name();
+  }
 }
 
 // ---- Dropout
