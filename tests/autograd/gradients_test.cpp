@@ -242,6 +242,63 @@ TEST(Gradients, DecompositionsNeedEveryOutput) {
             "[two_for_one] its decomposition returned 2 tensors for 1 outputs");
 }
 
+// An op's own gradient goes first, then its reason for none, then its decomposition. None is used for a value
+// that needs no gradient.
+TEST(Gradients, OpsUseTheirGradientTheirReasonOrTheirDecomposition) {
+  const auto infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+    const OutSpec s{in[0].dtype, row_major(in[0].shape())};
+    return {s, s};
+  };
+  const auto decompose = [](std::span<const Tensor> in, const Attrs&) {
+    return Tensors{in[0] * in[1] * 3, in[0] + in[1] * 100};
+  };
+  static int calls = 0;
+  const auto vjp = [](const Backprop& g) {
+    ++calls;
+    EXPECT_EQ(g.needed, (std::vector<bool>{true, false}));
+    EXPECT_TRUE(g.z[0].defined());
+    EXPECT_FALSE(g.z[1].defined());
+    EXPECT_EQ(g.out.size(), 2u);
+    return Tensors{g.z[0] * 5, g.z[0] * 7};
+  };
+  const Op own{.name = "own", .infer = infer, .vjp = vjp, .decompose = decompose},
+      refused{
+          .name = "refused", .infer = infer, .not_differentiable = "it is a step", .decompose = decompose},
+      plain{.name = "plain", .infer = infer, .decompose = decompose};
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
+  const auto slopes = [&](const Op& op, int output, const Tensors& wrt) {
+    std::vector<double> v;
+    for (const Tensor& z : gradients(sum(record_all(op, {x, y})[static_cast<std::size_t>(output)]), wrt))
+      v.push_back(eval(z, {{x, std::vector<double>{2, 4}}, {y, std::vector<double>{3, 5}}}).at(1));
+    return v;
+  };
+  EXPECT_EQ(slopes(plain, 0, {x, y}), (std::vector<double>{15, 12}));
+  EXPECT_EQ(slopes(plain, 1, {y, x}), (std::vector<double>{100, 1}));
+  EXPECT_EQ(slopes(plain, 0, {y}), (std::vector<double>{12}));
+  EXPECT_EQ(eval(gradients(sum(record_all(own, {x, y})[0]), {x})[0]).at(0), 5);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(error_of([&] {
+              gradients(sum(record_all(refused, {x, y})[1]), {x});
+            }),
+            "[refused] the gradient cannot pass: it is a step");
+  const Tensor w = g.input("w", {2}, f64);
+  EXPECT_EQ(error_of([&] { gradients(sum(record_all(refused, {x, y})[0] * w), {w}); }), "none");
+  EXPECT_EQ(error_of([&] { gradients(sum(record_all(own, {x, y})[0] * w), {w}); }), "none");
+  EXPECT_EQ(calls, 1);
+  // Nor is a custom backward called.
+  const CustomOp custom = custom_op("custom", {[](const Tensors& in) { return Tensors{in[0] * 2}; },
+                                               [](const Tensors&, const Tensors&, const Tensors& z) {
+                                                 ++calls;
+                                                 return Tensors{z[0] * 2};
+                                               }});
+  const Tensor unused = custom(x);
+  gradients(sum(w * x), {x});
+  EXPECT_EQ(calls, 1);
+  gradients(sum(unused * x), {x});
+  EXPECT_EQ(calls, 2);
+}
+
 // The gradients of slices along any axis and step, one added to the other.
 TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
   for (const int axis : {0, 1})
