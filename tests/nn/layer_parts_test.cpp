@@ -332,6 +332,24 @@ TEST(Autocast, HeadsGiveWideLogitsUnlessHalfOnesAreRequested) {
     }
 }
 
+// Copies are for weights that are wider than the scope's type. Others are cast.
+TEST(Autocast, ReadsWiderWeightsFromCopies) {
+  for (const DType held : {f64, f32, f16, bf16}) {
+    Params params(1, held);
+    const Linear layer(Path(params) / "layer", 4, 5, {.bias = false});
+    HalfCopies copies(bf16);
+    Graph g;
+    const Tensor x = g.input("x", {2, 4}, held);
+    const Autocast scope(g, Precision::bf16, false, &copies);
+    EXPECT_EQ(layer(x).dtype(), bf16);
+    layer(x);
+    EXPECT_EQ(copies.bytes(), held == f64 || held == f32 ? 64u : 0u) << name_of(held);
+    int casts = 0;  // x twice, and a weight once
+    for (const Node& n : g.nodes()) casts += n.op->name == "cast";
+    EXPECT_EQ(casts, held == bf16 ? 0 : held == f16 ? 3 : 2) << name_of(held);
+  }
+}
+
 // Neither a cast weight nor a rank's positions belong to the segment that uses them first.
 TEST(Recompute, KeepsWeightsAndPositionsOutOfSegments) {
   Params params(1);

@@ -105,6 +105,18 @@ TEST(ModelLoss, IsTheSameInChunksOfRows) {
     }
 }
 
+// 156 rows are two units of 78.
+TEST(ModelLoss, UsesChunksFromTwoUnitsOfRowsOn) {
+  nn::Params params(3);
+  const nn::ModelConfig config = small_models(12)[0].config;
+  const nn::Model model(params, config);
+  for (const std::int64_t unit : {1, 77, 78, 79, 156})
+    EXPECT_EQ(Losses(model, nn::Precision::full, 13, {.unit_rows = unit}).has_logits, unit > 78) << unit;
+  const std::int64_t enough = (linear_cross_entropy_unit(config.vocabulary) + 5) / 6;  // if none is given
+  EXPECT_FALSE(Losses(model, nn::Precision::full, enough).has_logits);
+  EXPECT_TRUE(Losses(model, nn::Precision::full, enough - 1).has_logits);
+}
+
 // An adapter, a bias, or a softcap.
 TEST(ModelLoss, HasLogitsWhereTheHeadIsMoreThanAProduct) {
   nn::ModelConfig config = small_models(12)[1].config;
