@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 
+#include "backends/cpu/kernel.h"
 #include "io/checkpoints/convert.h"
 #include "tests/support/halfway_cases.h"
 #include "tests/support/op_testing.h"
@@ -187,6 +188,38 @@ TEST(Conversions, RoundConstantsOnce) {
   const auto v = run_checked({cast(full(g, {2}, 0.1, f32), f64), cast(full(g, {2}, 0.1, bf16), f64)}, {});
   EXPECT_EQ(v[0].at(0), double{0.1f});
   EXPECT_EQ(v[1].at(0), nearest(bf16, 0.1));
+}
+
+// A cast inside of a fused step rounds each element, in whole vectors and in the rest, on every instruction
+// set.
+TEST(Conversions, CastsInsideOfAFusedStepRound) {
+  const std::pair<const char*, DType> casts[] = {{"cast_f32", f32}, {"cast_bf16", bf16}, {"cast_f16", f16}};
+  int found = 0;
+  for (const cpu::KernelSet* set : cpu::runnable_sets())
+    for (const cpu::BlockEntry& e : *set->blocks)
+      for (const auto& [name, dtype] : casts) {
+        if (e.op != name) continue;
+        ++found;
+        for (std::int64_t n = 1; n < 40; ++n) {
+          std::vector<double> in, out(static_cast<std::size_t>(n));
+          for (std::int64_t i = 0; i < n; ++i) in.push_back(std::sin(1.0 + 0.37 * static_cast<double>(i)));
+          e.f64(out.data(), in.data(), nullptr, nullptr, n);
+          Array expected = Array::of<double>({n}, in).to(dtype);
+          for (std::int64_t i = 0; i < n; ++i)
+            EXPECT_EQ(out[static_cast<std::size_t>(i)], expected.at(i))
+                << set->isa << " " << name << ", " << n;
+        }
+      }
+  EXPECT_EQ(found, 3 * static_cast<int>(cpu::runnable_sets().size()));
+  for (const std::int64_t n : {1, 3, 8, 17}) {
+    Graph g;
+    const Tensor x = g.input("x", {n}, f64), y = cast(cast(x * 3, f32), f64);
+    std::vector<double> in;
+    for (std::int64_t i = 0; i < n; ++i) in.push_back(std::sin(1.0 + 0.37 * static_cast<double>(i)));
+    const Array got = eval(y, {{x, in}});
+    for (std::int64_t i = 0; i < n; ++i)
+      EXPECT_EQ(got.at(i), static_cast<double>(static_cast<float>(in[static_cast<std::size_t>(i)] * 3))) << n;
+  }
 }
 
 }  // namespace

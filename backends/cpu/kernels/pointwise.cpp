@@ -94,10 +94,11 @@ TG_INLINE V truncated(V a) {
   for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
   return a;
 }
+// Whole vectors: GCC 12 drops the conversion to float of elements that are stored as doubles again.
 template <class V>
 TG_INLINE V as_float(V a) {
-  for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(a[i]);
-  return a;
+  using Floats [[gnu::vector_size(lanes<V> * sizeof(float))]] = float;
+  return __builtin_convertvector(__builtin_convertvector(a, Floats), V);
 }
 
 #define TG_UNARY(name, formula)       \
