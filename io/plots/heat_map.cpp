@@ -120,15 +120,18 @@ void draw_scale(Image& image, const HeatMaps& h, const HeatLayout& l) {
 }  // namespace
 
 Color heat_color(float value) {
-  constexpr Color stops[] = {{255, 255, 255}, {190, 216, 238}, {92, 158, 208}, {22, 88, 160}, {6, 26, 72}};
-  constexpr int pieces = static_cast<int>(std::size(stops)) - 1;
-  const float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * pieces;  // NaN is 0
-  const int i = std::min(static_cast<int>(at), pieces - 1);
-  const float part = at - static_cast<float>(i);
-  const auto mix = [&](std::uint8_t a, std::uint8_t b) {
-    return static_cast<std::uint8_t>(std::lround(float(a) + (float(b) - float(a)) * part));
-  };
-  return {mix(stops[i].r, stops[i + 1].r), mix(stops[i].g, stops[i + 1].g), mix(stops[i].b, stops[i + 1].b)};
+  constexpr Color stops[] = {{190, 216, 238}, {92, 158, 208}, {22, 88, 160}, {6, 26, 72}};   // after white
+  float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * float(std::size(stops));  // NaN is 0
+  Color shade{255, 255, 255};
+  for (const Color& next : stops) {
+    const float part = std::clamp(at, 0.0f, 1.0f);
+    const auto mix = [&](std::uint8_t a, std::uint8_t b) {
+      return static_cast<std::uint8_t>(std::lround(float(a) + (float(b) - float(a)) * part));
+    };
+    shade = {mix(shade.r, next.r), mix(shade.g, next.g), mix(shade.b, next.b)};
+    at -= 1;
+  }
+  return shade;
 }
 
 Image draw_heat_maps(const HeatMaps& h) {
@@ -149,7 +152,12 @@ Image draw_heat_maps(const HeatMaps& h) {
     const int x0 = l.side + column * l.panel_wide + l.left, y0 = l.top + row * l.panel_high + l.head;
     draw_cells(image, h, h.maps[i], l, x0, y0);
     draw_names(image, h, l, x0, y0);
-    image.text({static_cast<float>(x0) + static_cast<float>(l.cells_wide) / 2, static_cast<float>(y0 - 9)},
+    // In the middle above the cells, or as near to it as the map's part of the picture allows.
+    const float half = stroke_text(h.maps[i].title, heat_label).width / 2;
+    const auto begin = static_cast<float>(l.side + column * l.panel_wide),
+               end = begin + static_cast<float>(l.panel_wide - l.gap);
+    const float middle = static_cast<float>(x0) + static_cast<float>(l.cells_wide) / 2;
+    image.text({std::max(begin + half, std::min(middle, end - half)), static_cast<float>(y0 - 9)},
                h.maps[i].title, {.size = heat_label, .color = heat_ink, .align = TextStyle::Align::center});
   }
   const auto width = static_cast<float>(l.width), height = static_cast<float>(l.height);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include <tilegrad/core/base/range.h>
@@ -148,42 +149,25 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
   }
 }
 
-// The upper left corner for a legend of that size: of four places, the one where it hides the least of lines
-// and boxes.
-Point legend_corner(const Plot& plot, const Frame& f, float width, float height) {
-  constexpr float inset = 16, margin = 8, stride = 6;  // the lines are looked at every `stride` pixels
+// The upper left corner for a legend of that size: of four places, the one where it hides the fewest pixels
+// that are darker than the grid.
+Point legend_corner(const Image& image, const Frame& f, float width, float height) {
+  constexpr float inset = 16, margin = 8;
+  const auto pixel = [](float v, int most) { return std::clamp(static_cast<int>(v), 0, most); };
   Point best{};
-  std::size_t fewest = std::numeric_limits<std::size_t>::max();
+  auto fewest = std::numeric_limits<std::int64_t>::max();
   for (const bool low : {false, true}) {
     for (const bool left : {false, true}) {
       const Point corner{left ? f.left + inset : f.right - inset - width,
                          low ? f.bottom - inset - height : f.top + inset};
-      std::size_t hidden = 0;
-      const auto look = [&](float x, float y) {
-        hidden += x > corner.x - margin && x < corner.x + width + margin && y > corner.y - margin &&
-                  y < corner.y + height + margin;
-      };
-      for (const Series& s : plot.series) {
-        for (const Polyline& line : runs(s, plot, f)) {
-          look(line[0].x, line[0].y);
-          for (std::size_t i = 1; i < line.size(); ++i) {
-            const Point a = line[i - 1], b = line[i];
-            const int pieces = 1 + static_cast<int>(std::hypot(b.x - a.x, b.y - a.y) / stride);
-            for (int k = 1; k <= pieces; ++k) {
-              const float t = float(k) / float(pieces);
-              look(a.x + t * (b.x - a.x), a.y + t * (b.y - a.y));
-            }
-          }
+      const int x1 = pixel(corner.x + width + margin, image.width()),
+                y1 = pixel(corner.y + height + margin, image.height());
+      std::int64_t hidden = 0;
+      for (int y = pixel(corner.y - margin, y1); y < y1; ++y) {
+        for (int x = pixel(corner.x - margin, x1); x < x1; ++x) {
+          const Color c = image.at(x, y);
+          hidden += std::min({c.r, c.g, c.b}) < grid.r;
         }
-      }
-      for (const Box& b : plot.boxes) {
-        if (!drawable(b.x0 + b.x1, plot.log_x) || !drawable(b.y0 + b.y1, plot.log_y)) continue;
-        const Point p = f.at(b.x0, b.y0), q = f.at(b.x1, b.y1);
-        const float across =
-            std::min(std::max(p.x, q.x), corner.x + width) - std::max(std::min(p.x, q.x), corner.x);
-        const float down =
-            std::min(std::max(p.y, q.y), corner.y + height) - std::max(std::min(p.y, q.y), corner.y);
-        if (across > 0 && down > 0) hidden += static_cast<std::size_t>(across * down / (stride * stride));
       }
       if (hidden < fewest) fewest = hidden, best = corner;
     }
@@ -210,7 +194,7 @@ void draw_legend(Image& image, const Plot& plot, const Frame& f) {
   const auto [width, height] = legend_size(plot);
   if (width == 0) return;
   const Point best =
-      plot.legend_beside ? Point{f.right + beside_gap, f.top} : legend_corner(plot, f, width, height);
+      plot.legend_beside ? Point{f.right + beside_gap, f.top} : legend_corner(image, f, width, height);
   const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
   const int x0 = whole(best.x), y0 = whole(best.y), x1 = whole(best.x + width), y1 = whole(best.y + height);
   image.fill(x0 - 1, y0 - 1, x1 + 1, y1 + 1, grid);
@@ -253,12 +237,16 @@ Image draw_plot(const Plot& plot) {
   const auto [x_lo, x_hi] = range(plot, true);
   const auto [y_lo, y_hi] = range(plot, false);
   Frame f;
-  f.x = make_plot_axis(x_lo, x_hi, plot.log_x, std::max(2, plot.width / 150));
-  f.y = make_plot_axis(y_lo, y_hi, plot.log_y, std::max(2, plot.height / 100));
-  float widest = 0;
-  for (const PlotTick& t : f.y.ticks) widest = std::max(widest, stroke_text(t.label, tick_size).width);
-  f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest + 18;
-  f.right = static_cast<float>(plot.width) - 36;
+  f.x = make_plot_axis(x_lo, x_hi, plot.log_x, plot.width / 150);
+  f.y = make_plot_axis(y_lo, y_hi, plot.log_y, plot.height / 100);
+  const auto widest = [](const PlotAxis& axis) {
+    float width = 0;
+    for (const PlotTick& t : axis.ticks) width = std::max(width, stroke_text(t.label, tick_size).width);
+    return width;
+  };
+  f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest(f.y) + 18;
+  f.right =
+      static_cast<float>(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);  // a number may be at the end
   if (plot.legend_beside) f.right -= legend_size(plot).first + beside_gap;
   f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;
   f.bottom = static_cast<float>(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) -
