@@ -40,7 +40,7 @@ void call_earlier(int signal, siginfo_t* info, void* context) {
     // The instruction is repeated and ends the process. A signal that was sent is sent again.
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
-    if (info->si_code <= 0 && !is_function && earlier_handler.sa_handler == SIG_IGN) return;
+    if (info->si_code <= 0 && earlier_handler.sa_handler == SIG_IGN) return;
     ::sigaction(signal, &standard, nullptr);
     if (info->si_code <= 0) ::raise(signal);
     return;

@@ -83,7 +83,9 @@ TEST(Examples, PromptsAreGivenAndTheEndTokenIsLearned) {
   EXPECT_EQ(e.tokens, (Tokens{'a', 'b', 'c', 'd', 7}));
   EXPECT_EQ(e.given, 2u);
   EXPECT_EQ(train::encode_example({"", "cd"}, bytes, 7).given, 0u);
+  EXPECT_EQ(train::encode_example({"", ""}, bytes, 7).tokens, Tokens{7});
   EXPECT_EQ(train::encode_example({"ab", "ab"}, bytes, {}).given, 2u);
+  EXPECT_EQ(train::encode_example({"ab", ""}, bytes, {}).tokens, (Tokens{'a', 'b'}));
   EXPECT_EQ(train::encode_example({"ab", "c"}, bytes, 'c').tokens, (Tokens{'a', 'b', 'c'}));  // not twice
   // A token across the border is learned.
   const text::Bpe pairs = text::Bpe::train("ab ab ab ab", 257);
@@ -163,6 +165,79 @@ TEST(Examples, ValidationCoversWhatIsHeldOut) {
       if (y[r] != -100) seen.push_back(x[r]);
   }
   EXPECT_EQ(seen, (Tokens{63, 64, 65, 66, 67, 68, 69}));
+}
+
+// The order of a pass, computed by a program in Python.
+TEST(Examples, OrderOfAPassIsThatOfPhilox) {
+  const struct {
+    std::uint64_t seed;
+    std::int64_t pass;
+    Tokens order;
+  } golden[] = {{0, 0, {1, 3, 0, 5, 4, 2, 6, 7, 8}},
+                {1, 0, {6, 1, 2, 0, 8, 4, 3, 7, 5}},
+                {1, 1, {6, 4, 5, 7, 2, 3, 1, 8, 0}},
+                {(std::uint64_t{1} << 40) + 5, 3, {6, 3, 7, 5, 8, 0, 1, 4, 2}},
+                {1, 0, {6, 1, 2, 0, 8, 4, 3, 7, 5}}};
+  std::vector<train::Example> all;
+  for (std::int32_t i = 0; i < 10; ++i) all.push_back({{i, 1}, 0});
+  const train::ExampleBatches batches(all, 3, 2, 1);
+  for (const auto& g : golden) {
+    Tokens seen, x(3), y(3);
+    for (std::int64_t step = 3 * g.pass; step < 3 * g.pass + 3; ++step) {
+      batches.training(g.seed, step, x, y);
+      seen.insert(seen.end(), x.begin(), x.end());
+    }
+    EXPECT_EQ(seen, g.order) << g.seed << ", " << g.pass;
+  }
+}
+
+// The last tenth is held out, at least one; its batches are spread over it.
+TEST(Examples, HeldOutPartAndItsBatches) {
+  for (const std::size_t n : {2, 3, 10, 19, 20, 29, 30, 101}) {
+    std::vector<train::Example> all;
+    for (std::size_t i = 0; i < n; ++i) all.push_back({{static_cast<std::int32_t>(i), 1}, 0});
+    const auto held = std::max<std::int64_t>(1, static_cast<std::int64_t>(n) / 10);
+    for (const std::int64_t rows : {1, 2, 3, 7}) {
+      const train::ExampleBatches batches(all, 1, rows, 1);
+      EXPECT_EQ(batches.held_out(), held);
+      std::int64_t whole = 0;
+      while (whole * rows < held) ++whole;
+      ASSERT_EQ(batches.validation_count(), whole) << n << ", " << rows;
+      for (std::int64_t count = 1; count <= whole; ++count)
+        for (std::int64_t k = 0; k < count; ++k) {
+          Tokens x(static_cast<std::size_t>(rows)), y(x.size()), expected, targets;
+          batches.validation(k, count, x, y);
+          for (std::int64_t r = 0; r < rows; ++r) {
+            const std::int64_t place = k * whole / count * rows + r;
+            expected.push_back(
+                place < held ? static_cast<std::int32_t>(static_cast<std::int64_t>(n) - held + place) : 0);
+            targets.push_back(place < held ? 1 : -100);
+          }
+          EXPECT_EQ(x, expected) << n << ", " << rows << ": " << k << " of " << count;
+          EXPECT_EQ(y, targets) << n << ", " << rows << ": " << k << " of " << count;
+        }
+      Tokens x(static_cast<std::size_t>(rows)), y(x.size()), wrong(x.size() + 1);
+      const auto refuses = [&](std::int64_t k, std::int64_t count, Tokens& to_x, Tokens& to_y) {
+        return error_of([&] { batches.validation(k, count, to_x, to_y); }) != "no error";
+      };
+      EXPECT_FALSE(refuses(0, whole, x, y));
+      EXPECT_TRUE(refuses(-1, whole, x, y) && refuses(whole, whole, x, y) && refuses(0, whole + 1, x, y));
+      EXPECT_TRUE(refuses(0, whole, wrong, y) && refuses(0, whole, x, wrong));
+    }
+  }
+  const train::ExampleBatches batches(some_examples(9), 2, 1, 3);
+  Tokens right(6), wrong(7);
+  const auto refuses = [&](std::int64_t step, Tokens& x, Tokens& y) {
+    return error_of([&] { batches.training(1, step, x, y); }) != "no error";
+  };
+  EXPECT_FALSE(refuses(0, right, right));
+  EXPECT_TRUE(refuses(-1, right, right) && refuses(0, wrong, right) && refuses(0, right, wrong));
+  for (const auto& [step_rows, rows, tokens] : {std::tuple(0, 1, 1), {1, 0, 1}, {1, 1, 0}, {-1, 1, 1}})
+    EXPECT_EQ(error_of([&, a = step_rows, b = rows, c = tokens] {
+                train::ExampleBatches(some_examples(9), a, b, c);
+              }).find("[examples] expected positive numbers of rows and tokens, got "),
+              0u);
+  EXPECT_EQ(error_of([] { train::ExampleBatches(some_examples(9), 1, 1, 1); }), "no error");
 }
 
 // Of a batch, the mean loss of what is learned is that of the examples, each alone in a program of its

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 #include <tilegrad/core/base/error.h>
+#include "io/files/json_tree.h"
+#include "io/files/utf8.h"
 #include "tests/support/files.h"
 
 namespace tg {
@@ -55,18 +59,155 @@ TEST(JsonReader, AcceptsTheWholeGrammar) {
   }
 }
 
-TEST(JsonReader, RefusesWhatIsNotJson) {
-  for (const char* text :
-       {"",         " ",          "{",           "[",        "{]",        "[}",
-        "[1",       "[1,",        "[1,]",        "[,1]",     "[1 2]",     "{\"a\"}",
-        "{\"a\":}", "{\"a\":1,}", "{a:1}",       "{1:2}",    "{\"a\" 1}", "{\"a\":1 \"b\":2}",
-        "01",       "-",          "-a",          "1.",       ".5",        "+1",
-        "1e",       "1e+",        "0x10",        "tru",      "nul",       "True",
-        "NaN",      "Infinity",   "'a'",         "\"",       "\"a",       "\"\\\"",
-        "\"\\x\"",  "\"\\u12\"",  "\"\\u12g4\"", "\"a\nb\"", "1 2",       "{} {}",
-        "/*c*/1",   "1e999",      "1//"}) {
-    EXPECT_NE(error_of(text), "accepted") << text;
+// Each input with its mistake. A caret marks the byte that the message names.
+TEST(JsonReader, NamesTheMistakeAndItsByte) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"^", "JSON ends, expected a value"},
+      {" \t\r\n^", "JSON ends, expected a value"},
+      {"[1, ^", "JSON ends, expected a value"},
+      {"{\"a\":^", "JSON ends, expected a value"},
+      {"^tru", "no JSON value"},
+      {"^nul", "no JSON value"},
+      {"^falze", "no JSON value"},
+      {"^True", "no JSON value"},
+      {"^nan", "no JSON value"},
+      {"^Infinity", "no JSON value"},
+      {"^'a'", "no JSON value"},
+      {"^/*c*/1", "no JSON value"},
+      {"^.5", "no JSON value"},
+      {"^+1", "no JSON value"},
+      {"^]", "no JSON value"},
+      {"^\v1", "no JSON value"},
+      {"[1,^]", "no JSON value"},
+      {"[^,1]", "no JSON value"},
+      {"[^}", "no JSON value"},
+      {"{^]", "no JSON value"},
+      {"{\"a\":1,^}", "no JSON value"},
+      {"{\"a\":^}", "no JSON value"},
+      {"{^1:2}", "expected a key in quotes"},
+      {"{^null:2}", "expected a key in quotes"},
+      {"{\"a\"^}", "expected ':' after a key"},
+      {"{\"a\"^", "expected ':' after a key"},
+      {"{\"a\" ^1}", "expected ':' after a key"},
+      {"{\"a\":1 ^\"b\":2}", "expected ',' or '}'"},
+      {"{\"a\":1^:2}", "expected ',' or '}'"},
+      {"[1 ^2]", "expected ',' or ']'"},
+      {"[1^}", "expected ',' or ']'"},
+      {"{\"a\":1^]", "expected ',' or '}'"},
+      {"[1 ^", "array is not closed"},
+      {"[^", "array is not closed"},
+      {"[[1]^", "array is not closed"},
+      {"[{}^", "array is not closed"},
+      {"{^", "object is not closed"},
+      {"{\"a\":1^", "object is not closed"},
+      {"{\"a\":[]^", "object is not closed"},
+      {"^01", "number starts with a zero"},
+      {"^-01", "number starts with a zero"},
+      {"^00", "number starts with a zero"},
+      {"^-", "malformed number"},
+      {"^-a", "malformed number"},
+      {"^--1", "malformed number"},
+      {"^1.", "malformed number"},
+      {"^1.e5", "malformed number"},
+      {"^1e", "malformed number"},
+      {"^1e+", "malformed number"},
+      {"^1E-x", "malformed number"},
+      {"^1e999", "number beyond double precision"},
+      {"[0, ^-1e999]", "number beyond double precision"},
+      {"0^x10", "text after the end of the JSON value"},
+      {"1 ^2", "text after the end of the JSON value"},
+      {"{} ^{}", "text after the end of the JSON value"},
+      {"1^]", "text after the end of the JSON value"},
+      {"1^\v", "text after the end of the JSON value"},
+      {"1.5^.5", "text after the end of the JSON value"},
+      {"true^true", "text after the end of the JSON value"},
+      {"\"abc^", "string is not closed"},
+      {"\"^", "string is not closed"},
+      {"\"\\^", "string is not closed"},
+      {"\"\\\"^", "string is not closed"},
+      {"\"\\u1234^", "string is not closed"},
+      {"\"a^\nb\"", "control character in a string"},
+      {"\"^\x1f\"", "control character in a string"},
+      {"\"^\t\"", "control character in a string"},
+      {"\"\\^x\"", "unknown escape in a string"},
+      {"\"\\^U0041\"", "unknown escape in a string"},
+      {"\"\\u^12\"", "expected four hexadecimal digits after \\u"},
+      {"\"\\u^123", "expected four hexadecimal digits after \\u"},
+      {"\"\\u^12g4\"", "expected four hexadecimal digits after \\u"},
+      {"\"\\u^-123\"", "expected four hexadecimal digits after \\u"},
+      {"\"\\u^+123\"", "expected four hexadecimal digits after \\u"},
+      {"\"\\u^ 123\"", "expected four hexadecimal digits after \\u"},
+      {"\"\\u^0x12\"", "expected four hexadecimal digits after \\u"},
+      {"{\"a\":1,\"a\"^:2}", "duplicate key \"a\""},
+      {"[{\"\":{},\"\"^:2}]", "duplicate key \"\""}};
+  for (const auto& [marked, what] : cases) {
+    std::string text = marked;
+    const std::size_t at = text.find('^');
+    text.erase(at, 1);
+    EXPECT_EQ(error_of(text), "test: " + std::string(what) + " at byte " + std::to_string(at)) << text;
   }
+}
+
+// Every code point as an escape, in hexadecimal digits of both kinds, and as an escaped pair.
+TEST(JsonReader, EscapesGiveTheirCodePoints) {
+  for (char32_t c = 0; c <= 0x10ffff;
+       c += c < 0x100 || (c > 0xd7f0 && c < 0x10100) || c > 0x10fff0 ? 1 : 53) {
+    char text[32];
+    const bool is_upper = c % 2 == 0;
+    const auto high = static_cast<unsigned>(0xd800 + ((c - 0x10000) / 0x400)),
+               low = static_cast<unsigned>(0xdc00 + ((c - 0x10000) % 0x400));
+    if (c < 0x10000)
+      std::snprintf(text, sizeof text, is_upper ? "\"\\u%04X\"" : "\"\\u%04x\"", static_cast<unsigned>(c));
+    else
+      std::snprintf(text, sizeof text, is_upper ? "\"\\u%04X\\u%04X\"" : "\"\\u%04x\\u%04x\"", high, low);
+    if (c >= 0xd800 && c <= 0xdfff) {
+      EXPECT_EQ(error_of(text), "test: lone surrogate in a string at byte 7");
+      continue;
+    }
+    std::string expected;
+    io::utf8_append(expected, c);
+    ASSERT_EQ(io::JsonReader(text, "test").string(), expected) << text;
+  }
+  EXPECT_EQ(io::JsonReader(R"("\"\\\/\b\f\n\r\t")", "test").string(), "\"\\/\b\f\n\r\t");
+  // A high surrogate needs a low one after it, each within its range.
+  for (const char* low : {"\\udbff", "\\ue000", "\\u0041", "\\ud800"})
+    EXPECT_EQ(error_of("\"\\ud800" + std::string(low) + "\""), "test: lone surrogate in a string at byte 13")
+        << low;
+  for (const char* other : {"", "x", "\\n", "\\", "udc00"})
+    EXPECT_EQ(error_of("\"\\udbff" + std::string(other) + "\""), "test: lone surrogate in a string at byte 7")
+        << other;
+}
+
+// raw() gives a value's text, and what follows is read as if it had been skipped.
+TEST(JsonReader, RawGivesTheCharactersOfOneValue) {
+  for (const std::string value :
+       {"{\"a\": [1, {}]}", "[ 1,2 ]", "\"x\\n\"", "-1.5e3", "true", "false", "null"}) {
+    const std::string text = "[ " + value + " , 7]";
+    io::JsonReader json(text, "test");
+    json.begin_array();
+    ASSERT_TRUE(json.next_item());
+    EXPECT_EQ(json.raw(), value);
+    ASSERT_TRUE(json.next_item());
+    EXPECT_EQ(json.integer(), 7);
+    EXPECT_FALSE(json.next_item());
+    json.end();
+  }
+}
+
+TEST(JsonReader, NumbersAreTheNearestOfDoublePrecision) {
+  for (const double x :
+       {0.0, 1.0, -2.5, 0.1, 1e22, 1e23, 123456.789, 5e-324, 1.7976931348623157e308, -1e-7}) {
+    char text[64];
+    for (const char* format : {"%.17g", "%.20e", "%.17E", "%.0f"}) {
+      if (format == std::string("%.0f") && std::abs(x) > 1e20) continue;
+      std::snprintf(text, sizeof text, format, x);
+      EXPECT_EQ(io::JsonReader(text, "test").number(), std::strtod(text, nullptr)) << text;
+    }
+  }
+  EXPECT_EQ(io::JsonReader("1e2", "t").number(), 100);
+  EXPECT_EQ(io::JsonReader("1E+2", "t").number(), 100);
+  EXPECT_EQ(io::JsonReader("25e-2", "t").number(), 0.25);
+  EXPECT_EQ(io::JsonReader("-0", "t").integer(), 0);
 }
 
 TEST(JsonReader, RefusesDuplicateKeysAtEveryLevelEvenInSkippedValues) {
@@ -121,6 +262,62 @@ TEST(JsonReader, RefusesAValueOfAnotherKind) {
   EXPECT_THROW(io::JsonReader("{}", "t").begin_array(), FormatError);
   EXPECT_THROW(io::JsonReader("1", "t").boolean(), FormatError);
   EXPECT_THROW(io::JsonReader("0", "t").null(), FormatError);
+}
+
+// Members keep their order. text() has at most 100 bytes.
+TEST(JsonTree, KeepsMembersAndWritesJson) {
+  const auto tree = [](const std::string& text) {
+    io::JsonReader json(text, "test");
+    const io::JsonTree value = io::read_json_tree(json);
+    json.end();
+    return value;
+  };
+  const std::pair<const char*, const char*> texts[] = {
+      {" {} ", "{}"},
+      {"[]", "[]"},
+      {"[1,2.50,-3e2]", "[1, 2.5, -300]"},
+      {R"({"b":true,"a":[false,null]})", R"({"b": true, "a": [false, null]})"},
+      {R"("q\"\u00e9")", R"("q\"é")"},
+      {R"([{"x":{}},{"y":[[]]}])", R"([{"x": {}}, {"y": [[]]}])"}};
+  for (const auto& [text, expected] : texts) EXPECT_EQ(tree(text).text(), expected);
+  const io::JsonTree value = tree(R"({"b": "text", "a": [1, true, null], "n": null})");
+  using Kind = io::JsonReader::Kind;
+  EXPECT_EQ(value.kind, Kind::object);
+  ASSERT_EQ(value.members.size(), 3u);
+  EXPECT_EQ(value.members[0].first, "b");
+  ASSERT_NE(value.find("b"), nullptr);
+  EXPECT_EQ(value.find("b")->scalar, "text");
+  ASSERT_NE(value.find("a"), nullptr);
+  ASSERT_EQ(value.find("a")->items.size(), 3u);
+  EXPECT_EQ(value.find("a")->items[0].scalar, "1");
+  EXPECT_TRUE(value.find("a")->items[1].logical);
+  EXPECT_TRUE(value.find("a")->items[2].is_null());
+  EXPECT_FALSE(value.find("a")->is_null());
+  EXPECT_TRUE(value.find("n")->is_null());
+  EXPECT_EQ(value.find("c"), nullptr);
+  EXPECT_EQ(value.find("a")->find("b"), nullptr);
+  EXPECT_FALSE(tree("false").logical);
+  for (const int n : {96, 97, 98, 99, 100, 300}) {
+    const std::string whole = "\"" + std::string(static_cast<std::size_t>(n), 'x') + "\"";
+    EXPECT_EQ(tree(whole).text(), whole.size() <= 100 ? whole : whole.substr(0, 100) + "…") << n;
+  }
+  std::string numbers = "[0";
+  for (int i = 1; i < 200; ++i) numbers += ", " + std::to_string(i);
+  EXPECT_EQ(tree(numbers + "]").text(), numbers.substr(0, 100) + "…");
+}
+
+TEST(JsonWriter, ExcerptsHaveAtMost80Bytes) {
+  for (const int n : {0, 79, 80, 81, 200}) {
+    const std::string s(static_cast<std::size_t>(n), 'x');
+    EXPECT_EQ(io::json_excerpt(s), n <= 80 ? "\"" + s + "\"" : "\"" + s.substr(0, 80) + "…\"") << n;
+  }
+  EXPECT_EQ(io::json_excerpt(std::string(79, 'x') + "é"), "\"" + std::string(79, 'x') + "…\"");
+}
+
+TEST(JsonWriter, StringsHaveTheseEscapes) {
+  EXPECT_EQ(io::json_string("\"\\/\b\f\n\r\t\x01\x0f\x10\x1f\x7f é"),
+            R"("\"\\/\u0008\u000c\n\r\t\u0001\u000f\u0010\u001f)"
+            "\x7f é\"");
 }
 
 TEST(JsonWriter, StringsReadBack) {

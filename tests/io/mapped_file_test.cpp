@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -152,6 +155,136 @@ TEST(MappedFileDeathTest, OtherFaultsEndTheProcessAsBefore) {
     ::_exit(0);
   };
   EXPECT_EXIT(sent(), ::testing::KilledBySignal(SIGBUS), "");
+}
+
+// The earlier handler's mask stays, and its flags that concern a return from it.
+TEST(MappedFileDeathTest, HandlerHasTheMaskAndFlagsOfTheEarlierOne) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const int flags : {0, SA_NODEFER, SA_RESTART, SA_NODEFER | SA_RESTART | SA_NOCLDSTOP}) {
+    const auto program = [=] {
+      struct sigaction own {
+      }, now{};
+      own.sa_handler = [](int) { ::_exit(7); };
+      own.sa_flags = flags;
+      ::sigemptyset(&own.sa_mask), ::sigaddset(&own.sa_mask, SIGUSR2);
+      ::sigaction(SIGBUS, &own, nullptr);
+      map_something();
+      ::sigaction(SIGBUS, nullptr, &now);
+      constexpr int all = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART | SA_NOCLDSTOP | SA_RESETHAND;
+      const bool has_mask =
+          ::sigismember(&now.sa_mask, SIGUSR2) == 1 && ::sigismember(&now.sa_mask, SIGUSR1) == 0;
+      const int expected = SA_SIGINFO | SA_ONSTACK | (flags & (SA_NODEFER | SA_RESTART));
+      ::_exit((now.sa_flags & all) == expected && has_mask ? 0 : 1);
+    };
+    EXPECT_EXIT(program(), ::testing::ExitedWithCode(0), "") << flags;
+  }
+}
+
+TEST(MappedFileDeathTest, EarlierHandlerForOneSignalGetsOne) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const bool has_details : {false, true})
+    for (const int signals : {1, 2}) {
+      const auto program = [=] {
+        static volatile std::sig_atomic_t handled = 0;
+        struct sigaction own {};
+        own.sa_flags = static_cast<int>(SA_RESETHAND) | (has_details ? SA_SIGINFO : 0);
+        if (has_details)
+          own.sa_sigaction = [](int, siginfo_t*, void*) { handled = handled + 1; };
+        else
+          own.sa_handler = [](int) { handled = handled + 1; };
+        ::sigaction(SIGBUS, &own, nullptr);
+        map_something();
+        for (int i = 0; i < signals; ++i) ::raise(SIGBUS);
+        ::_exit(handled);
+      };
+      if (signals == 1)
+        EXPECT_EXIT(program(), ::testing::ExitedWithCode(1), "");
+      else
+        EXPECT_EXIT(program(), ::testing::KilledBySignal(SIGBUS), "");
+    }
+}
+
+TEST(MappedFileDeathTest, IgnoredSignalIsIgnoredUnlessItIsAFault) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto program = [](bool faults) {
+    std::signal(SIGBUS, SIG_IGN);
+    map_something();
+    ::raise(SIGBUS), ::raise(SIGBUS);
+    map_something();
+    if (faults) static_cast<void>(*foreign_lost_page());
+    ::_exit(5);
+  };
+  EXPECT_EXIT(program(false), ::testing::ExitedWithCode(5), "");
+  EXPECT_EXIT(program(true), ::testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST(MappedFile, LostPageDoesNotChangeErrno) {
+  const TemporaryDirectory dir;
+  const io::MappedFile file(dir.file("data", std::string(10'000, 'x')), "load");
+  fs::resize_file(dir / "data", 0);
+  errno = ENOTTY;
+  EXPECT_EQ(sum_of(file.bytes()), 0u);
+  EXPECT_EQ(errno, ENOTTY);
+}
+
+TEST(MappedFile, MovedFromOneHasNothing) {
+  const TemporaryDirectory dir;
+  io::MappedFile file(dir.file("data", "content"), "load");
+  const io::MappedFile other = std::move(file);
+  EXPECT_EQ(other.bytes(), "content");
+  EXPECT_NE(other.pages(), nullptr);
+  EXPECT_TRUE(file.bytes().empty());  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(file.pages(), nullptr);   // NOLINT(bugprone-use-after-move)
+  EXPECT_NO_THROW(file.check());      // NOLINT(bugprone-use-after-move)
+  std::byte byte;
+  EXPECT_THROW(file.read(0, {&byte, 1}), Error);  // NOLINT(bugprone-use-after-move)
+}
+
+// Pages of a mapping that are in this process's memory.
+std::size_t resident_pages(const io::MappedFile& file) {
+  std::ifstream maps("/proc/self/smaps");
+  char begin[32];
+  std::snprintf(begin, sizeof begin, "%zx-", reinterpret_cast<std::size_t>(file.bytes().data()));
+  std::string line;
+  for (bool is_here = false; std::getline(maps, line);) {
+    is_here = is_here || line.starts_with(begin);
+    if (is_here && line.starts_with("Rss:"))
+      return std::stoul(line.substr(4)) * 1024 / static_cast<std::size_t>(::getpagesize());
+  }
+  return 0;
+}
+
+// Only whole pages of the range are released.
+TEST(MappedFile, ReleasedPagesLeaveMemoryAndCanBeReadAgain) {
+  const TemporaryDirectory dir;
+  const auto page = static_cast<std::size_t>(::getpagesize());
+  const std::size_t size = 16 * page + 100;
+  const io::MappedFile file(dir.file("data", std::string(size, 'x')), "load");
+  const struct {
+    std::size_t offset, bytes, released;
+  } cases[] = {{0, size, 16},
+               {0, 16 * page, 16},
+               {0, 16 * page - 1, 15},
+               {1, size - 1, 15},
+               {page, page, 1},
+               {page, page - 1, 0},
+               {page - 1, page + 1, 1},
+               {page - 1, page, 0},
+               {page + 1, 2 * page, 1},
+               {3 * page, 0, 0},
+               {size, 0, 0},
+               {0, size + 1, 0},
+               {size + 1, 0, 0},
+               {page, size, 0},
+               {page, ~std::size_t{0}, 0},
+               {15 * page, page + 100, 1},
+               {size + page, 17 * page, 0}};
+  for (const auto& c : cases) {
+    EXPECT_EQ(sum_of(file.bytes()), size * 'x');
+    ASSERT_EQ(resident_pages(file), 17u);
+    file.release(c.offset, c.bytes);
+    EXPECT_EQ(resident_pages(file), 17 - c.released) << c.offset << ", " << c.bytes;
+  }
 }
 
 // ---- Readers

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include <tilegrad/core/base/error.h>
+#include "tests/support/files.h"
 
 namespace tg {
 namespace {
@@ -112,6 +114,72 @@ TEST(Sums, AnAnswerIsRightWhenEveryDigitAndItsEndAre) {
     ++answers;
   }
   EXPECT_EQ(answers, all * 4);  // three digits and the line break
+}
+
+// Computed by a program in Python. What is held out, and what a seed draws, never changes.
+TEST(Sums, DrawsAreThoseOfPhilox) {
+  const struct {
+    std::int64_t digits;
+    std::vector<Numbers> held_out, drawn;
+  } golden[] = {
+      {1, {{3, 7}, {2, 7}, {2, 7}, {9, 5}, {1, 0}}, {{0, 9}, {8, 3}, {1, 4}, {4, 7}}},
+      {3,
+       {{741, 152}, {420, 785}, {576, 666}, {945, 544}, {886, 323}},
+       {{74, 975}, {837, 322}, {120, 414}, {481, 745}}},
+      {9,
+       {{899635457, 270592651},
+        {415397849, 273597539},
+        {26626139, 828971244},
+        {426055884, 383386336},
+        {460884774, 575220782}},
+       {{74543392, 975102912}, {837850191, 322005551}, {120443577, 414413334}, {481285547, 745348963}}}};
+  for (const auto& g : golden) {
+    const train::Sums sums(g.digits, 1, 32);
+    Batch row(1, 32);
+    for (std::int64_t i = 0; i < 5; ++i)
+      EXPECT_EQ(sums.held_out_sum(i), g.held_out[static_cast<std::size_t>(i)]);
+    const std::int64_t rows[] = {0, 1, 2, (std::int64_t{1} << 32) + 1};
+    for (std::size_t i = 0; i < 4; ++i) {
+      sums.random(7, (std::uint64_t{1} << 33) + 2, rows[i], row.x, row.y);
+      EXPECT_EQ(read_back(sums, row, 1, 32)[0], g.drawn[i]) << g.digits << ", " << i;
+    }
+  }
+}
+
+TEST(Sums, SizesAtTheirLimits) {
+  using testing::error_of;
+  for (const std::int64_t digits : {1, 9}) {
+    const std::int64_t tokens = 3 * digits + 3, most = std::numeric_limits<std::int64_t>::max() / tokens;
+    EXPECT_EQ(train::Sums::tokens(digits), tokens);
+    EXPECT_EQ(error_of([&] { train::Sums(digits, 1, tokens); }), "no error");
+    EXPECT_NE(error_of([&] { train::Sums(digits, 1, tokens - 1); }), "no error");
+    EXPECT_EQ(error_of([&] { train::Sums(digits, most, tokens); }), "no error");
+    EXPECT_NE(error_of([&] { train::Sums(digits, most + 1, tokens); }), "no error");
+    EXPECT_NE(error_of([&] { train::Sums(digits, 0, tokens); }), "no error");
+    const train::Sums sums(digits, 1, tokens);
+    std::int64_t below = 1;
+    for (std::int64_t i = 0; i < digits; ++i) below *= 10;
+    const std::string nines(static_cast<std::size_t>(digits), '9'), zeros(nines.size(), '0');
+    EXPECT_EQ(sums.question(0, below - 1), zeros + "+" + nines + "=");
+    EXPECT_EQ(sums.question(below - 1, 0), nines + "+" + zeros + "=");
+    for (const std::int64_t wrong : {std::int64_t{-1}, below}) {
+      const std::string expected =
+          "[sums] got the number " + std::to_string(wrong) + ", expected 0 to " + std::to_string(below - 1);
+      EXPECT_EQ(error_of([&] { sums.question(wrong, 0); }), expected);
+      EXPECT_EQ(error_of([&] { sums.text(0, wrong); }), expected);
+    }
+  }
+  const train::Sums sums(1, 2, 6);
+  std::vector<std::int32_t> exact(12), more(13), less(11);
+  EXPECT_EQ(error_of([&] { sums.random(0, 0, 0, exact, exact); }), "no error");
+  for (auto* wrong : {&more, &less}) {
+    EXPECT_NE(error_of([&] { sums.random(0, 0, 0, *wrong, exact); }), "no error");
+    EXPECT_NE(error_of([&] { sums.evaluation(0, exact, *wrong); }), "no error");
+  }
+  const std::vector<std::int64_t> predicted(12), fewer(6), odd(7);
+  EXPECT_EQ(sums.right_answers(exact, predicted), 0);
+  EXPECT_NE(error_of([&] { sums.right_answers(exact, fewer); }), "no error");
+  EXPECT_NE(error_of([&] { sums.right_answers(std::vector<std::int32_t>(7), odd); }), "no error");
 }
 
 TEST(Sums, WhatCannotBeIsAnError) {
