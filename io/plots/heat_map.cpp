@@ -124,7 +124,7 @@ Color heat_color(float value) {
   float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * float(std::size(stops));  // NaN is 0
   Color shade{255, 255, 255};
   for (const Color& next : stops) {
-    const float part = std::clamp(at, 0.0f, 1.0f);
+    const float part = std::max(0.0f, std::min(at, 1.0f));
     const auto mix = [&](std::uint8_t a, std::uint8_t b) {
       return static_cast<std::uint8_t>(std::lround(float(a) + (float(b) - float(a)) * part));
     };
@@ -163,7 +163,7 @@ Image draw_heat_maps(const HeatMaps& h) {
   const auto width = static_cast<float>(l.width), height = static_cast<float>(l.height);
   const float natural = stroke_text(h.title, heat_title).width;
   image.text({width / 2, 30 + 0.7f * heat_title}, h.title,
-             {.size = heat_title * std::min(1.0f, (width - 40) / std::max(natural, 1.0f)),
+             {.size = heat_title * std::min(1.0f, (width - 40) / natural),
               .color = heat_ink,
               .align = TextStyle::Align::center,
               .weight = 1.35f});

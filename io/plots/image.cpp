@@ -80,19 +80,21 @@ void Image::stroke(std::span<const Polyline> lines, float width, Color color, fl
       top = std::min(top, p.y), bottom = std::max(bottom, p.y);
     }
   }
-  const auto pixel = [](float v, int most) {  // NaN is 0
-    return v > 0 ? static_cast<int>(std::min(std::floor(v), float(most))) : 0;
+  const auto clipped = [](float v, int most) {  // NaN is 0
+    return v > 0 ? static_cast<int>(std::min(v, float(most))) : 0;
   };
-  const int x0 = pixel(left - reach, width_), x1 = pixel(right + reach + 1, width_);
-  const int y0 = pixel(top - reach, height_), y1 = pixel(bottom + reach + 1, height_);
+  const auto column = [&](float x) { return clipped(x, width_); };
+  const auto row = [&](float y) { return clipped(y, height_); };
+  const int x0 = column(left - reach), x1 = column(right + reach + 1);
+  const int y0 = row(top - reach), y1 = row(bottom + reach + 1);
   if (x0 >= x1 || y0 >= y1 || !(width > 0)) return;
   const auto columns = std::size_t(x1 - x0);
   std::vector<float> coverage = zeros<float>(columns * std::size_t(y1 - y0));  // [y1 − y0, x1 − x0]
 
   const auto segment = [&](Point a, Point b) {
     const float dx = b.x - a.x, dy = b.y - a.y, squared = dx * dx + dy * dy;
-    const int first = std::max(y0, pixel(std::min(a.y, b.y) - reach, height_));
-    const int last = std::min(y1, pixel(std::max(a.y, b.y) + reach + 1, height_));
+    const int first = std::max(y0, row(std::min(a.y, b.y) - reach));
+    const int last = std::min(y1, row(std::max(a.y, b.y) + reach + 1));
     for (int y = first; y < last; ++y) {
       // Only the part of the segment near this row can reach it.
       float from = std::min(a.x, b.x), to = std::max(a.x, b.x);
@@ -101,14 +103,13 @@ void Image::stroke(std::span<const Polyline> lines, float width, Color color, fl
                     v = a.x + (float(y) + 1 + reach - a.y) / dy * dx;
         from = std::max(from, std::min(u, v)), to = std::min(to, std::max(u, v));
       }
-      const int begin = std::max(x0, pixel(from - reach, width_)),
-                end = std::min(x1, pixel(to + reach + 1, width_));
+      const int begin = std::max(x0, column(from - reach)), end = std::min(x1, column(to + reach + 1));
       for (int x = begin; x < end; ++x) {
         const float px = float(x) + 0.5f - a.x, py = float(y) + 0.5f - a.y;
-        const float t = squared > 0 ? std::clamp((px * dx + py * dy) / squared, 0.0f, 1.0f) : 0.0f;
+        const float t = squared > 0 ? std::max(0.0f, std::min((px * dx + py * dy) / squared, 1.0f)) : 0.0f;
         const float distance = std::hypot(px - t * dx, py - t * dy);
         float& c = coverage[std::size_t(y - y0) * columns + std::size_t(x - x0)];
-        c = std::max(c, std::clamp(reach - distance, 0.0f, std::min(width, 1.0f)));
+        c = std::max(c, std::min({reach - distance, width, 1.0f}));
       }
     }
   };

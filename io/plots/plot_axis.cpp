@@ -25,23 +25,25 @@ std::string plain(double value, int decimals) {
   return with_minus(buffer);
 }
 
+constexpr double slack = 1e-9;  // of what rounding may have moved
+
 // The least of 1, 2, 5 · 10^k that is at least x.
 double round_step(double x) {
   const double power = std::pow(10.0, std::floor(std::log10(x)));
   for (const double m : {1.0, 2.0, 5.0}) {
-    if (m * power >= x * (1 - 1e-9)) return m * power;
+    if (m * power >= x * (1 - slack)) return m * power;
   }
   return 10 * power;
 }
 
 void linear_ticks(PlotAxis& axis, int count) {
   const double step = round_step((axis.hi - axis.lo) / count);
-  const double largest = std::max(std::abs(axis.lo), std::abs(axis.hi));
-  const int step_power = static_cast<int>(std::floor(std::log10(step) + 1e-9));
-  const int power = static_cast<int>(std::floor(std::log10(largest) + 1e-9));
+  const double largest = std::max(-axis.lo, axis.hi);
+  const int step_power = static_cast<int>(std::floor(std::log10(step) + slack));
+  const int power = static_cast<int>(std::floor(std::log10(largest) + slack));
   const bool scientific = largest >= 1e6 || largest < 1e-3;
-  const auto first = static_cast<long long>(std::ceil(axis.lo / step - 1e-9));
-  for (long long i = first; static_cast<double>(i) * step <= axis.hi + 1e-9 * step; ++i) {
+  const auto first = static_cast<long long>(std::ceil(axis.lo / step - slack));
+  for (long long i = first; static_cast<double>(i) * step <= axis.hi + slack * step; ++i) {
     const double value = static_cast<double>(i) * step;
     std::string label = scientific && i != 0
                             ? plain(value / std::pow(10.0, power), std::max(0, power - step_power)) + "×10" +
@@ -54,16 +56,14 @@ void linear_ticks(PlotAxis& axis, int count) {
 // 10^n at every k-th power; the powers between, or 2 … 9 times each power, are minor ticks. Where there is
 // room, 2 and 5 times each power are labelled too, and on less than a decade every multiple.
 void log_ticks(PlotAxis& axis, int count) {
-  const int from = static_cast<int>(std::floor(axis.lo + 1e-9)),
-            to = static_cast<int>(std::ceil(axis.hi - 1e-9));
   const double decades = axis.hi - axis.lo;
   const int every = std::max(1, static_cast<int>(std::ceil(decades / count)));
   const bool narrow = 3 * decades <= std::max(count, 6);
-  for (int n = from; n <= to; ++n) {
+  for (int n = static_cast<int>(std::floor(axis.lo)); n <= axis.hi + slack; ++n) {
     const double power = std::pow(10.0, n);
     for (int m = 1; m <= (every == 1 ? 9 : 1); ++m) {
       const double at = n + std::log10(m);
-      if (at < axis.lo - 1e-9 || at > axis.hi + 1e-9) continue;
+      if (at < axis.lo - slack || at > axis.hi + slack) continue;
       std::string label;
       if (m == 1 && n % every == 0) label = "10" + superscript(n);
       if (narrow && m > 1 && (m == 2 || m == 5 || decades < 0.7))
@@ -86,7 +86,7 @@ PlotAxis make_plot_axis(double lo, double hi, bool log, int count) {
   if (log) lo = std::log10(lo), hi = std::log10(hi);
   // A flat series still needs an axis with a length: a decade, or a tenth of the value.
   double margin = 0.04 * (hi - lo);
-  const double scale = std::max(std::abs(lo), std::abs(hi));
+  const double scale = std::max(-lo, hi);
   if (hi - lo <= std::max(1e-12 * scale, 1e-290)) margin = log ? 0.5 : scale < 1e-290 ? 1.0 : 0.1 * scale;
   axis.lo = lo - margin;
   axis.hi = hi + margin;

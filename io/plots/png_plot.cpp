@@ -123,11 +123,10 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
              {.size = label_size, .color = ink, .align = TextStyle::Align::center, .upwards = true});
   // A title that is too long for the picture is set smaller rather than cut.
   const float natural = stroke_text(plot.title, title_size).width;
-  const float size = title_size * std::min(1.0f, (width - 40) / std::max(natural, 1.0f));
-  const float centre = std::clamp(middle, std::min(natural, width - 40) / 2 + 20,
-                                  width - std::min(natural, width - 40) / 2 - 20);
+  const float shrink = std::min(1.0f, (width - 40) / natural), half_title = natural * shrink / 2;
+  const float centre = std::max(20 + half_title, std::min(middle, width - 20 - half_title));
   image.text({centre, 30 + 0.7f * title_size}, plot.title,
-             {.size = size, .color = ink, .align = TextStyle::Align::center, .weight = 1.35f});
+             {.size = title_size * shrink, .color = ink, .align = TextStyle::Align::center, .weight = 1.35f});
 }
 
 Color color_of(const Plot& plot, std::size_t i) {
@@ -153,7 +152,7 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
 // that are darker than the grid.
 Point legend_corner(const Image& image, const Frame& f, float width, float height) {
   constexpr float inset = 16, margin = 8;
-  const auto pixel = [](float v, int most) { return std::clamp(static_cast<int>(v), 0, most); };
+  const auto pixel = [](float v, int most) { return std::max(0, std::min(static_cast<int>(v), most)); };
   Point best{};
   auto fewest = std::numeric_limits<std::int64_t>::max();
   for (const bool low : {false, true}) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "io/files/utf8.h"
@@ -186,7 +187,7 @@ float trace(char32_t character, std::vector<Polyline>& lines) {
       }
     }
   }
-  float left = lines[first].front().x, right = left;
+  float left = std::numeric_limits<float>::max(), right = -left;
   for (std::size_t i = first; i < lines.size(); ++i) {
     for (const Point p : lines[i]) left = std::min(left, p.x), right = std::max(right, p.x);
   }

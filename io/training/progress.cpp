@@ -53,7 +53,7 @@ std::string short_time(double s) {
 
 std::string progress_line(const ProgressState& s) {
   constexpr int width = 10;
-  const double part = s.steps > 0 ? std::clamp(double(s.step) / double(s.steps), 0.0, 1.0) : 1.0;
+  const double part = s.steps > 0 ? std::max(0.0, std::min(double(s.step) / double(s.steps), 1.0)) : 1.0;
   const int full = static_cast<int>(part * width);
   const int digits = static_cast<int>(std::to_string(s.steps).size());
   std::string line =

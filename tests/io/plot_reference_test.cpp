@@ -11,6 +11,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include "io/plots/plot_axis.h"
+#include "io/plots/stroke_font.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -331,6 +332,37 @@ TEST(HeatMapReference, PicturesHaveTheseSizes) {
     EXPECT_EQ(image.width(), s.width) << s.rows << " x " << s.columns << ", " << s.across;
     EXPECT_EQ(image.height(), s.height) << s.rows << " x " << s.columns << ", " << s.across;
   }
+}
+
+// Names of columns are upright if each two neighbours together are narrower than 1.8 cells, which have 40
+// pixels.
+TEST(HeatMapReference, NamesAreTurnedIfTwoNeighboursTouch) {
+  const auto width = [](const std::string& name) { return plot::stroke_text(name, 20).width; };
+  const auto room = [](const std::vector<std::string>& names) {  // for names below a map
+    plot::HeatMaps h{.rows = 1, .columns = std::ssize(names), .column_names = names, .maps = {{"", {}}}};
+    h.maps[0].values.resize(names.size());
+    return plot::draw_heat_maps(h).height() - (90 + 36 + 40 + 26 + 120);
+  };
+  // The widest pair that has room, and the narrowest that has not.
+  std::pair<std::string, std::string> inside, outside;
+  float widest_inside = 0, narrowest_outside = 1e9f;
+  for (std::size_t n = 1; n <= 12; ++n)
+    for (std::size_t m = 1; m <= 12; ++m) {
+      const std::string a(n, 'l'), b(m, '.');
+      const float both = width(a) + width(b);
+      if (both < 72 && both > widest_inside) widest_inside = both, inside = {a, b};
+      if (both >= 72 && both < narrowest_outside) narrowest_outside = both, outside = {a, b};
+    }
+  EXPECT_GT(widest_inside, 71.5);
+  EXPECT_LT(narrowest_outside, 72.5);
+  for (const auto& [a, b] : {inside, outside, std::pair<std::string, std::string>("a", "quite long")})
+    for (const bool is_first : {true, false})
+      for (std::size_t at = 0; at < 3; ++at) {
+        std::vector<std::string> names(4, "");
+        names[at] = is_first ? a : b, names[at + 1] = is_first ? b : a;
+        const float below = width(a) + width(b) < 72 ? 26 : std::max(width(a), width(b));
+        EXPECT_EQ(room(names), static_cast<int>(below) + 10) << a << ", " << b << ", " << at;
+      }
 }
 
 TEST(HeatMapReference, SizesBeyondTheLimitsAreRefused) {
