@@ -86,9 +86,10 @@ void assign_all(const std::vector<Parameter>& parameters, const std::vector<Arra
 // Whether the path leads to another directory by now than the one that is open.
 bool leads_elsewhere(const std::string& path, int directory) {
   using Status = struct stat;
-  Status named{}, open{};
+  Status named{}, open{};  // an inode of 0 is none
   if (::fstat(directory, &open) != 0) return true;
-  return ::stat(path.c_str(), &named) != 0 || named.st_dev != open.st_dev || named.st_ino != open.st_ino;
+  ::stat(path.c_str(), &named);
+  return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
 // Throws the Error of what a manifest cannot say.

@@ -171,18 +171,20 @@ std::string_view JsonReader::number_token() {
 
 double JsonReader::number() {
   const std::string_view token = number_token();
+  const char* const last = token.data() + token.size();
   double value = 0;
-  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), value);
-  if (error != std::errc() || end != token.data() + token.size()) fail("number beyond double precision");
+  const auto [end, error] = std::from_chars(token.data(), last, value);
+  if (error != std::errc() || end != last) fail("number beyond double precision");
   at_ += token.size();
   return value;
 }
 
 std::int64_t JsonReader::integer() {
   const std::string_view token = number_token();
+  const char* const last = token.data() + token.size();
   std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), value);
-  if (end != token.data() + token.size() || error != std::errc()) fail("expected a 64-bit integer");
+  const auto [end, error] = std::from_chars(token.data(), last, value);
+  if (end != last || error != std::errc()) fail("expected a 64-bit integer");
   at_ += token.size();
   return value;
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/layers/layers.h>
 #include "io/checkpoints/convert.h"
 #include "io/checkpoints/directory.h"
 #include "io/checkpoints/finite.h"
@@ -402,6 +403,31 @@ TEST(TensorCheck, NamesWhatDiffers) {
   EXPECT_EQ(error("w", {3, 2}, std::nullopt), "here: w is bf16 [2, 3], expected bf16 [3, 2]");
   EXPECT_EQ(error("w", {2}, bf16), "here: w is bf16 [2, 3], expected bf16 [2]");
   EXPECT_EQ(error("s", {1}, f32), "here: s is f32 [], expected f32 [1]");
+}
+
+TEST(TensorCheck, SettingsOfTheSameLayersAreCompared) {
+  nn::Params params;
+  nn::RmsNorm(nn::Path(params) / "h" / 0 / "ln", 8, 1e-3);
+  const auto error = [&](const std::string& name, const std::string& value,
+                         io::OtherSettings others = io::OtherSettings::ignore) {
+    return error_of([&] {
+      io::check_settings(params.all(), {{name, value}, {"zzz", "1"}, {"a", "1"}}, "here", others);
+    });
+  };
+  const std::string differs = "here: its weights belong to a model with h.0.ln.";
+  EXPECT_EQ(error("setting.h.0.ln.eps", "0.001"), "no error");
+  EXPECT_EQ(error("setting.h.0.ln.eps", "0.01"), differs + "eps = 0.01, this one has 0.001");
+  EXPECT_EQ(error("setting.h.0.ln.more", "1"), differs + "more = 1, this one has no such setting");
+  EXPECT_EQ(error("setting.h.0.ln.eps", std::string(90, '7')),
+            differs + "eps = " + std::string(80, '7') + "…, this one has 0.001");
+  for (const std::string other : {"setting.h.1.ln.eps", "setting.h.0.eps", "setting.eps", "setting.x.eps"}) {
+    EXPECT_EQ(error(other, "5"), "no error") << other;
+    EXPECT_NE(error(other, "5", io::OtherSettings::refuse), "no error") << other;
+  }
+  EXPECT_EQ(error("settings.h.0.ln.eps", "5", io::OtherSettings::refuse), "no error");
+  io::Metadata metadata{{"k", "v"}};
+  io::add_settings(params.all(), metadata);
+  EXPECT_EQ(metadata, (io::Metadata{{"k", "v"}, {"setting.h.0.ln.eps", "0.001"}}));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace {
 
 // Errors with which system calls of this process fail; 0: they succeed.
 struct Failures {
-  int pread = 0, write = 0, close = 0, unlink = 0, fstat = 0, mmap = 0;
+  int pread = 0, write = 0, close = 0, unlink = 0, fstat = 0, mmap = 0, symlink = 0;
   bool is_interrupted = false;  // each second call fails with EINTR; others transfer 7 bytes at most
   bool keeps_unlinked = false;  // unlink() succeeds and does nothing
   std::function<void()> after_lstat = {};  // another process, once lstat() has returned
@@ -63,6 +63,10 @@ extern "C" int unlink(const char* path) noexcept {
   if (failures.keeps_unlinked) return 0;
   return failures.unlink != 0 ? failed(failures.unlink)
                               : static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, path, 0));
+}
+extern "C" int symlink(const char* to, const char* path) noexcept {
+  if (failures.symlink != 0) return failed(failures.symlink);
+  return static_cast<int>(::syscall(SYS_symlinkat, to, AT_FDCWD, path));
 }
 extern "C" int fstat(int fd, struct stat* to) noexcept {
   if (failures.fstat != 0) return failed(failures.fstat);
@@ -162,6 +166,8 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
     EXPECT_EQ(failing({.close = error}, create), expected(dir / "new"));
     EXPECT_EQ(failing({.close = error}, replace), expected(path));
     EXPECT_EQ(failing({.close = error}, append), expected(path));
+    EXPECT_EQ(failing({.close = error}, [&] { io::replace_file("/dev/null", pieces, "test"); }),
+              expected("/dev/null"));
     fs::remove(dir / "new");
   }
   for (const auto& f :
@@ -254,6 +260,15 @@ TEST(FileCalls, FileOfAnOpenFolder) {
 
 const Parameter weight("w", Array({2}, f32));
 const std::vector<io::CheckpointFile> files = {{"w.safetensors", {weight}, {}}};
+
+TEST(FileCalls, LinkThatCannotBeMadeIsAnError) {
+  const TemporaryDirectory dir;
+  io::CheckpointStore store(dir / "run");
+  EXPECT_EQ(failing({.symlink = EIO}, [&] { store.save(1, 1, files); }),
+            "[checkpoint] cannot link " + (dir / "run/.checkpoint-tmp-last") + ": " +
+                std::generic_category().message(EIO));
+  EXPECT_FALSE(store.has_checkpoint());
+}
 
 // Everything that opens a file, in a folder, and what each leaves open while it exists.
 std::vector<std::function<std::shared_ptr<void>()>> openings(const TemporaryDirectory& dir) {

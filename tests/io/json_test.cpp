@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 
 #include <tilegrad/core/base/error.h>
@@ -256,12 +257,23 @@ TEST(JsonReader, DoesNotEndInsideAContainer) {
 }
 
 TEST(JsonReader, RefusesAValueOfAnotherKind) {
-  EXPECT_THROW(io::JsonReader("1", "t").string(), FormatError);
-  EXPECT_THROW(io::JsonReader("\"1\"", "t").number(), FormatError);
-  EXPECT_THROW(io::JsonReader("[]", "t").begin_object(), FormatError);
-  EXPECT_THROW(io::JsonReader("{}", "t").begin_array(), FormatError);
-  EXPECT_THROW(io::JsonReader("1", "t").boolean(), FormatError);
-  EXPECT_THROW(io::JsonReader("0", "t").null(), FormatError);
+  const auto error = [](const char* text, const std::function<void(io::JsonReader&)>& read) {
+    io::JsonReader json(text, "t");
+    return testing::error_of([&] { read(json); });
+  };
+  EXPECT_EQ(error(" 1", [](auto& j) { j.string(); }), "t: expected a string at byte 1");
+  EXPECT_EQ(error("\"1\"", [](auto& j) { j.number(); }), "t: expected a number at byte 0");
+  EXPECT_EQ(error("true", [](auto& j) { j.integer(); }), "t: expected a number at byte 0");
+  EXPECT_EQ(error("[]", [](auto& j) { j.begin_object(); }), "t: expected an object at byte 0");
+  EXPECT_EQ(error("{}", [](auto& j) { j.begin_array(); }), "t: expected an array at byte 0");
+  EXPECT_EQ(error("1", [](auto& j) { j.boolean(); }), "t: expected true or false at byte 0");
+  EXPECT_EQ(error("0", [](auto& j) { j.null(); }), "t: expected null at byte 0");
+  EXPECT_EQ(error("1", [](auto& j) { j.next_item(); }), "t: no such container is open at byte 0");
+  EXPECT_EQ(error("[1]", [](auto& j) { j.begin_array(), j.next_key(); }),
+            "t: no such container is open at byte 1");
+  EXPECT_EQ(error("{}", [](auto& j) { j.begin_object(), j.next_item(); }),
+            "t: no such container is open at byte 1");
+  EXPECT_EQ(error("1.5", [](auto& j) { j.integer(); }), "t: expected a 64-bit integer at byte 0");
 }
 
 // Members keep their order. text() has at most 100 bytes.

@@ -194,6 +194,16 @@ TEST(ModelFile, AcceptsTheTensorsOfItsModelAndNoOthers) {
       EXPECT_EQ(message([&](io::SafeTensors& f) { f.tensors[name].shape.push_back(1); }).find(is), 0u);
       EXPECT_NE(message([&](io::SafeTensors& f) { f.tensors[name].dtype = f16; }), "no error");
     }
+    for (const Parameter& p : params.all())
+      for (const auto& [setting, value] : p.settings()) {
+        EXPECT_EQ(
+            message([&, s = setting, v = value](io::SafeTensors& f) { f.metadata["setting." + s] = v; }),
+            "no error");
+        EXPECT_NE(message([&, s = setting](io::SafeTensors& f) {
+                    f.metadata["setting." + s] = "x";
+                  }).find("belong to a model with " + setting + " = x, this one has " + value),
+                  std::string::npos);
+      }
     EXPECT_EQ(message([](io::SafeTensors& f) { f.tensors["more"] = {}; }),
               "weights: has a tensor more that the model does not have");
     EXPECT_EQ(tg::testing::error_of([&] { io::model_config(file_of(config, i32), "weights"); }),

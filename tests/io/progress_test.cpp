@@ -44,9 +44,9 @@ std::string written(double period, const std::function<void(train::Progress&)>& 
     train::Progress progress(file, first, steps, 64, period);
     run(progress);
   }
-  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
-  std::rewind(file);
-  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::string text(1 << 14, '\0');  // not through the stream: everything has been written
+  const ssize_t size = ::pread(::fileno(file), text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(size));
   std::fclose(file);
   return text;
 }

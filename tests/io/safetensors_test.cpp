@@ -18,6 +18,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
+#include "io/files/safetensors_start.h"
 #include "tests/support/files.h"
 
 namespace tg {
@@ -97,6 +98,54 @@ TEST(SafeTensors, DataStartsAtAMultipleOfEightAndAnEmptyFileIsValid) {
   }
   io::save_safetensors(dir / "m", {});
   EXPECT_TRUE(io::load_safetensors(dir / "m").tensors.empty());
+}
+
+// Tensors of wide elements are first, then by name. The header is filled up with spaces.
+TEST(SafeTensors, FileIsThisOne) {
+  const std::vector<double> d{1.0};
+  const std::vector<float16> h{float16(1.0f), float16(2.0f), float16(3.0f)};
+  const std::vector<std::uint8_t> u{7, 8};
+  const io::TensorMap tensors{
+      {"a", view(u, {1, 2})}, {"b\"", view(h, {3})}, {"c", view(d, {})}, {"e", view(h, {3, 1})}};
+  const std::string header =
+      R"({"__metadata__":{"k":"v","l":"\n"},"c":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
+      R"("b\"":{"dtype":"F16","shape":[3],"data_offsets":[8,14]},"e":{"dtype":"F16","shape":[3,1],"data_offsets":[14,20]},)"
+      R"("a":{"dtype":"U8","shape":[1,2],"data_offsets":[20,22]}})";
+  const auto content = io::safetensors_content(tensors, {{"k", "v"}, {"l", "\n"}}, "here");
+  std::string file;
+  for (const std::string_view piece : content.pieces()) file += piece;
+  const std::string padded = header + std::string((8 - header.size() % 8) % 8, ' ');
+  const auto bytes = [](const auto& v) {
+    return std::string(reinterpret_cast<const char*>(v.data()), v.size() * sizeof v[0]);
+  };
+  EXPECT_EQ(file, file_of(padded, bytes(d) + bytes(h) + bytes(h) + bytes(u)));
+  const auto start =
+      io::safetensors_start({{"a", {u8, {2, 3}}}, {"b", {f32, {}}}, {"c", {u8, {0}}}}, {}, "here");
+  EXPECT_EQ(start.order, (std::vector<std::string>{"b", "a", "c"}));
+  const std::string json =
+      R"({"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[2,3],"data_offsets":[4,10]},)"
+      R"("c":{"dtype":"U8","shape":[0],"data_offsets":[10,10]}})";
+  EXPECT_EQ(start.bytes, file_of(json + std::string((8 - json.size() % 8) % 8, ' ')));
+}
+
+TEST(SafeTensors, StartRefusesWhatCouldNotBeRead) {
+  const auto error = [](const std::string& name, const io::TensorKind& kind,
+                        const io::Metadata& metadata = {}) {
+    return testing::error_of([&] { io::safetensors_start({{name, kind}}, metadata, "here"); });
+  };
+  EXPECT_EQ(error("a", {f64, {0, std::numeric_limits<std::int64_t>::max()}}), "no error");
+  EXPECT_EQ(error("a", {f64, {std::int64_t{1} << 60}}), "no error");
+  EXPECT_EQ(error("a", {f64, {std::int64_t{1} << 61}}),
+            "here: tensor \"a\" has a shape [2305843009213693952] beyond 64 bits");
+  EXPECT_EQ(error("a", {f64, {2, -1}}), "here: tensor \"a\" has a shape [2,-1] beyond 64 bits");
+  EXPECT_EQ(error("\xff", {f64, {1}}), "here: \"\xef\xbf\xbd\" is not UTF-8");
+  EXPECT_EQ(error("a\n", {f64, {1}}), "here: tensor \"a\\n\" has control characters in its name");
+  EXPECT_EQ(error("__metadata__", {f64, {1}}), "here: a tensor cannot be named __metadata__");
+  EXPECT_EQ(error("a", {f64, {1}}, {{"\xff", "v"}}), "here: \"\xef\xbf\xbd\" is not UTF-8");
+  EXPECT_EQ(error("a", {f64, {1}}, {{"k", "v\xff"}}), "here: \"v\xef\xbf\xbd\" is not UTF-8");
+  EXPECT_NE(error_of(file_of("{\"a\\n\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}"))
+                .find("has control characters in its name"),
+            std::string::npos);
 }
 
 TEST(SafeTensors, ViewsSurviveAMove) {

@@ -3,8 +3,11 @@
 #include <tilegrad/io/training/trainer.h>
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <mutex>
@@ -13,6 +16,22 @@
 #include <tilegrad/nn/models/model.h>
 #include "io/training/optimizer_state.h"
 #include "tests/support/files.h"
+
+namespace {
+std::string close_fails_for;  // the name of a file
+}
+
+// Replaces the function of the C library, for calls from the library under test too.
+extern "C" int close(int fd) {
+  std::error_code error;
+  const bool fails = !close_fails_for.empty() &&
+                     std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error).filename() ==
+                         close_fails_for;
+  const auto result = static_cast<int>(::syscall(SYS_close, fd));
+  if (!fails) return result;
+  errno = EIO;
+  return -1;
+}
 
 namespace {
 
@@ -54,9 +73,14 @@ struct CountedBatches : train::Batches {
 
 struct CountedRun {
   nn::Params params{1};
-  nn::Model model{
-      params,
-      {.vocabulary = vocabulary, .context = context, .layers = 1, .heads = 2, .width = 8, .std = 0.3}};
+  nn::Model model{params,
+                  {.vocabulary = vocabulary,
+                   .context = context,
+                   .layers = 1,
+                   .heads = 2,
+                   .width = 8,
+                   .dropout = 0.2,
+                   .std = 0.3}};
   optim::AdamW optimizer{params.all()};
   CountedBatches batches;
   std::vector<std::string>& events = batches.events;
@@ -263,6 +287,18 @@ TEST(TrainerSteps, StepsAreNotLostWithTheirRows) {
   EXPECT_NE(error_of([&] { trainer.run(); }).find("metrics.jsonl was removed while it was being written"),
             std::string::npos);
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 3);
+}
+
+TEST(TrainerSteps, RowsThatDidNotReachTheFileAreAnError) {
+  const TemporaryDirectory dir;
+  CountedRun run;
+  io::CheckpointStore store(dir / "run");
+  train::Trainer trainer(run.model, run.optimizer, run.batches, {.steps = 1, .program = {.batch = batch}}, {},
+                         &store);
+  close_fails_for = "metrics.jsonl";
+  const std::string error = error_of([&] { trainer.run(); });
+  close_fails_for.clear();
+  EXPECT_EQ(error, "[metrics] cannot write " + (dir / "run/metrics.jsonl") + ": Input/output error");
 }
 
 TEST(TrainerSteps, TrapNamesTheStepAndTheNode) {
