@@ -22,8 +22,8 @@ namespace {
 // What the handler of SIGBUS knows about a mapping. Ranges form a list that only grows: a range that is not
 // in use is used again by a later mapping, so the handler never reads freed memory.
 struct Range {
-  std::atomic<std::uintptr_t> begin{0}, end{0};  // end 0: not in use
-  std::atomic<bool> is_lost{false};
+  std::atomic<std::uintptr_t> begin, end;  // end 0: not in use
+  std::atomic<bool> is_lost;
   Range* next = nullptr;
 };
 

@@ -195,28 +195,31 @@ TEST(Examples, OrderOfAPassIsThatOfPhilox) {
 TEST(Examples, HeldOutPartAndItsBatches) {
   for (const std::size_t n : {2, 3, 10, 19, 20, 29, 30, 101}) {
     std::vector<train::Example> all;
-    for (std::size_t i = 0; i < n; ++i) all.push_back({{static_cast<std::int32_t>(i), 1}, 0});
+    for (std::size_t i = 0; i < n; ++i) all.push_back({{static_cast<std::int32_t>(i), 1, 2}, 0});
     const auto held = std::max<std::int64_t>(1, static_cast<std::int64_t>(n) / 10);
     for (const std::int64_t rows : {1, 2, 3, 7}) {
-      const train::ExampleBatches batches(all, 1, rows, 1);
+      const train::ExampleBatches batches(all, 1, rows, 2);
       EXPECT_EQ(batches.held_out(), held);
       std::int64_t whole = 0;
       while (whole * rows < held) ++whole;
       ASSERT_EQ(batches.validation_count(), whole) << n << ", " << rows;
       for (std::int64_t count = 1; count <= whole; ++count)
         for (std::int64_t k = 0; k < count; ++k) {
-          Tokens x(static_cast<std::size_t>(rows)), y(x.size()), expected, targets;
+          Tokens x(static_cast<std::size_t>(2 * rows)), y(x.size()), expected, targets;
           batches.validation(k, count, x, y);
           for (std::int64_t r = 0; r < rows; ++r) {
             const std::int64_t place = k * whole / count * rows + r;
+            const bool is_there = place < held;
             expected.push_back(
-                place < held ? static_cast<std::int32_t>(static_cast<std::int64_t>(n) - held + place) : 0);
-            targets.push_back(place < held ? 1 : -100);
+                is_there ? static_cast<std::int32_t>(static_cast<std::int64_t>(n) - held + place) : 0);
+            expected.push_back(is_there ? 1 : 0);
+            targets.push_back(is_there ? 1 : -100);
+            targets.push_back(is_there ? 2 : -100);
           }
           EXPECT_EQ(x, expected) << n << ", " << rows << ": " << k << " of " << count;
           EXPECT_EQ(y, targets) << n << ", " << rows << ": " << k << " of " << count;
         }
-      Tokens x(static_cast<std::size_t>(rows)), y(x.size()), wrong(x.size() + 1);
+      Tokens x(static_cast<std::size_t>(2 * rows)), y(x.size()), wrong(x.size() + 1);
       const auto refuses = [&](std::int64_t k, std::int64_t count, Tokens& to_x, Tokens& to_y) {
         return error_of([&] { batches.validation(k, count, to_x, to_y); }) != "no error";
       };

@@ -174,6 +174,8 @@ TEST(JsonReader, EscapesGiveTheirCodePoints) {
   for (const char* low : {"\\udbff", "\\ue000", "\\u0041", "\\ud800"})
     EXPECT_EQ(error_of("\"\\ud800" + std::string(low) + "\""), "test: lone surrogate in a string at byte 13")
         << low;
+  for (const char* first : {"\"\\udc00", "\"\\udfff"})
+    EXPECT_EQ(error_of(first + std::string("\\udc00\"")), "test: lone surrogate in a string at byte 7");
   for (const char* other : {"", "x", "\\n", "\\", "udc00"})
     EXPECT_EQ(error_of("\"\\udbff" + std::string(other) + "\""), "test: lone surrogate in a string at byte 7")
         << other;

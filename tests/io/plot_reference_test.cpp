@@ -363,6 +363,11 @@ TEST(HeatMapReference, NamesAreTurnedIfTwoNeighboursTouch) {
         const float below = width(a) + width(b) < 72 ? 26 : std::max(width(a), width(b));
         EXPECT_EQ(room(names), static_cast<int>(below) + 10) << a << ", " << b << ", " << at;
       }
+  // Names on cells of 11 pixels have 1.1 times that size.
+  plot::HeatMaps h{.rows = 1, .columns = 13, .across = 20, .maps = {{"", std::vector<float>(13)}}};
+  h.column_names.assign(13, "a name that is long");
+  EXPECT_EQ(plot::draw_heat_maps(h).height() - (90 + 36 + 11 + 26 + 120),
+            static_cast<int>(plot::stroke_text(h.column_names[0], 12.1f).width) + 10);
 }
 
 TEST(HeatMapReference, SizesBeyondTheLimitsAreRefused) {

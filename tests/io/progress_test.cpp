@@ -105,14 +105,30 @@ TEST(ProgressClock, RateIsThatOfTheLastSecond) {
   std::fclose(file);
 }
 
+TEST(ProgressClock, ValidationBeforeTheFirstStepCountsNoSteps) {
+  const FakeClock clock;
+  std::FILE* file = std::tmpfile();
+  {
+    train::Progress progress(file, 10, 100, 64, 1e9);
+    progress.validation(3);
+    clock_seconds += 1, progress.update(11, 2, 0.5);
+    EXPECT_EQ(progress.tokens_per_s(), 64);
+  }
+  std::fclose(file);
+}
+
 TEST(ProgressClock, PlainPeriodIsFiveSeconds) {
   const FakeClock clock;
   std::FILE* file = std::tmpfile();
   train::Progress progress(file, 0, 100, 64);
   clock_seconds += 4.99, progress.update(1, 2, 0.5);
-  EXPECT_EQ(std::ftell(file), 0);
+  const auto size = [&] { return ::lseek(::fileno(file), 0, SEEK_END); };
+  EXPECT_EQ(size(), 0);
   clock_seconds += 0.01, progress.update(2, 2, 0.5);
-  EXPECT_GT(std::ftell(file), 0);
+  const off_t before = size();
+  EXPECT_GT(before, 0);
+  progress.note("a note");
+  EXPECT_EQ(size(), before + 7);
 }
 
 // The last line waits for a validation or a note, and is drawn once.

@@ -171,6 +171,19 @@ TEST(StagedFolder, LeftoversOfAKilledProcessAreRemoved) {
       fs::remove_all(left);
     }
   }
+  fs::create_directory(dir / "theirs"), fs::create_symlink("theirs", left);
+  EXPECT_EQ(
+      error_of([&] { io::StagedFolder(dir / "new", "test"); }).find("[test] cannot create " + (dir / "new")),
+      0u);
+  EXPECT_TRUE(fs::is_empty(dir / "theirs"));
+  fs::remove(left);
+  {
+    io::StagedFolder folder(dir / "new", "test");
+    folder.publish();
+    fs::create_directory(left), write(left + "/a", "theirs");  // another process makes it again
+  }
+  EXPECT_EQ(names_in(left), Names{"a"});
+  fs::remove_all(left), fs::remove(dir / "new");
   fs::create_directory(left);  // it was killed before it made the mark
   io::StagedFolder folder(dir / "new", "test");
   EXPECT_EQ(names_in(left), Names{".unfinished"});

@@ -15,7 +15,7 @@ namespace {
 struct Batch {
   std::vector<std::int32_t> x, y;
   Batch(std::int64_t batch, std::int64_t context)
-      : x(static_cast<std::size_t>(batch * context)), y(x.size()) {}
+      : x(static_cast<std::size_t>(batch * context), 5), y(x.size()) {}
 };
 
 using Numbers = std::pair<std::int64_t, std::int64_t>;

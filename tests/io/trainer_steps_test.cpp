@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <mutex>
@@ -169,10 +170,13 @@ TEST(TrainerSteps, AreThoseOfAPlainList) {
     run.stops_after = c.stops_after, run.batches.count = c.count, run.batches.answers_each = c.answers;
     const std::int64_t last = std::min(c.steps, c.stops_after);
     train::Trainer trainer(run.model, run.optimizer, run.batches, o, run.hooks(), &store);
+    const auto begin = std::chrono::steady_clock::now();
     EXPECT_EQ(trainer.run().step, last);
     EXPECT_EQ(run.asked, std::min(c.steps, c.stops_after + 1));
     EXPECT_EQ(run.events, expected_events(o, trainer.rows(), c.count, 0, last, HUGE_VAL, 0));
     EXPECT_EQ(trainer.seconds() > 0, last > 0);
+    EXPECT_LE(trainer.seconds(),
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 
     // Rows: one for each step, in the file too.
     std::size_t i = c.validate_first ? 1 : 0;
@@ -227,6 +231,16 @@ TEST(TrainerSteps, AreThoseOfAPlainList) {
     EXPECT_EQ(rest.events, expected_events(o, next.rows(), c.count, last, last + 3, best_loss, best_step));
     EXPECT_EQ(rest.batches.trained.begin()->second, last);
     EXPECT_EQ(next.last().loss, next.rows().back().train_loss);
+    // One that is stopped at once does not save again.
+    CountedRun stopped;
+    stopped.stops_after = 0, stopped.batches.count = c.count, stopped.batches.answers_each = c.answers;
+    o.steps += 5;
+    train::Trainer none(stopped.model, stopped.optimizer, stopped.batches, o, stopped.hooks(), &store);
+    none.resume(io::Checkpoint(dir / "run"));
+    stopped.events.clear();
+    EXPECT_EQ(none.run().step, last + 3);
+    EXPECT_TRUE(stopped.events.empty());
+    o.steps -= 5;
     CountedRun whole;
     whole.batches.count = c.count, whole.batches.answers_each = c.answers;
     train::Trainer at_once(whole.model, whole.optimizer, whole.batches, o, whole.hooks());
@@ -257,6 +271,13 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierOne) {
   for (const auto& entry : fs::directory_iterator((dir / "run") + "/step-00000001/"))
     names.insert(entry.path().filename());
   EXPECT_EQ(names, (std::set<std::string>{"manifest.json", "optimizer.safetensors"}));
+  CountedRun other;
+  train::Trainer again(other.model, other.optimizer, other.batches, {.steps = 9, .program = {.batch = batch}},
+                       {}, &store);
+  again.resume(io::Checkpoint(dir / "run"));
+  const auto state = run.optimizer.state(), restored = other.optimizer.state();
+  for (std::size_t i = 0; i < state.size(); ++i)
+    EXPECT_TRUE(restored[i].read().same_bits(state[i].read())) << i;
 }
 
 TEST(TrainerSteps, LastValidationHasUpTo400Batches) {
