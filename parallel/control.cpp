@@ -120,7 +120,7 @@ Watchdog::~Watchdog() {
 void Watchdog::run() {
   for (;;) {
     listen();
-    pollfd stopped{stopped_.fd, POLLIN, 0};
+    pollfd stopped{stopped_.fd, POLLIN};
     if (poll(&stopped, 1, 0) > 0) break;
     look_for_hangs();
     if (notes_) notes_->say();
@@ -130,8 +130,8 @@ void Watchdog::run() {
 }
 
 void Watchdog::listen() {
-  std::vector<pollfd> waited{{stopped_.fd, POLLIN, 0}};
-  for (const Connection& c : connections_) waited.push_back({c.socket.fd, POLLIN, 0});
+  std::vector<pollfd> waited{{stopped_.fd, POLLIN}};
+  for (const Connection& c : connections_) waited.push_back({c.socket.fd, POLLIN});
   if (notes_) notes_->add_to(waited);
   const int speaking = poll(waited.data(), waited.size(), static_cast<int>(look_each.count()));
   if (notes_)
@@ -188,7 +188,7 @@ void Watchdog::look_for_lost_ranks() {
     if (end_after_ != Milliseconds(0) && time_left() == 0) {
       // Not by stdio, which the program may hold, and not where nobody reads: it ends in any case.
       const std::string line = std::string(e.what()) + "\n";
-      pollfd room{STDERR_FILENO, POLLOUT, 0};
+      pollfd room{STDERR_FILENO, POLLOUT};
       if (poll(&room, 1, 0) > 0) (void)!::write(STDERR_FILENO, line.data(), line.size());
       _exit(exit_rank_lost);
     }

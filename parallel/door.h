@@ -83,7 +83,7 @@ class Door {
   enum class Heard { nothing, refused, joins };
   // What it has sent so far: not all yet, not what a rank sends, or its Join, which is then in it.
   virtual Heard hear(Guest& guest) = 0;
-  virtual bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int descriptor) = 0;
+  virtual bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int descriptor = -1) = 0;
   virtual std::string about() const { return ""; }  // added to lines about those that do not come
 };
 

@@ -25,16 +25,6 @@ struct Group::Parts {
   RankState* state() const { return memory ? &memory->state(rank) : nullptr; }
 };
 
-namespace {
-
-// How often ranks of several hosts say that they live: each second, or what a short timeout needs.
-std::chrono::milliseconds beat_of(const JoinOptions& options) {
-  const std::chrono::milliseconds second(1'000);
-  return options.step_timeout.count() == 0 ? second : std::min(options.step_timeout / 8, second);
-}
-
-}  // namespace
-
 int exit_code_of(const std::exception& e) {
   if (dynamic_cast<const RankLost*>(&e)) return exit_rank_lost;
   return dynamic_cast<const WorldError*>(&e) ? exit_wrong_environment : 1;
@@ -109,7 +99,7 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
       parts->communicator =
           std::make_unique<NetworkCommunicator>(meeting.memory, std::move(meeting.data), world.rank);
       notes = std::make_unique<Notes>(meeting.memory, std::exchange(meeting.connections, {}), world.rank,
-                                      beat_of(options));
+                                      beat_of(options.step_timeout));
     } else {
       parts->communicator = std::make_unique<HostCommunicator>(meeting.memory, world.rank);
     }

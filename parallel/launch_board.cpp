@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::uint64_t board_magic = 0x6472616f62206774;  // "tg board"
 
-// The n-th of the numbers in a text, which are divided by ':'; -1 if it is not a number.
+// The n-th of the numbers in a text, which are divided by ':'; -1, which is no process or file, if it is not
+// a number.
 int field(std::string_view text, int n) {
   for (; n > 0; --n) {
     const std::size_t colon = text.find(':');
@@ -74,7 +75,6 @@ const Launch* launch_of_this_process() {
     const char *where = std::getenv(LaunchBoard::variable), *rank = std::getenv("LOCAL_RANK");
     if (!where || !rank) return std::nullopt;
     const int process = field(where, 0), number = field(where, 1), slot = field(rank, 0);
-    if (process <= 0 || number < 0 || slot < 0) return std::nullopt;
     const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
     // That number may be another process's by now, and the file anything.
     const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -85,7 +85,7 @@ const Launch* launch_of_this_process() {
     // Mapped until the process ends: signal handlers use it.
     auto* memory = static_cast<BoardMemory*>(map_shared(file.fd, sizeof(BoardMemory)));
     if (memory->magic != board_magic || memory->process != process || memory->ranks > most_ranks ||
-        slot >= memory->ranks)
+        slot < 0 || slot >= memory->ranks)
       return std::nullopt;
     EndState& state = memory->states[static_cast<std::size_t>(slot)];
     state.saving = 0, state.writing = 0;  // an earlier process of this rank may have been killed in a save

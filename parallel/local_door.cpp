@@ -152,7 +152,7 @@ Meeting enter_local(const World& world, const JoinOptions& options, const std::s
   // If it cannot be sent the reply says why, or that nobody is there.
   (void)!send(s.fd, &join, sizeof join, MSG_NOSIGNAL);
   const Clock::time_point end = end_of_patience(options);
-  pollfd waited{s.fd, POLLIN, 0};
+  pollfd waited{s.fd, POLLIN};
   while (poll(&waited, 1, until(end)) <= 0)
     if (Clock::now() >= end) throw RankLost("[ranks] rank 0 does not answer");
   auto [reply, descriptor] = receive(s.fd);

@@ -131,7 +131,7 @@ void NetworkCommunicator::receive(const Connection& from, std::span<std::byte> b
 }
 
 void NetworkCommunicator::wait(const Connection& for_whom, short event) const {
-  pollfd waited{for_whom.socket.fd, event, 0};
+  pollfd waited{for_whom.socket.fd, event};
   poll(&waited, 1, static_cast<int>(wait_each.count()));
   memory_->check_lost();
 }
@@ -158,6 +158,11 @@ struct Notes::Loss {
   std::array<char, 496> why;
 };
 
+Milliseconds beat_of(Milliseconds step_timeout) {
+  const Milliseconds second(1'000);
+  return step_timeout == Milliseconds(0) ? second : std::min(step_timeout / 8, second);
+}
+
 Notes::Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
              Milliseconds beat)
     : memory_(std::move(memory)), rank_(rank), beat_(std::max(beat, least_beat)) {
@@ -166,7 +171,7 @@ Notes::Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> conne
 
 void Notes::add_to(std::vector<pollfd>& waited) const {
   for (const Peer& p : peers_)
-    if (p.is_open) waited.push_back({p.connection.socket.fd, POLLIN, 0});
+    if (p.is_open) waited.push_back({p.connection.socket.fd, POLLIN});
 }
 
 void Notes::hear() {

@@ -40,6 +40,9 @@ class NetworkCommunicator : public Communicator {
   std::vector<const std::byte*> shown_;
 };
 
+// How often ranks report that they live: each second, or an eighth of a step_timeout (0: none) below 8 s.
+std::chrono::milliseconds beat_of(std::chrono::milliseconds step_timeout);
+
 // What ranks say of themselves: each rank to rank 0, and rank 0 to each, its RankState, and to all who is
 // lost. Only the watchdog's thread calls it.
 class Notes {

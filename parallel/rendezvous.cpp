@@ -80,12 +80,12 @@ class Host {
   }
 
   void wait(Clock::time_point end) {
-    std::vector<pollfd> waited{{door_->listener(), POLLIN, 0}};
+    std::vector<pollfd> waited{{door_->listener(), POLLIN}};
     for (const Guest& s : strangers_) {
-      waited.push_back({s.socket.fd, POLLIN, 0});
+      waited.push_back({s.socket.fd, POLLIN});
       end = std::min(end, s.leave);
     }
-    for (const Guest& c : joined_) waited.push_back({c.socket.fd, POLLIN, 0});
+    for (const Guest& c : joined_) waited.push_back({c.socket.fd, POLLIN});
     if (poll(waited.data(), waited.size(), until(end)) < 0 && errno != EINTR) fail_call("poll");
     for (const Guest& c : joined_)  // a rank says nothing more: it has ended
       for (const pollfd& w : waited)
@@ -129,18 +129,18 @@ class Host {
     if (heard == Door::Heard::nothing) strangers_.push_back(std::move(s));
     if (heard != Door::Heard::joins) return;
     if (verdict_) {
-      door_->reply(s, verdict_->first, verdict_->second, -1), ++told_;
+      door_->reply(s, verdict_->first, verdict_->second), ++told_;
       return;
     }
     const Join& join = s.join;
     const std::string rank = "rank " + std::to_string(join.rank);
     const auto refuse = [&](const std::string& why) {
-      door_->reply(s, Reply::wrong, "[ranks] " + why, -1), ++told_;
+      door_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
     // The others can do without one that may belong to another job.
     const auto turn_away = [&](const std::string& why) {
-      door_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')", -1);
+      door_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
     if (join.version != join_version)
       refuse(rank + " joins by version " + std::to_string(join.version) + ", rank 0 by " +
@@ -177,7 +177,7 @@ class Host {
 
   // Tells all ranks why they do not begin, also those that come a little later: they would wait for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
-    for (const Guest& g : joined_) door_->reply(g, kind, line, -1), ++told_;
+    for (const Guest& g : joined_) door_->reply(g, kind, line), ++told_;
     joined_.clear();
     verdict_ = {kind, line};
     const Clock::time_point end = Clock::now() + (is_late_ ? Milliseconds(0) : patience_with_latecomers);

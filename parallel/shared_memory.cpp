@@ -184,10 +184,8 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
   if (header.lost.load(std::memory_order_acquire) == 0) {
     // Each process says it in its own slot first, so that the text is whole where the word names it, even if
     // the process dies in between.
-    char* text = slot(by).why;
-    std::size_t n = std::min(why.size(), longest_why - 1);
-    std::replace_copy(why.begin(), why.begin() + static_cast<std::ptrdiff_t>(n), text, '\n', ' ');
-    text[n] = 0;
+    const std::string_view line = why.substr(0, longest_why - 1);  // before zeros
+    std::replace_copy(line.begin(), line.end(), slot(by).why, '\n', ' ');
     std::uint32_t none = 0;
     header.lost.compare_exchange_strong(
         none, static_cast<std::uint32_t>(by) << 16 | static_cast<std::uint32_t>(rank + 1),

@@ -60,6 +60,21 @@ TEST(LaunchBoard, IsFoundByItsVariables) {
   EXPECT_EQ(board.state(1).process, 0) << "no process had that number";
 }
 
+// What is no number is not that of the file, 0 either.
+TEST(LaunchBoard, MayHaveDescriptorZero) {
+  const int input = ::dup(STDIN_FILENO);
+  ::close(STDIN_FILENO);
+  {
+    const LaunchBoard board(1, {});
+    const std::string process = std::to_string(::getpid());
+    EXPECT_EQ(board.value(), process + ":0");
+    for (const char* number : {":x", ":", ":-0x", ": 0"})
+      EXPECT_EQ(found_by(process + number, "0"), "nothing");
+    EXPECT_EQ(found_by(board.value(), "0"), "1 1 8000 120000");
+  }
+  ::dup2(input, STDIN_FILENO), ::close(input);
+}
+
 TEST(LaunchBoard, IsNotFoundByOtherVariables) {
   const LaunchBoard board(3, {});
   const std::string value = board.value(), process = value.substr(0, value.find(':') + 1);
@@ -100,8 +115,13 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
 }
 
-// Under nohup the test inherits that SIGHUP is ignored. An ignored signal does not stay pending.
-const auto before = ::signal(SIGHUP, SIG_DFL);
+// As in a new shell: what started the test, such as nohup, may ignore signals.
+void reset_signals() {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
 
 // A process that was sent a signal while it is stopped, or that is stopped in the handler of one.
 TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
@@ -112,6 +132,7 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
     const pid_t process = ::fork();
     if (process == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      reset_signals();
       stops();
       ::_exit(0);
     }
@@ -157,6 +178,20 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
     stop(0);
   };
   EXPECT_EQ(state_of(all_blocked, 0), 0);
+  for (const int blocked : {15, 16}) {  // with SIGTERM: a handler may block a few others
+    const auto some_blocked = [&] {
+      ::signal(SIGTERM, stop);
+      block(SIGTERM);
+      for (int i = 1; i < blocked; ++i) block(SIGRTMIN + i);
+      stop(0);
+    };
+    EXPECT_EQ(state_of(some_blocked, 0), blocked < 16 ? SIGTERM : 0) << blocked;
+  }
+  const auto pending_twice = [&] {
+    for (const int signal : {SIGHUP, SIGTERM}) block(signal), ::raise(signal);
+    stop(0);
+  };
+  EXPECT_EQ(state_of(pending_twice, 0), SIGTERM) << "the last of its kind";
   ::signal(SIGTERM, stop);
   block(SIGTERM);  // as in the handler
   const parallel::StopState own = parallel::stop_state(::getpid());
@@ -174,6 +209,7 @@ std::string end_of_stopped_launch(int sent, bool rank_is_asked, bool is_other_fi
   const pid_t launch = ::fork();
   if (launch == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    reset_signals();
     const LaunchBoard board(1, {});
     ::setenv(LaunchBoard::variable, board.value().c_str(), 1), ::setenv("LOCAL_RANK", "0", 1);
     if (::fork() == 0) {

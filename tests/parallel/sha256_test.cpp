@@ -64,6 +64,27 @@ TEST(HmacSha256, HasThePublishedDigests) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
+// Every length of a message up to several blocks, and every length of a key: digests of all digests, which
+// hashlib and hmac of Python have computed.
+TEST(Sha256, OfEveryLengthIsThatOfAnotherImplementation) {
+  std::string data;
+  for (int i = 0; i < 400; ++i) data += static_cast<char>((i * i + i / 7) % 256);
+  const auto bytes = [](const Digest& d) {
+    return std::string(reinterpret_cast<const char*>(d.data()), d.size());
+  };
+  std::string digests, macs;
+  for (std::size_t n = 0; n < 300; ++n) {
+    const std::array<std::string_view, 1> message{std::string_view(data).substr(0, n)};
+    digests += bytes(parallel::sha256(message));
+  }
+  EXPECT_EQ(hash_of(digests), "f0983d22e7020f27b0e75bc44af6dbda1b49090a3a56c246577cef15dfbb82d5");
+  for (std::size_t n = 0; n < 200; ++n) {
+    const std::array<std::string_view, 1> message{std::string_view(data).substr(0, 200 - n)};
+    macs += bytes(parallel::hmac_sha256(std::string_view(data).substr(n, n), message));
+  }
+  EXPECT_EQ(hash_of(macs), "5be6e74bfa3b735a2747602b4419b3af4e1ce1cec328b34c374b529c1d3e76e1");
+}
+
 TEST(HmacSha256, DigestsAreEqualIfAllBytesAre) {
   Digest a{};
   EXPECT_TRUE(parallel::are_equal(a, a));

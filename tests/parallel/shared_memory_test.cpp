@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -144,11 +145,85 @@ TEST(SharedMemory, RanksThatShowDifferentSizesAllSayWhich) {
   }
 }
 
+#if defined(__linux__)
+// A header of 256 bytes, a slot of 576 for each rank and one for other processes, and from a page of their
+// own two windows of each rank.
+TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
+  for (const int n : {1, 2, 6, 7, 20, 1024}) {
+    const auto memory = SharedMemory::create(n);
+    struct stat about;
+    ASSERT_EQ(fstat(memory->descriptor(), &about), 0);
+    const std::int64_t slots = 256 + 576 * (n + 1);
+    EXPECT_EQ(about.st_size, (slots + 4095) / 4096 * 4096 + std::int64_t{n} * 2 * (1 << 20)) << n;
+    EXPECT_NE(fcntl(memory->descriptor(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_EQ(fcntl(memory->descriptor(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+              F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    for (int r = 1; r < n; ++r)
+      EXPECT_EQ(reinterpret_cast<const char*>(&memory->state(r)) -
+                    reinterpret_cast<const char*>(&memory->state(r - 1)),
+                576);
+  }
+  const auto memory = SharedMemory::create(1);
+  HostCommunicator one(memory, 0);
+  const std::vector<std::byte> ones(Communicator::most_shared, std::byte{0xff});
+  std::vector<const std::byte*> windows;
+  for (int i = 0; i < 4; ++i)
+    one.share(ones, [&](std::span<const std::byte* const> shown) { windows.push_back(shown[0]); });
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(windows[0]) % 4096, 0u);
+  EXPECT_EQ(windows[1] - windows[0], std::ptrdiff_t{1} << 20) << "the second half";
+  EXPECT_TRUE(windows[2] == windows[0] && windows[3] == windows[1]);
+  const parallel::RankState& state = memory->state(0);
+  EXPECT_EQ(state.moves, 4u);
+  EXPECT_EQ(state.steps + state.is_waiting + state.pauses + state.beats + state.has_ended, 0);
+  EXPECT_FALSE(memory->lost());
+}
+#endif
+
+TEST(SharedMemory, ARankWaitsUntilAllHaveCome) {
+  const auto memory = SharedMemory::create(2);
+  HostCommunicator zero(memory, 0), one(memory, 1);
+  std::thread first([&] { zero.share({}, [](auto) {}); });
+  for (int i = 0; i < 5000 && memory->state(0).is_waiting == 0; ++i) usleep(1000);
+  EXPECT_EQ(memory->state(0).is_waiting, 1u);
+  EXPECT_EQ(memory->state(0).moves, 0u);
+  one.share({}, [](auto) {});
+  first.join();
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(memory->state(r).is_waiting, 0u);
+    EXPECT_EQ(memory->state(r).moves, 1u);
+  }
+}
+
+// Only the rank itself and one other process, with the number of ranks, may report a loss.
+TEST(SharedMemory, KeepsTheLineOfALoss) {
+  for (const std::size_t length : {0u, 1u, 494u, 495u, 496u, 600u})
+    for (const int by : {0, 1, 3}) {
+      const auto memory = SharedMemory::create(3);
+      EXPECT_FALSE(memory->lost());
+      memory->mark_lost(2, std::string(length, '\n') + "end", by);
+      ASSERT_TRUE(memory->lost());
+      EXPECT_EQ(memory->lost()->rank, 2);
+      EXPECT_EQ(memory->lost()->why, (std::string(length, ' ') + "end").substr(0, 495));
+      for (int r = 0; r < 3; ++r) EXPECT_EQ(memory->state(r).steps + memory->state(r).moves, 0);
+    }
+  const auto memory = SharedMemory::create(3);
+  for (const auto& [rank, by] : {std::pair(-1, 0), {3, 0}, {0, -1}, {0, 4}})
+    EXPECT_EQ(error_of([&, r = rank, b = by] { memory->mark_lost(r, "", b); }),
+              "[ranks] rank " + std::to_string(rank) + " cannot be lost: there are 3");
+  EXPECT_FALSE(memory->lost());
+  const auto one = SharedMemory::create(1);
+  HostCommunicator alone(one, 0);
+  one->mark_lost(0, "is lost", 1);
+  EXPECT_EQ(error_of([&] { alone.share({}, [](auto) {}); }), "[ranks] rank 0 is lost");
+}
+
 TEST(SharedMemory, RefusesWhatCannotBe) {
   EXPECT_EQ(error_of([] { SharedMemory::create(0); }), "[ranks] 0 ranks: expected 1 to 1024");
   EXPECT_EQ(error_of([] { SharedMemory::create(1025); }), "[ranks] 1025 ranks: expected 1 to 1024");
   const auto memory = SharedMemory::create(2);
-  EXPECT_EQ(error_of([&] { HostCommunicator(memory, 2); }), "[ranks] rank 2 of 2: expected 0 to 1");
+  for (const int rank : {-1, 2})
+    EXPECT_EQ(error_of([&] { HostCommunicator(memory, rank); }),
+              "[ranks] rank " + std::to_string(rank) + " of 2: expected 0 to 1");
   EXPECT_EQ(error_of([&] { memory->mark_lost(2, "", 0); }), "[ranks] rank 2 cannot be lost: there are 2");
   HostCommunicator rank(memory, 0);
   const std::vector<std::byte> too_much(Communicator::most_shared + 1);
@@ -167,6 +242,11 @@ TEST(SharedMemory, RefusesWhatCannotBe) {
   const int unsealed = memfd_create("test", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(unsealed, about.st_size), 0);
   EXPECT_EQ(error_of([&] { SharedMemory::open(unsealed, 3); }), not_ours);
+  const int regular = ::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);  // it has no seals at all
+  if (regular >= 0) {
+    ASSERT_EQ(ftruncate(regular, about.st_size), 0);
+    EXPECT_EQ(error_of([&] { SharedMemory::open(regular, 3); }), not_ours);
+  }
   const int empty = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(ftruncate(empty, about.st_size), 0);
   ASSERT_EQ(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);

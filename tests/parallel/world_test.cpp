@@ -142,7 +142,53 @@ TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
                               ": expected 0600, so that only its user may read it");
     }
   }
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  for (const auto& [content, expected] :
+       {std::pair(std::string(4096, 'x') + "\n", std::string(4096, 'x')),
+        {" \t\r\n" + std::string(32, 'x') + " y\r\n\t ", std::string(32, 'x') + " y"},
+        {std::string(5000, 'x'),
+         "[ranks] TG_TOKEN_FILE has 4097 characters: expected 32 to 4096, as of: "
+         "openssl rand -hex 32"},
+        {" \n",
+         "[ranks] TG_TOKEN_FILE has 0 characters: expected 32 to 4096, as of: openssl rand -hex 32"}}) {
+    std::ofstream(path) << content;
+    try {
+      EXPECT_EQ(world_of(v).token, expected);
+    } catch (const parallel::WorldError& e) {
+      EXPECT_EQ(e.what(), expected);
+    }
+  }
+  if (geteuid() == 0 && ::chown(path.c_str(), 65534, 0) == 0) {
+    try {
+      world_of(v);
+      ADD_FAILURE() << "a file of another user was read";
+    } catch (const parallel::WorldError& e) {
+      EXPECT_EQ(e.what(), "[ranks] TG_TOKEN_FILE is " + path + ", which belongs to another user");
+    }
+  }
   std::filesystem::remove(path);
+}
+
+// Each host of each list, against the list with its counts spelled out.
+TEST(World, OfSrunHasTheTasksOfItsHost) {
+  const std::vector<std::pair<std::string, std::vector<int>>> lists = {
+      {"3,1,2", {3, 1, 2}},
+      {"1(x3)", {1, 1, 1}},
+      {"2(x2),1,3(x2)", {2, 2, 1, 3, 3}},
+      {"1,2(x10)", {1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
+      {"4(x1),3", {4, 3}}};
+  for (const auto& [list, tasks] : lists)
+    for (std::size_t host = 0; host < tasks.size(); ++host) {
+      const World w = world_of(with(srun, {{"SLURM_NTASKS", "100"},
+                                           {"SLURM_STEP_TASKS_PER_NODE", list},
+                                           {"SLURM_NODEID", std::to_string(host)},
+                                           {"SLURM_LOCALID", std::to_string(tasks[host] - 1)},
+                                           {"MASTER_ADDR", "a"},
+                                           {"MASTER_PORT", "1"},
+                                           {"TG_TOKEN", std::string(32, 'x')}}));
+      EXPECT_EQ(w.local_size, tasks[host]) << list << ", host " << host;
+      EXPECT_EQ(w.local_rank, tasks[host] - 1);
+    }
 }
 
 TEST(World, EachWrongEnvironmentIsOneLine) {

@@ -1,0 +1,681 @@
+// How ranks of one host meet, to the byte and the millisecond: one side is the code under test, the other a
+// script in virtual time.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "parallel/door.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/joined_ranks.h"
+#include "tests/support/virtual_time.h"
+
+namespace tg {
+namespace {
+
+using namespace parallel;
+using testing::VirtualTime, testing::fail_call_of, testing::has_failed;
+using Lines = std::vector<std::string>;
+
+const std::string job = "scripted " + std::to_string(getpid());
+
+World local(int rank, int size) {
+  return {rank, size, rank, size, "launch", job};
+}
+
+Join join_of_rank(int rank, int size, const std::string& build = "build") {
+  Join join{};
+  join.magic = 0x6e696f6a206774, join.version = 2, join.rank = rank, join.size = size;
+  std::copy(build.begin(), build.end(), join.build.begin());
+  const std::string hash = job_hash(job);
+  std::copy(hash.begin(), hash.end(), join.job.begin());
+  return join;
+}
+
+std::string bytes_of_join(const Join& join) {
+  return {reinterpret_cast<const char*>(&join), sizeof join};
+}
+
+sockaddr_un address(socklen_t& length) {
+  sockaddr_un name{};
+  const std::string text = socket_name(job);
+  name.sun_family = AF_UNIX;
+  std::copy(text.begin(), text.end(), name.sun_path);
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
+  return name;
+}
+
+// A socket at the other end of the code under test.
+struct Peer {
+  FileDescriptor socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  void connects() {
+    socklen_t length = 0;
+    const sockaddr_un name = address(length);
+    EXPECT_EQ(::connect(socket.fd, reinterpret_cast<const sockaddr*>(&name), length), 0);
+  }
+  void listens() {
+    socklen_t length = 0;
+    const sockaddr_un name = address(length);
+    EXPECT_EQ(::bind(socket.fd, reinterpret_cast<const sockaddr*>(&name), length), 0);
+    EXPECT_EQ(::listen(socket.fd, 9), 0);
+  }
+  void says(const std::string& bytes) const {
+    EXPECT_EQ(::send(socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
+  }
+  void comes(const Join& join) { connects(), says(bytes_of_join(join)); }
+  void leaves() { ::close(std::exchange(socket.fd, -1)); }
+  // "nothing", "the end", or the kind and the text of a reply, and whether a descriptor came with it.
+  std::string hears(int* descriptor = nullptr) const {
+    Reply reply{};
+    iovec part{&reply, sizeof reply};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr m{
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.data(), .msg_controllen = control.size()};
+    const ssize_t n = ::recvmsg(socket.fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) return errno == EAGAIN ? "nothing" : "the end";
+    if (n == 0) return "the end";
+    EXPECT_EQ(n, 512);
+    EXPECT_EQ(reply.magic, 0x6e696f6a206774u);
+    EXPECT_EQ(reply.text.back(), 0);
+    const cmsghdr* header = CMSG_FIRSTHDR(&m);
+    if (header && descriptor) std::memcpy(descriptor, CMSG_DATA(header), sizeof *descriptor);
+    return std::array{"welcome", "wrong", "lost", "stranger"}[reply.kind] + std::string(": ") +
+           reply.text.data() + (header ? " with a descriptor" : "");
+  }
+};
+
+// Rank 0, whose peers follow a script.
+struct Hosted {
+  explicit Hosted(int size, int join_timeout = 2400)
+      : world(local(0, size)),
+        options{.join_timeout = milliseconds(join_timeout), .report = [&](const std::string& line) {
+                  reports.push_back(std::to_string(time.now()) + " " + line);
+                }} {}
+  std::string meets() {
+    return error_of([&] { meeting.emplace(meet(world, options, "build")); });
+  }
+  World world;
+  JoinOptions options;
+  VirtualTime time;
+  Lines reports;
+  std::optional<Meeting> meeting;
+};
+
+TEST(Meeting, RankZeroReportsWhomItWaitsForAndGivesUpInTime) {
+  Hosted h(4);
+  Peer second;
+  h.time.at(650, [&] { second.comes(join_of_rank(2, 4)); });
+  EXPECT_EQ(h.meets(), "lost: [ranks] ranks 1 and 3 did not come in 2.4 s (2 of 4 are here)");
+  EXPECT_EQ(h.time.now(), 2400);
+  Lines expected;  // a 24th of the time, then each 12th
+  for (int t = 100; t < 2400; t += 200)
+    expected.push_back(std::to_string(t) + " [ranks] waiting for " +
+                       (t < 650 ? "ranks 1, 2 and 3 (1 of 4 are here)" : "ranks 1 and 3 (2 of 4 are here)"));
+  EXPECT_EQ(h.reports, expected);
+  EXPECT_EQ(second.hears(), "lost: [ranks] ranks 1 and 3 did not come in 2.4 s (2 of 4 are here)");
+  EXPECT_EQ(second.hears(), "the end");
+}
+
+TEST(Meeting, RankZeroNamesEightAbsentRanks) {
+  for (const auto& [size, text] : {std::pair(2, "rank 1"),
+                                   {3, "ranks 1 and 2"},
+                                   {9, "ranks 1, 2, 3, 4, 5, 6, 7 and 8"},
+                                   {10, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 1 others"},
+                                   {30, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 21 others"}}) {
+    Hosted h(size, 0);
+    EXPECT_EQ(h.meets(), std::string("lost: [ranks] ") + text + " did not come in 0.0 s (1 of " +
+                             std::to_string(size) + " are here)");
+    EXPECT_EQ(h.time.now(), 0);
+  }
+}
+
+TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
+  Hosted h(4);
+  Peer peers[3];
+  const int order[] = {2, 3, 1};
+  for (int i = 0; i < 3; ++i) h.time.at(40 * (i + 1), [&, i] { peers[i].comes(join_of_rank(order[i], 4)); });
+  ASSERT_EQ(h.meets(), "no error");
+  EXPECT_EQ(h.time.now(), 120);
+  EXPECT_TRUE(h.meeting->data.empty());
+  ASSERT_EQ(h.meeting->connections.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(h.meeting->connections[i].rank, order[i]);
+    int descriptor = -1;
+    EXPECT_EQ(peers[i].hears(&descriptor), "welcome:  with a descriptor");
+    EXPECT_NE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
+    const auto memory = SharedMemory::open(descriptor, 4);
+    memory->state(3).steps = static_cast<std::int64_t>(i) + 5;
+    EXPECT_EQ(h.meeting->memory->state(3).steps, static_cast<std::int64_t>(i) + 5);
+    EXPECT_EQ(peers[i].hears(), "nothing");
+    peers[i].leaves();
+    char byte;
+    EXPECT_EQ(::recv(h.meeting->connections[i].socket.fd, &byte, 1, 0), 0) << "its own connection";
+  }
+}
+
+// One field of the second Join is wrong. Each Join has its reply, and some end the run.
+TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
+  const std::string other_job = " (this is '" + job + "')";
+  const auto here = [&](int rank) {
+    return "[ranks] rank " + std::to_string(rank) +
+           " of this job is here already: expected one process of each rank, and another TG_JOB for another "
+           "job" +
+           other_job;
+  };
+  struct Case {
+    std::function<void(Join&)> change;
+    std::string line;  // "": the connection is closed
+    bool ends = false;
+  };
+  const Case cases[] = {
+      {[](Join& j) { j.magic ^= 1; }, ""},
+      {[](Join& j) { j.version = 3; },
+       "[ranks] rank 2 joins by version 3, rank 0 by 2: expected the same program", true},
+      {[](Join& j) { j.version = 1; },
+       "[ranks] rank 2 joins by version 1, rank 0 by 2: expected the same program", true},
+      {[](Join& j) { j.job[3] ^= 1; },
+       "[ranks] rank 2 is of another job than rank 0: expected the same TG_JOB, if it is set" + other_job},
+      {[](Join& j) { j.job[39] = 1; },
+       "[ranks] rank 2 is of another job than rank 0: expected the same TG_JOB, if it is set" + other_job},
+      {[](Join& j) { j.size = 4; }, "[ranks] rank 2 is of 4 ranks, rank 0 of 3: expected the same number",
+       true},
+      {[](Join& j) { j.build[0] = 'B', j.build[8] = 'x'; },
+       "[ranks] rank 2 runs build Build, rank 0 build: expected the same program", true},
+      {[](Join& j) { std::copy_n("0123456789", 10, j.build.begin()); },
+       "[ranks] rank 2 runs build 01234567, rank 0 build: expected the same program", true},
+      {[](Join& j) { j.build.fill('y'); },
+       "[ranks] rank 2 runs build yyyyyyyy, rank 0 build: expected the same program", true},
+      {[](Join& j) { j.rank = 0; }, here(0)},
+      {[](Join& j) { j.rank = -1; }, here(-1)},
+      {[](Join& j) { j.rank = 3; }, here(3)},
+      {[](Join& j) { j.rank = 1; }, here(1)},
+  };
+  for (const Case& c : cases) {
+    Hosted h(3);
+    Peer first, second, other;
+    Join join = join_of_rank(2, 3);
+    c.change(join);
+    h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
+    h.time.at(20, [&] { other.comes(join); });
+    h.time.at(30, [&] { second.comes(join_of_rank(2, 3)); });
+    EXPECT_EQ(h.meets(), c.ends ? "wrong: " + c.line : "no error");
+    EXPECT_EQ(h.time.now(), c.ends ? 20 : 30);  // both know it: rank 0 waits for no other
+    EXPECT_EQ(other.hears(), c.line.empty() ? "the end" : "wrong: " + c.line);
+    EXPECT_EQ(first.hears(), c.ends ? "wrong: " + c.line : "welcome:  with a descriptor");
+    if (!c.ends) {
+      EXPECT_EQ(second.hears(), "welcome:  with a descriptor");
+    }
+  }
+}
+
+TEST(Meeting, MessagesOfAnotherSizeAreNoJoin) {
+  Hosted h(2);
+  Peer peers[4], rank;
+  const std::string join = bytes_of_join(join_of_rank(1, 2));
+  ASSERT_EQ(join.size(), 104u);
+  const std::string messages[] = {join.substr(0, 103), join + "x", "x", join + join};
+  for (int i = 0; i < 4; ++i) h.time.at(10, [&, i] { peers[i].connects(), peers[i].says(messages[i]); });
+  h.time.at(20, [&] { rank.comes(join_of_rank(1, 2)); });
+  EXPECT_EQ(h.meets(), "no error");
+  for (const Peer& p : peers) EXPECT_EQ(p.hears(), "the end");
+  EXPECT_EQ(rank.hears(), "welcome:  with a descriptor");
+}
+
+// After a refusal, rank 0 replies to ranks that connect within a second.
+TEST(Meeting, LatecomersHearTheRefusal) {
+  for (const int latest : {900, 999, 1500}) {
+    Hosted h(4);
+    Peer first, wrong, late, last;
+    Join other = join_of_rank(2, 4);
+    other.size = 5;
+    h.time.at(20, [&] { wrong.comes(other); });
+    h.time.at(300, [&] { late.comes(join_of_rank(3, 4)); });
+    h.time.at(20 + latest, [&] { last.comes(other); });
+    const std::string line = "wrong: [ranks] rank 2 is of 5 ranks, rank 0 of 4: expected the same number";
+    EXPECT_EQ(h.meets(), line);
+    EXPECT_EQ(h.time.now(), 20 + std::min(latest, 1000));
+    EXPECT_EQ(wrong.hears(), line);
+    EXPECT_EQ(late.hears(), line);
+    if (latest < 1000) {
+      EXPECT_EQ(last.hears(), line);
+    }
+  }
+}
+
+TEST(Meeting, AMissingRankEndsTheOthers) {
+  for (const bool says_more : {false, true}) {
+    Hosted h(3);
+    Peer first, second;
+    h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
+    h.time.at(50, [&] { says_more ? first.says("more") : first.leaves(); });
+    h.time.at(80, [&] { second.comes(join_of_rank(2, 3)); });
+    EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 ended before all ranks had come");
+    EXPECT_EQ(h.time.now(), 80);
+    EXPECT_EQ(second.hears(), "lost: [ranks] rank 1 ended before all ranks had come");
+  }
+  Hosted h(3);  // the last one does not wait for its welcome
+  Peer first, second;
+  h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
+  h.time.at(20, [&] { second.comes(join_of_rank(2, 3)), second.leaves(); });
+  EXPECT_EQ(h.meets(), "lost: [ranks] rank 2 ended before all ranks had come");
+}
+
+TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
+  Hosted h(2, 8000);
+  Peer silent, rank;
+  Lines heard;
+  h.time.at(50, [&] { silent.connects(); });
+  for (const int t : {60, 5049, 5052}) h.time.at(t, [&] { heard.push_back(silent.hears()); });
+  h.time.at(6000, [&] { rank.comes(join_of_rank(1, 2)); });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
+}
+
+// One more than there may be: the oldest leaves.
+TEST(Meeting, TheOldestOfTooManyStrangersIsClosed) {
+  Hosted h(3);
+  std::vector<Peer> silent(256 + 2 + 2);
+  Peer ranks[2];
+  Lines before, after;
+  for (std::size_t i = 0; i < silent.size(); ++i)
+    h.time.at(10 + static_cast<std::int64_t>(i), [&, i] { silent[i].connects(); });
+  h.time.at(10 + 257, [&] { before.push_back(silent[0].hears()); });
+  h.time.at(900, [&] {
+    after = {silent[0].hears(), silent[1].hears(), silent[2].hears(), silent.back().hears()};
+  });
+  for (int r : {0, 1}) h.time.at(1000 + r, [&, r] { ranks[r].comes(join_of_rank(r + 1, 3)); });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(before, (Lines{"nothing"}));
+  EXPECT_EQ(after, (Lines{"the end", "the end", "nothing", "nothing"}));
+}
+
+// A job's name that is too long for a reply is cut.
+TEST(Meeting, RepliesAreCutToTheirRoom) {
+  Hosted h(2);
+  h.world.job = std::string(600, 'j');
+  h.options.join_timeout = milliseconds(100);
+  std::string line;
+  Peer wrong;
+  h.time.at(10, [&] {
+    sockaddr_un name{};
+    const std::string text = socket_name(h.world.job);
+    name.sun_family = AF_UNIX;
+    std::copy(text.begin(), text.end(), name.sun_path);
+    EXPECT_EQ(::connect(wrong.socket.fd, reinterpret_cast<const sockaddr*>(&name),
+                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size())),
+              0);
+    wrong.says(bytes_of_join(join_of_rank(1, 2)));  // of the other job
+  });
+  EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not come in 0.1 s (1 of 2 are here)");
+  const std::string whole =
+      "wrong: [ranks] rank 1 is of another job than rank 0: expected the same TG_JOB, if it is set (this is "
+      "'" +
+      h.world.job;
+  EXPECT_EQ(wrong.hears(), whole.substr(0, 7 + 499));
+}
+
+TEST(Meeting, ARankFindsAnotherProcessAtItsPlace) {
+  Peer first;
+  first.listens();
+  Hosted h(2);
+  EXPECT_EQ(
+      h.meets(),
+      "wrong: [ranks] rank 0 of this job is here already: expected one process with rank 0, and another "
+      "TG_JOB for another job (this is '" +
+          job + "')");
+}
+
+// Rank 1 of three, whose rank 0 follows a script.
+struct Guested {
+  explicit Guested(int join_timeout = 2400)
+      : options{.join_timeout = milliseconds(join_timeout), .report = [&](const std::string& line) {
+                  reports.push_back(std::to_string(time.now()) + " " + line);
+                }} {}
+  std::string meets() {
+    return error_of([&] { meeting.emplace(meet(local(1, 3), options, "build")); });
+  }
+  void accepts() {
+    peer.socket.fd = (peer.leaves(), ::accept4(host.socket.fd, nullptr, nullptr, SOCK_NONBLOCK));
+  }
+  void replies(std::uint32_t kind, const std::string& text, int descriptor = -1, std::size_t size = 512,
+               std::uint64_t magic = 0x6e696f6a206774) const {
+    std::string bytes(512, '\0');
+    std::memcpy(bytes.data(), &magic, 8), std::memcpy(bytes.data() + 8, &kind, 4);
+    text.copy(bytes.data() + 12, 499);
+    iovec part{bytes.data(), size};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr m{.msg_iov = &part, .msg_iovlen = 1};
+    if (descriptor >= 0) {
+      m.msg_control = control.data(), m.msg_controllen = control.size();
+      cmsghdr* header = CMSG_FIRSTHDR(&m);
+      header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS,
+      header->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    }
+    EXPECT_EQ(::sendmsg(peer.socket.fd, &m, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+  }
+  JoinOptions options;
+  VirtualTime time;
+  Lines reports;
+  Peer host, peer;
+  std::optional<Meeting> meeting;
+};
+
+TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
+  Guested g;
+  EXPECT_EQ(g.meets(), "lost: [ranks] rank 0 did not come in 2.4 s");
+  std::vector<std::int64_t> naps{5, 10, 20, 40, 80};
+  std::int64_t sum = 155;
+  for (; sum < 2400; sum += 100) naps.push_back(100);
+  EXPECT_EQ(g.time.naps, naps);
+  EXPECT_EQ(g.time.now(), sum);
+  ASSERT_EQ(g.reports.size(), 12u);
+  EXPECT_EQ(g.reports[0], "155 [ranks] waiting for rank 0");  // the first attempt after 100 ms
+  for (std::size_t i = 1; i < 12; ++i)
+    EXPECT_EQ(g.reports[i], std::to_string(155 + 200 * i) + " [ranks] waiting for rank 0");
+}
+
+TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
+  const std::string longest(499, 'w'), gone = "lost: [ranks] rank 0 ended before all ranks had come";
+  const auto memory = SharedMemory::create(3);
+  struct Case {
+    std::function<void(Guested&)> reply;
+    std::string expected;
+    int at = 500;
+  };
+  const Case cases[] = {
+      {[&](Guested& g) { g.replies(0, "", memory->descriptor()); }, "no error"},
+      {[&](Guested& g) { g.replies(0, "", memory->descriptor()); }, "no error", 9800},
+      {[&](Guested& g) { g.replies(1, "why"); }, "wrong: why"},
+      {[&](Guested& g) { g.replies(1, longest); }, "wrong: " + longest},
+      {[&](Guested& g) { g.replies(2, "why"); }, "lost: why"},
+      {[&](Guested& g) { g.replies(3, "who"); }, "lost: who"},
+      {[&](Guested& g) { g.replies(0, "", memory->descriptor(), 511); }, gone},
+      {[&](Guested& g) { g.replies(0, "", memory->descriptor(), 512, 7); }, gone},
+      {[&](Guested& g) { g.replies(1, "why", -1, 12); }, gone},
+      {[&](Guested& g) { g.peer.leaves(); }, gone},
+      {[&](Guested&) {}, "lost: [ranks] rank 0 does not answer"},
+  };
+  for (const Case& c : cases) {
+    Guested g;
+    g.time.at(100, [&] { g.host.listens(); });  // it connects at 155
+    g.time.at(400, [&] {
+      g.accepts();
+      std::string said(200, '\0');
+      said.resize(
+          static_cast<std::size_t>(std::max<ssize_t>(0, ::recv(g.peer.socket.fd, said.data(), 200, 0))));
+      EXPECT_EQ(said, bytes_of_join(join_of_rank(1, 3)));
+    });
+    g.time.at(c.at, [&] { c.reply(g); });
+    EXPECT_EQ(g.meets(), c.expected);
+    const bool is_silent = c.expected.ends_with("answer");
+    EXPECT_EQ(g.time.now(), is_silent ? 155 + 2 * 2400 + 5000 : c.at);
+    EXPECT_EQ(g.time.naps, (std::vector<std::int64_t>{5, 10, 20, 40, 80}));
+    if (c.expected != "no error") continue;
+    EXPECT_TRUE(g.meeting->data.empty());
+    ASSERT_EQ(g.meeting->connections.size(), 1u);
+    EXPECT_EQ(g.meeting->connections[0].rank, 0);
+    g.meeting->memory->state(2).beats = 77;
+    EXPECT_EQ(memory->state(2).beats, 77u);
+    g.peer.leaves();
+    char byte;
+    EXPECT_EQ(::recv(g.meeting->connections[0].socket.fd, &byte, 1, 0), 0);
+  }
+}
+
+// A process may have closed its standard input, so that something else gets number 0.
+TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
+  const int input = ::dup(STDIN_FILENO);
+  const auto memory = SharedMemory::create(3);
+  for (const bool is_free_from_start : {true, false}) {
+    Hosted h(2);
+    Peer rank;
+    if (is_free_from_start) ::close(STDIN_FILENO);
+    h.time.at(20, [&] {
+      if (!is_free_from_start) ::close(STDIN_FILENO);
+      rank.comes(join_of_rank(1, 2));
+    });
+    EXPECT_EQ(h.meets(), "no error");
+    h.meeting.reset(), ::dup2(input, STDIN_FILENO);
+    Guested g;
+    g.host.listens();
+    if (is_free_from_start) ::close(STDIN_FILENO);
+    g.time.at(20, [&] {
+      g.accepts();
+      if (!is_free_from_start) ::close(STDIN_FILENO);
+      g.replies(0, "", memory->descriptor());
+    });
+    EXPECT_EQ(g.meets(), "no error");
+    g.meeting.reset(), ::dup2(input, STDIN_FILENO);
+  }
+  ::close(STDIN_FILENO);
+  EXPECT_EQ(own_build().size(), 32u);
+  EXPECT_EQ(SharedMemory::create(2)->descriptor(), 0);
+  ::dup2(input, STDIN_FILENO), ::close(input);
+}
+
+TEST(Meeting, NamesOfAJobsAddressDiffer) {
+  EXPECT_EQ(socket_name(job),
+            std::string(1, '\0') + "tilegrad." + std::to_string(geteuid()) + "." + job_hash(job));
+  EXPECT_NE(job_hash("a"), job_hash("b"));
+  EXPECT_EQ(own_build().size(), 32u);
+}
+
+// A group of rank 1 in the memory that the script sent.
+struct GroupOfRankOne {
+  explicit GroupOfRankOne(JoinOptions options = {}) : memory(SharedMemory::create(3)) {
+    Guested g;
+    g.host.listens();
+    g.time.at(20, [&] { g.accepts(), g.replies(0, "", memory->descriptor()); });
+    group = join(local(1, 3), options);
+    host = std::exchange(g.peer.socket.fd, -1);
+  }
+  ~GroupOfRankOne() { ::close(host); }
+  std::shared_ptr<SharedMemory> memory;
+  std::shared_ptr<Group> group;
+  int host = -1;
+};
+
+TEST(GroupState, ProgressAndPausesAreShared) {
+  GroupOfRankOne one;
+  const RankState& state = one.memory->state(1);
+  std::uint32_t moves = state.moves;
+  for (const auto& [step, steps] : {std::pair<std::int64_t, std::int64_t>{0, 1},
+                                    {41, 42},
+                                    {-1, 1},
+                                    {INT64_MIN, 1},
+                                    {INT64_MAX - 1, INT64_MAX},
+                                    {INT64_MAX, INT64_MAX}}) {
+    one.group->progress(step);
+    EXPECT_EQ(state.steps, steps);
+    EXPECT_EQ(state.moves, ++moves);
+  }
+  {
+    const Group::Pause first = one.group->pause();
+    EXPECT_EQ(state.pauses, 1u);
+    Group::Pause second = one.group->pause();
+    EXPECT_EQ(state.pauses, 2u);
+    const Group::Pause moved = std::move(second);
+    EXPECT_EQ(state.pauses, 2u);
+  }
+  EXPECT_EQ(state.pauses, 0u);
+  EXPECT_EQ(state.is_waiting, 0u);
+  one.group->communicator().note_wait(true);
+  EXPECT_EQ(state.is_waiting, 2u);
+  EXPECT_EQ(state.moves, moves);
+  one.group->communicator().note_wait(false);
+  EXPECT_EQ(state.is_waiting, 0u);
+  EXPECT_EQ(state.moves, moves + 1);
+  EXPECT_EQ(one.group->communicator().rank(), 1);
+  one.group->check();
+  one.group.reset();
+  EXPECT_EQ(state.has_ended, 1u);
+  EXPECT_FALSE(one.memory->lost());
+}
+
+TEST(GroupState, AFailureIsOfThisRank) {
+  for (const bool throws : {false, true}) {
+    GroupOfRankOne one;
+    EXPECT_EQ(error_of([&] {
+                const auto group = std::move(one.group);
+                if (throws) throw WorldError("on purpose");
+                group->fail("no room");
+                group->check();
+              }),
+              throws ? "wrong: on purpose" : "lost: [ranks] rank 1 failed: no room");
+    ASSERT_TRUE(one.memory->lost());
+    EXPECT_EQ(one.memory->lost()->rank, 1);
+    EXPECT_EQ(one.memory->lost()->why, throws ? "failed: ended with an error" : "failed: no room");
+    EXPECT_EQ(one.memory->state(1).has_ended, 0u);
+  }
+}
+
+TEST(GroupState, ALossIsReportedOnce) {
+  for (const bool callback_throws : {false, true}) {
+    std::atomic<int> told = 0, heard = 0;
+    std::string line;
+    GroupOfRankOne one(JoinOptions{.on_lost = [&](const RankLost& e) {
+      line = e.what();
+      ++told;
+      if (callback_throws) throw Error("on purpose");
+    }});
+    const auto listener = one.group->communicator().on_lost([&] { ++heard; });
+    const std::uint32_t beats = one.memory->state(1).beats;
+    one.memory->mark_lost(2, "is somewhere else", 0);
+    while (told == 0 || one.memory->state(1).beats < beats + 2) nap(milliseconds(5));
+    EXPECT_EQ(told, 1);
+    EXPECT_EQ(heard, 1);
+    EXPECT_EQ(line, "[ranks] rank 2 is somewhere else");
+  }
+}
+
+// On one host rank 0 sends nothing: the end of its connection is the end of its process.
+TEST(GroupState, TheEndOfAConnectionIsALossUnlessTheRankHasEnded) {
+  for (const bool has_ended : {false, true}) {
+    GroupOfRankOne one;
+    one.memory->state(0).has_ended = has_ended;
+    ::close(std::exchange(one.host, -1));
+    const std::uint32_t beats = one.memory->state(1).beats;
+    while (one.memory->state(1).beats < beats + 2 && !one.memory->lost()) nap(milliseconds(5));
+    EXPECT_EQ(one.memory->lost().has_value(), !has_ended);
+    if (!has_ended) {
+      EXPECT_EQ(error_of([&] { one.group->check(); }),
+                "lost: [ranks] rank 0 is gone: its process ended without a word, or was killed");
+    }
+  }
+}
+
+std::string failure_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+// Each system call that can fail, and what the rank reports.
+TEST(Meeting, SystemCallsThatFailAreReported) {
+  struct Case {
+    const char* call;
+    int error;
+    std::string expected;
+    int others = 0;
+  };
+  const std::string memory = "[ranks] cannot make shared memory: ",
+                    file = "[ranks] reading /proc/self/exe failed: ",
+                    absent = "[ranks] rank 1 did not come in 0.0 s (1 of 2 are here)";
+  const auto expect = [](const Case& c, const std::string& got) {
+    EXPECT_EQ(got, c.expected) << c.call;
+    EXPECT_TRUE(has_failed()) << c.call;
+  };
+  for (const Case& c : {Case{"socket", EMFILE, "[ranks] socket failed: Too many open files"},
+                        {"bind", EACCES, "[ranks] bind failed: Permission denied"},
+                        {"listen", EOPNOTSUPP, "[ranks] listen failed: Operation not supported"}}) {
+    Hosted h(2, 0);
+    fail_call_of(c.call, c.error);
+    expect(c, failure_of([&] { meet(h.world, h.options, "build"); }));
+  }
+  for (const Case& c : {Case{"socket", EMFILE, "[ranks] socket failed: Too many open files"},
+                        {"connect", EACCES, "[ranks] connect failed: Permission denied"},
+                        {"connect", EAGAIN, "[ranks] rank 0 did not come in 0.0 s"},
+                        {"connect", EINTR, "[ranks] rank 0 did not come in 0.0 s"}}) {
+    Guested g(0);
+    fail_call_of(c.call, c.error);
+    expect(c, failure_of([&] { meet(local(1, 2), g.options, "build"); }));
+  }
+  for (const Case& c : {Case{"memfd_create", EMFILE, memory + "Too many open files"},
+                        {"memfd_create", EINVAL, "none"},  // an older system
+                        {"ftruncate", ENOSPC, memory + "No space left on device"},
+                        {"fcntl", EPERM, memory + "Operation not permitted"},
+                        {"mmap", ENOMEM, "[ranks] cannot map the shared memory: Cannot allocate memory"}}) {
+    fail_call_of(c.call, c.error);
+    expect(c, failure_of([&] { SharedMemory::create(2); }));
+  }
+  for (const Case& c : {Case{"open", EACCES, file + "Permission denied"},
+                        {"fstat", EIO, file + "Input/output error"},
+                        {"mmap", ENOMEM, "[ranks] mapping /proc/self/exe failed: Cannot allocate memory"}}) {
+    fail_call_of(c.call, c.error);
+    expect(c, failure_of([&] { own_build(); }));
+  }
+  const Case pipe{"pipe", EMFILE, "[ranks] pipe failed: Too many open files"};
+  fail_call_of(pipe.call, pipe.error);
+  expect(pipe, failure_of([&] { GroupOfRankOne(); }));
+}
+
+TEST(GroupOptions, AreCheckedAtTheirLimits) {
+  constexpr milliseconds year(std::chrono::hours(24 * 365)), ms(1);
+  const VirtualTime time;
+  const auto joined = [](World w, const JoinOptions& o) {
+    try {
+      join(w, o);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("none");
+  };
+  const World alone{};
+  for (const milliseconds t : {milliseconds(0), ms, year}) {
+    EXPECT_EQ(joined(alone, {.join_timeout = t}), "none");
+    EXPECT_EQ(joined(alone, {.step_timeout = t}), "none");
+    EXPECT_EQ(joined(alone, {.end_after = t, .save_after = t}), "none");
+  }
+  for (const milliseconds t : {-ms, year + ms}) {
+    const std::string line =
+        "[ranks] a timeout of " + std::to_string(t.count()) + " ms: expected 0 to a year";
+    EXPECT_EQ(joined(alone, {.join_timeout = t}), line);
+    EXPECT_EQ(joined(alone, {.step_timeout = t}), line);
+    EXPECT_EQ(joined(alone, {.end_after = t}), line);
+    EXPECT_EQ(joined(alone, {.save_after = t}), line);
+  }
+  const JoinOptions defaults;
+  EXPECT_EQ(defaults.join_timeout, milliseconds(120'000));
+  EXPECT_EQ(defaults.step_timeout, milliseconds(60'000));
+  EXPECT_EQ(defaults.end_after, milliseconds(0));
+  EXPECT_EQ(defaults.save_after, milliseconds(120'000));
+  // Ranks and sizes; those that are right look for rank 0.
+  const JoinOptions now{.join_timeout = milliseconds(0)};
+  const auto of = [&](int rank, int size) { return joined(local(rank, size), now); };
+  const std::string absent = "[ranks] rank 0 did not come in 0.0 s";
+  EXPECT_EQ(of(1, 2), absent);
+  EXPECT_EQ(of(1023, 1024), absent);
+  for (const auto& [rank, size] : {std::pair(1024, 1025), {1, 1}, {2, 2}, {-1, 2}, {0, 0}, {0, -1}})
+    EXPECT_EQ(of(rank, size), "[ranks] rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                                  ": expected 0 to size − 1, and a size of 1 to 1024");
+  World hosts = local(1, 2);
+  hosts.local_size = 1, hosts.address = "127.0.0.1", hosts.token = std::string(32, 't');
+  for (const int port : {0, -1, 65536}) {
+    hosts.port = port;
+    EXPECT_EQ(joined(hosts, now), "[ranks] port " + std::to_string(port) + ": expected 1 to 65535");
+  }
+  for (const int port : {1, 65535}) {
+    hosts.port = port;
+    EXPECT_EQ(joined(hosts, now).find("[ranks] rank 0 did not come in 0.0 s (127.0.0.1:"), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace tg
