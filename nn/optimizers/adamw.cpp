@@ -14,8 +14,7 @@ void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& 
   for (std::size_t i = 0; i < states.size(); ++i) {
     const auto& [w, m, v, copy] = after[i];
     news[states[i].shard] = {w, copy};
-    assign.push_back({states[i].m, m});
-    assign.push_back({states[i].v, v});
+    assign.insert(assign.end(), {{states[i].m, m}, {states[i].v, v}});
   }
 }
 

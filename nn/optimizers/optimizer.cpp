@@ -173,8 +173,7 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
     skip = logical_and(skip, logical_not(curable));
   }
   update.skipped = graph.param(skipped_) + skip.to(f32);
-  update.assign.push_back({step_, step.number});
-  update.assign.push_back({skipped_, update.skipped});
+  update.assign.insert(update.assign.end(), {{step_, step.number}, {skipped_, update.skipped}});
   std::vector<NewWeight> news = append(step, update.assign);
   news.resize(step.weights.size());
   for (std::size_t i = 0; i < news.size(); ++i)
@@ -199,9 +198,10 @@ void Optimizer::adapt_scale(const Tensor& finite, const Tensor& overflow, Update
   const Tensor kept = where(due, minimum(scale * o.growth, largest_scale), scale);
   update.loss_scale = where(finite, kept, maximum(scale * o.backoff, 1));
   update.overflowed = graph.param(overflowed_) + overflow.to(f32);
-  update.assign.push_back({scale_, update.loss_scale});
-  update.assign.push_back({good_steps_, where(logical_and(finite, logical_not(due)), good, 0)});
-  update.assign.push_back({overflowed_, update.overflowed});
+  update.assign.insert(update.assign.end(),
+                       {{scale_, update.loss_scale},
+                        {good_steps_, where(logical_and(finite, logical_not(due)), good, 0)},
+                        {overflowed_, update.overflowed}});
 }
 
 std::vector<Parameter> Optimizer::counters() const {

@@ -14,33 +14,28 @@ constexpr std::int32_t ignored = -100;  // cross_entropy's ignore_index
 
 // Tokens first … last − 1, of which those from `predicted` on are predicted.
 struct Window {
-  std::int64_t first, last, predicted;
+  std::size_t first, last, predicted;
 };
 
-std::vector<Window> windows_of(std::int64_t tokens, std::int64_t context, std::int64_t stride) {
+std::vector<Window> windows_of(std::size_t tokens, std::size_t context, std::size_t stride) {
   std::vector<Window> all;
-  for (std::int64_t first = 0, done = 0; done < tokens; first += stride) {
-    const std::int64_t last = std::min(first + context, tokens);
+  for (std::size_t first = 0, done = 0; done < tokens; first += stride) {
+    const std::size_t last = std::min(first + context, tokens);
     all.push_back({first, last, std::max(done, first + 1)});
     done = last;
   }
   return all;
 }
 
-// Row of a batch: token t of the window and, if it is to be predicted, the one behind it. Nothing that comes
-// later in a row changes a prediction, so that the rest of a short one may be anything.
+// Row of a batch: the tokens of the window, and before each one that is predicted, as the target, that token.
+// Returns the number of targets. No later token of a row changes a prediction, so the rest of a short row may
+// be anything.
 std::int64_t fill(const Window& w, std::span<const std::int32_t> tokens, std::span<std::int32_t> x,
                   std::span<std::int32_t> y) {
-  std::int64_t count = 0;
-  for (std::int64_t t = 0; t < std::ssize(x); ++t) {
-    const std::int64_t at = w.first + t, next = at + 1;
-    const auto i = static_cast<std::size_t>(t);
-    x[i] = at < w.last ? tokens[static_cast<std::size_t>(at)] : 0;
-    const bool is_predicted = next >= w.predicted && next < w.last;
-    y[i] = is_predicted ? tokens[static_cast<std::size_t>(next)] : ignored;
-    count += is_predicted;
-  }
-  return count;
+  const auto predicted = tokens.subspan(w.predicted, w.last - w.predicted);
+  std::ranges::copy(tokens.subspan(w.first, w.last - w.first), x.begin());
+  std::ranges::copy(predicted, y.subspan(w.predicted - 1 - w.first).begin());
+  return std::ssize(predicted);
 }
 
 }  // namespace
@@ -57,13 +52,13 @@ Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32
                                     std::to_string(context) + ", got " + std::to_string(stride),
                                 where));
   EvaluationProgram program(model, {.batch = o.batch, .threads = o.threads, .precision = o.precision}, where);
-  const std::vector<Window> windows = windows_of(std::ssize(tokens), context, stride);
   const auto length = static_cast<std::size_t>(context), rows = static_cast<std::size_t>(o.batch);
+  const std::vector<Window> windows = windows_of(tokens.size(), length, static_cast<std::size_t>(stride));
   std::vector<std::int32_t> x(rows * length), y(x.size());
   Perplexity sum{.windows = std::ssize(windows)};
   for (std::size_t first = 0; first < windows.size(); first += rows) {
     std::int64_t count = 0;
-    std::ranges::fill(x, 0), std::ranges::fill(y, ignored);
+    std::ranges::fill(y, ignored);
     const std::size_t last = std::min(first + rows, windows.size());
     for (std::size_t w = first; w < last; ++w) {
       const std::size_t at = (w - first) * length;

@@ -99,6 +99,34 @@ TEST(Perplexity, AStrideBelowTheContextPredictsEveryTokenButTheFirst) {
             train::perplexity(model, tokens, {.stride = 4}).windows);
 }
 
+TEST(Perplexity, OfAContextOfOneTokenPredictsNothing) {
+  nn::Params params(3);
+  const nn::Embedding table(nn::Path(params) / "table", vocabulary, vocabulary);
+  const nn::LanguageModel model{
+      .features = [&](TensorArg ids, const nn::Call& call) { return table(ids, call); },
+      .context = 1,
+      .parameters = params.all()};
+  const train::Perplexity got = train::perplexity(model, some_tokens(5), {.threads = 1});
+  EXPECT_EQ(got.nats, 0);
+  EXPECT_EQ(got.tokens, 0);
+  EXPECT_EQ(got.windows, 5);
+}
+
+// Its options reach the program: in bf16 logits are rounded.
+TEST(Perplexity, IsComputedInItsPrecision) {
+  nn::Params params(3);
+  const nn::Model model = model_on(params);
+  const auto nats = [&](nn::Precision precision) {
+    return train::perplexity(model, some_tokens(29), {.threads = 1, .precision = precision}).nats;
+  };
+  const double full = nats(nn::Precision::full), rounded = nats(nn::Precision::bf16);
+  EXPECT_NE(rounded, full);
+  EXPECT_NEAR(rounded, full, 0.02 * full);
+  const train::Perplexity none;
+  EXPECT_EQ(none.nats, 0);
+  EXPECT_EQ(none.tokens + none.windows, 0);
+}
+
 TEST(Perplexity, EndsWhenItIsTold) {
   nn::Params params(3);
   const nn::Model model = model_on(params);
