@@ -96,7 +96,7 @@ struct Rules {
 
 TEST(HangDetectorRules, HoldForRandomHistories) {
   std::map<std::string, int> verdicts;
-  for (unsigned seed = 0; seed < 600; ++seed) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const auto one_of = [&](std::initializer_list<std::int64_t> values) {
       return values.begin()[random() % values.size()];
@@ -132,8 +132,7 @@ TEST(HangDetectorRules, HoldForRandomHistories) {
       ++verdicts[verdict];
     }
   }
-  for (const char* kind : {"none", "hangs", "is stopped", "has ended"})
-    EXPECT_GT(verdicts[kind], 50) << kind;
+  for (const char* kind : {"none", "hangs", "is stopped", "has ended"}) EXPECT_GT(verdicts[kind], 20) << kind;
 }
 
 // Without a first look a rank has no history, whatever it reports then.
