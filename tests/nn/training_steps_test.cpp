@@ -6,10 +6,10 @@
 
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
+#include <tilegrad/core/run/cost.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/tilegrad.h>
-#include "core/run/cost.h"
 #include "ops/random.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/thread_ranks.h"
@@ -258,6 +258,24 @@ TEST(EvaluationSteps, EveryNumberOfRanksMatchesLoops) {
           EXPECT_THROW(evaluation.own_targets(Ids(context + 1)), ShapeError);
         }
     });
+}
+
+// A head in bf16 would give f32 logits outside of training and its evaluation.
+TEST(EvaluationSteps, LogitsHaveThePrecision) {
+  for (const DType dtype : {f32, bf16}) {
+    nn::Params params(1, dtype);
+    const nn::Model model(params, {.vocabulary = 37, .context = 8, .layers = 1, .heads = 2, .width = 16});
+    train::EvaluationProgram evaluation(
+        model, {.batch = 2, .threads = 1, .plan_only = true, .precision = nn::Precision::bf16});
+    int logits = 0;
+    for (const Step& s : evaluation.program().steps())
+      for (const Arg& a : s.out)
+        if (a.layout.numel() == 2 * 8 * 37) {
+          EXPECT_EQ(a.dtype, bf16) << s.name;
+          ++logits;
+        }
+    EXPECT_GT(logits, 0);
+  }
 }
 
 // The row of token 4 overflows: only a batch with it has a bad node, whatever ran before.

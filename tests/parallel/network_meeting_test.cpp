@@ -546,6 +546,22 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
   }
 }
 
+TEST(NetworkMeeting, AddressesOfIpv6AreNamedInBrackets) {
+  const auto meeting_at = [](int rank, const std::string& address) {
+    const VirtualTime time;
+    World w = on_hosts(rank, 2, free_port());
+    w.address = address;
+    const std::string line = outcome([&] { meet(w, {.join_timeout = milliseconds(0)}, "build"); });
+    const auto port = line.find(":" + std::to_string(w.port));
+    return port == line.npos ? line : line.substr(0, port);
+  };
+  EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not come in 0.0 s ([::1]");
+  EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not come in 0.0 s (127.0.0.1");
+  // No address of every network, though its first bytes are.
+  for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::2"})
+    EXPECT_EQ(meeting_at(0, address).find("expected the one address"), std::string::npos) << address;
+}
+
 // Without descriptors the oldest stranger is closed. If there is none, only a higher limit helps.
 TEST(NetworkMeeting, MissingDescriptorsCloseStrangers) {
   for (const bool has_stranger : {true, false})
