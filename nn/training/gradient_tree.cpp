@@ -82,10 +82,4 @@ std::size_t GradientTree::bytes() const {
   return bytes;
 }
 
-void GradientTree::clear() {
-  for (Assign& a : leaves_) a.target.write(Array(a.target.shape(), a.target.dtype()));
-  for (std::vector<Parameter>& level : held_)
-    for (Parameter& p : level) p.write(Array(p.shape(), p.dtype()));
-}
-
 }  // namespace tg::train

@@ -28,7 +28,6 @@ class GradientTree {
   std::vector<Tensor> sums(Graph& graph) const;
   std::size_t leaf_bytes() const;
   std::size_t bytes() const;  // with what is held
-  void clear();               // zeros
 
  private:
   // Of tensor `which`: the leaf, and what is held at the levels whose bits are set in `levels`, lowest first.

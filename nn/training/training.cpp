@@ -375,7 +375,6 @@ std::size_t TrainingProgram::batch_size(const std::vector<std::int32_t>& tokens,
 std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tokens,
                                             const std::vector<std::int32_t>& targets, std::int64_t step) {
   if (ranks_) throw Error("[training] the first bad node is looked for on one rank only");
-  if (parts_) parts_->sums->clear();  // the sums may not be finite either, and are not looked at
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     std::vector<Feed> feeds = feeds_of(part, tokens, targets);
     if (!parts_) feeds.emplace_back(update_.learning_rate, 1);

@@ -95,10 +95,6 @@ TEST(GradientTree, AddsInAFixedTreeWhateverTheLayout) {
           }
         }
       }
-      sums.clear();
-      end.run();
-      for (const Tensor& t : totals)
-        for (const double e : doubles(end.fetch(t))) EXPECT_EQ(e, 0);
     }
 }
 

@@ -624,6 +624,29 @@ TEST(NetworkMeeting, DescriptorZeroIsOneLikeTheOthers) {
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
 
+// A call that was interrupted is repeated, after other errors the connection is of no use.
+TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
+  for (const int error : {EINTR, EAGAIN, EIO}) {
+    Guested g;
+    const int port = g.host.listens();
+    g.time.at(20, [&] { g.challenges(g.control, 'a'), g.time.next_recv_error = error; });
+    g.time.at(30, [&] { g.challenges(g.data, 'b'); });
+    const std::string end = error == EIO ? "did not come in 2.4 s" : "does not answer";
+    EXPECT_EQ(g.meets(port).substr(0, 21 + end.size()), "lost: [ranks] rank 0 " + end) << error;
+    EXPECT_EQ(g.time.naps.size(), error == EIO ? 1u : 0u) << error;
+    Hosted h(2);
+    Joining control, data;
+    h.time.at(20, [&] {
+      control.connects(h.port, [&] {
+        control.says(control.answer(join_bytes(1, 2, 0)));
+        h.time.next_recv_error = error;
+      });
+    });
+    h.time.at(30, [&] { data.comes(h.port, join_bytes(1, 2, 1)); });
+    EXPECT_EQ(h.meets().substr(0, 30), error == EIO ? "lost: [ranks] rank 1 did not c" : "no error") << error;
+  }
+}
+
 // Rank 0 refuses the first connection, and no longer listens for the second.
 TEST(NetworkMeeting, ARankThatIsRefusedDoesNotConnectAgain) {
   Guested g;
