@@ -95,7 +95,7 @@ void* map_shared(int descriptor, std::size_t bytes) {
 struct SharedMemory::Header {
   std::uint64_t magic;
   std::uint32_t version, ranks;
-  alignas(64) Word arrived;     // ranks that have come to the barrier
+  alignas(64) Word arrived;     // arrivals of ranks at all barriers so far
   alignas(64) Word generation;  // barriers that all have come to
   alignas(64) Word lost;        // 0; later rank + 1, and above 16 bits the number of the slot that says why
 };
@@ -211,9 +211,8 @@ void SharedMemory::check_lost() const {
 void SharedMemory::wait_for_all(unsigned generation) {
   Header& header = *reinterpret_cast<Header*>(memory_);
   const auto all = static_cast<std::uint32_t>(ranks_);
-  if (header.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
-    // No rank can come to the next barrier before it sees the generation, and so none is counted twice.
-    header.arrived.store(0, std::memory_order_relaxed);
+  // No rank arrives at the next barrier before it sees the generation. Both numbers wrap.
+  if (header.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == (generation + 1) * all) {
     header.generation.store(generation + 1, std::memory_order_release);
     wake_all(header.generation);
     return;

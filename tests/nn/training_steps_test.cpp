@@ -418,6 +418,8 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
     train::ProgramOptions o{.batch = 8, .precision = precision};
     const Planned free = planned(in_units, optimizer, o);
     EXPECT_EQ(free.chunks, 1);
+    const MemoryReport::Recomputed& none = free.memory.recomputed;
+    EXPECT_EQ(none.moved + none.price + static_cast<double>(none.saved), 0);
     std::set<std::int64_t> chosen;
     for (const double part : {1.0, 0.95, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4}) {
       o.memory_budget =
