@@ -46,8 +46,8 @@ struct ConfigKeys {
     to.add("general.type", "model");
     const ModelConfig& m = config.model;
     check(m.layers > most_gguf_layers, false, std::to_string(m.layers) + " layers");
-    check(m.tied_head, known->head != GgufArchitecture::Head::own, "tie_word_embeddings true");
-    check(!m.tied_head, known->head != GgufArchitecture::Head::tied, "tie_word_embeddings false");
+    if (known->head == (m.tied_head ? GgufArchitecture::Head::own : GgufArchitecture::Head::tied))
+      refuse(std::string("tie_word_embeddings ") + (m.tied_head ? "true" : "false"));
     whole("vocab_size", m.vocabulary), whole("context_length", m.context), whole("embedding_length", m.width);
     whole("block_count", m.layers), whole("attention.head_count", m.heads);
     if (const auto* g = m.architecture.as<nn::Gpt>()) write_gpt(*g);

@@ -41,7 +41,7 @@ struct PairHash {
 class PairCounts {
  public:
   explicit PairCounts(std::string_view text) : words_(count_words(text)) {
-    for (std::size_t w = 0; w < words_.size(); ++w) add(w, words_[w].count, -1);
+    for (std::size_t w = 0; w < words_.size(); ++w) add(w, words_[w].count);
     for (const auto& [pair, info] : pairs_) queue_.push({info.count, pair});
   }
 
@@ -67,7 +67,7 @@ class PairCounts {
     const std::vector<std::size_t> where = std::move(pairs_[pair].words);
     for (const std::size_t w : where) {
       std::vector<std::int32_t>& tokens = words_[w].tokens;
-      add(w, -words_[w].count, -1);
+      add(w, -words_[w].count);
       std::size_t kept = 0;
       for (std::size_t i = 0; i < tokens.size(); ++i, ++kept) {
         const bool both = i + 1 < tokens.size() && Bpe::Merge(tokens[i], tokens[i + 1]) == pair;
@@ -98,7 +98,7 @@ class PairCounts {
 
   // Adds to the counts of the word's pairs. Only pairs with the token `made` can be new to a word that was
   // there before; −1 means that all of them are.
-  void add(std::size_t w, std::int64_t count, std::int32_t made) {
+  void add(std::size_t w, std::int64_t count, std::int32_t made = -1) {
     const std::vector<std::int32_t>& tokens = words_[w].tokens;
     for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
       const Bpe::Merge pair(tokens[i], tokens[i + 1]);
