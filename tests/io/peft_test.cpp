@@ -213,6 +213,80 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
             std::string::npos);
 }
 
+TEST_F(DamagedAdapter, WithOtherTensorsIsRefused) {
+  const io::SafeTensors file = io::load_safetensors(folder + "/adapter_model.safetensors");
+  const auto with = [&](const std::string& name, const Array& a) {
+    io::TensorMap all = file.tensors;
+    all[name] = {a.dtype(), {a.shape().begin(), a.shape().end()}, {a.raw(), a.bytes()}};
+    io::save_safetensors(folder + "/adapter_model.safetensors", all);
+    return refusal();
+  };
+  const Array one({1, 1}, f32);
+  const std::string root = "base_model.model.", what = "DIR/adapter_model.safetensors: has a tensor ";
+  for (const std::string& name :
+       {root + ".lora_A.weight", std::string("base_model.model.lora_A.weight"), root + ".lora_B.weight",
+        root + ".base_layer.weight", std::string("x.lora_A.weight"), root + "x.lora_C.weight"})
+    EXPECT_EQ(with(name, one), "[load_adapter] " + what + name +
+                                   ", expected base_model.model.MODULE.lora_A.weight or lora_B.weight");
+  EXPECT_EQ(with(root + "x.lora_A.weight", one),
+            "[load_adapter] DIR/adapter_model.safetensors: has an adapter of x, which is none of the model's "
+            "layers "
+            "that target_modules of adapter_config.json names");
+  EXPECT_EQ(with(root + "model.layers.0.self_attn.q_proj.base_layer.weight", one),
+            "[load_adapter] " + what + root +
+                "model.layers.0.self_attn.q_proj.base_layer.weight, expected weights of the model only of "
+                "its head, "
+                "with an adapter");
+  const std::string a = root + "model.layers.0.self_attn.q_proj.lora_A.weight",
+                    b = root + "model.layers.0.self_attn.q_proj.lora_B.weight";
+  const std::string expected = ", expected a floating type and ";
+  EXPECT_EQ(with(a, Array({8, 31}, f32)),
+            "[load_adapter] DIR/adapter_model.safetensors: " + a + " is f32 [8, 31]" + expected +
+                "[8, 32] by the rank in adapter_config.json and the model's layer");
+  EXPECT_EQ(with(a, Array({8, 32}, i32)),
+            "[load_adapter] DIR/adapter_model.safetensors: " + a + " is i32 [8, 32]" + expected +
+                "[8, 32] by the rank in adapter_config.json and the model's layer");
+  EXPECT_EQ(with(b, Array({32, 9}, f32)),
+            "[load_adapter] DIR/adapter_model.safetensors: " + b + " is f32 [32, 9]" + expected +
+                "[32, 8] by the model's layer and the rank in adapter_config.json");
+}
+
+TEST(SaveAdapter, BadNumbersAndDtypesAreRefused) {
+  const TemporaryDirectory directory;
+  nn::Pretrained model = nn::from_pretrained(golden_folders + "llama");
+  nn::add_lora(model, {.rank = 2, .targets = {"q_proj"}});
+  const std::string folder = directory / "a";
+  EXPECT_EQ(error_of([&] { nn::save_adapter(folder, model, {.dtype = i32}); }),
+            "[save_adapter] expected a floating dtype, got i32");
+  nn::save_adapter(directory / "half", model, {.dtype = bf16});
+  const io::SafeTensors half = io::load_safetensors(directory / "half/adapter_model.safetensors");
+  EXPECT_EQ(half.metadata, (io::Metadata{{"format", "pt"}}));
+  for (const Parameter& p : model.model.lora()->parameters()) {
+    const io::TensorView& t = half.tensors.at("base_model.model." + p.name());
+    EXPECT_EQ(t.dtype, bf16);
+    EXPECT_TRUE(array_of(t).same_bits(p.read().to(bf16))) << p.name();
+  }
+  const io::PeftConfig config = io::parse_peft_config(content(directory / "half/adapter_config.json"), "t");
+  EXPECT_EQ(config.base, golden_folders + "llama");
+  EXPECT_FALSE(config.fan_in_fan_out);
+  EXPECT_EQ(config.options.rank, 2);
+  Parameter b = model.model.lora()->modules[0].b;
+  Array values = b.read().copy();
+  values.set(3, 1e38);
+  b.write(values);
+  EXPECT_EQ(error_of([&] { nn::save_adapter(folder, model, {.dtype = f16}); }).substr(0, 17 + folder.size()),
+            "[save_adapter] " + folder + ": ");
+  values.set(3, NAN);
+  b.write(values);
+  EXPECT_EQ(error_of([&] { nn::save_adapter(folder, model); }),
+            "[save_adapter] " + b.name() + " has a number that is not finite at element 3");
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  nn::Pretrained gpt = nn::from_pretrained(golden_folders + "gpt2");
+  nn::add_lora(gpt, {.rank = 2});
+  nn::save_adapter(folder, gpt);
+  EXPECT_TRUE(io::parse_peft_config(content(folder + "/adapter_config.json"), "t").fan_in_fan_out);
+}
+
 // As peft does, which computes the same with and without them; and they come out again.
 TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
   replace("\"rank_pattern\": {}", "\"rank_pattern\": {\"k_proj\": 3, \"lm_head\": 2}");

@@ -10,6 +10,7 @@
 #include <set>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/rng.h>
 #include "tests/support/files.h"
 
 namespace tg {
@@ -85,6 +86,20 @@ TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
             "[encode] character 'é' (U+00E9) at byte 2 is not in the vocabulary of 3 characters");
   EXPECT_EQ(error_of([&] { v.encode("\n"); }),
             "[encode] character U+000A at byte 0 is not in the vocabulary of 3 characters");
+  for (const auto& [character, name] : {std::pair{"\x01", "U+0001"},
+                                        {"\x1f", "U+001F"},
+                                        {" ", "' ' (U+0020)"},
+                                        {"~", "'~' (U+007E)"},
+                                        {"\x7f", "U+007F"},
+                                        {"\u009f", "U+009F"},
+                                        {"\u00a0", "'\u00a0' (U+00A0)"},
+                                        {"\U0001f600", "'\U0001f600' (U+1F600)"}})
+    EXPECT_EQ(
+        error_of([&] { v.encode(character); }),
+        "[encode] character " + std::string(name) + " at byte 0 is not in the vocabulary of 3 characters");
+  EXPECT_EQ(v.metadata(), (io::Metadata{{"tokenizer", "chars"}, {"characters", "abc"}}));
+  const std::vector<char32_t> ends{0, 0xd7ff, 0xe000, 0x10ffff};
+  EXPECT_EQ(text::CharVocab(std::vector<char32_t>(ends.rbegin(), ends.rend())).characters(), ends);
   EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{1, 3}); }), "[decode] id 3, expected 0 to 2");
   EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{-1}); }), "[decode] id -1, expected 0 to 2");
   EXPECT_EQ(error_of([&] {
@@ -239,6 +254,86 @@ TEST(BatchSampler, RowsOfAStepAreTheSameTakenInParts) {
     EXPECT_TRUE(std::equal(some.x.begin(), some.x.end(), all.x.begin() + first * 8));
     EXPECT_TRUE(std::equal(some.y.begin(), some.y.end(), all.y.begin() + first * 8));
   }
+}
+
+// The starts are those of the header: ⌊u·(n − context)⌋ of 64-bit fractions u.
+TEST(BatchSampler, RandomStartsAreThoseOfPhilox) {
+  const auto tokens = count_to(1000);
+  const std::uint64_t seeds[] = {0, 1, 1ull << 40}, steps[] = {0, 5, 1ull << 33};
+  for (const std::int64_t context : {1, 9, 999})
+    for (const std::uint64_t seed : seeds)
+      for (const std::uint64_t step : steps)
+        for (const std::int64_t first : {std::int64_t{0}, std::int64_t{3}, (std::int64_t{1} << 32) - 1}) {
+          const text::BatchSampler s(tokens, 3, context, "text");
+          Batch b(s);
+          s.random(seed, step, first, b.x, b.y);
+          for (std::int64_t row = 0; row < 3; ++row) {
+            const auto at = static_cast<std::uint64_t>(first + row);
+            const PhiloxBlock block =
+                philox({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0},
+                       node_key(seed, step, 0xffffffffu));
+            const unsigned __int128 u = block[0] + (std::uint64_t{block[1]} << 32);
+            EXPECT_EQ(b.x[static_cast<std::size_t>(row * context)],
+                      static_cast<std::int32_t>(u * static_cast<unsigned>(1000 - context) >> 64));
+          }
+          expect_crops(s, b, 1000);
+          if (first == 0) {
+            Batch same(s);
+            s.random(seed, step, same.x, same.y);
+            EXPECT_EQ(same.x, b.x);
+          }
+        }
+}
+
+TEST(BatchSampler, EvaluationStartsAreEvenlySpaced) {
+  for (const int n : {5, 6, 40, 101})
+    for (const std::int64_t context : {1, 4})
+      for (const std::int64_t batch : {1, 3}) {
+        const auto tokens = count_to(n);
+        const text::BatchSampler s(tokens, batch, context, "text");
+        Batch b(s);
+        for (const std::int64_t count : {1, 2, 5})
+          for (std::int64_t k = 0; k < count; ++k) {
+            s.evaluation(k, count, b.x, b.y);
+            expect_crops(s, b, n);
+            for (std::int64_t row = 0; row < batch; ++row) {
+              const std::int64_t crops = count * batch, place = k * batch + row, last = n - context - 1;
+              EXPECT_EQ(b.x[static_cast<std::size_t>(row * context)],
+                        crops == 1 ? 0 : last * place / (crops - 1));
+            }
+          }
+        std::int64_t least = 1;  // so that every token but the first is predicted
+        while (least * batch * context < n - 1) ++least;
+        EXPECT_EQ(s.evaluation_count(), least) << n << " " << context << " " << batch;
+        for (const auto& [k, count] : {std::pair{-1, 2}, {2, 2}, {0, 0}})
+          EXPECT_EQ(
+              error_of([&] { s.evaluation(k, count, b.x, b.y); }),
+              "[BatchSampler] got evaluation batch " + std::to_string(k) + " of " + std::to_string(count));
+      }
+}
+
+TEST(BatchSampler, SizesThatDoNotFitAreRefused) {
+  const auto tokens = count_to(20);
+  constexpr std::int64_t most = 9223372036854775807;
+  const std::string expected = ", expected at least 1, and a product of 64 bits";
+  const auto refusal = [&](std::int64_t batch, std::int64_t context) {
+    return error_of([&] { text::BatchSampler(tokens, batch, context, "text"); });
+  };
+  for (const auto& [batch, context] :
+       {std::pair<std::int64_t, std::int64_t>{0, 4}, {-1, 4}, {4, 0}, {4, -1}, {most / 4 + 1, 4}})
+    EXPECT_EQ(refusal(batch, context), "[BatchSampler] got batch " + std::to_string(batch) + " and context " +
+                                           std::to_string(context) + expected);
+  EXPECT_EQ(refusal(most / 4, 4), "no error");
+  EXPECT_EQ(refusal(1, 19), "no error");
+  const text::BatchSampler s(tokens, 2, 4, "text");
+  for (const std::size_t nx : {7, 8, 9})
+    for (const std::size_t ny : {7, 8, 9}) {
+      std::vector<std::int32_t> x(nx), y(ny);
+      const std::string message = "[BatchSampler] got room for " + std::to_string(nx) + " and " +
+                                  std::to_string(ny) + " tokens, expected batch · context = 8";
+      EXPECT_EQ(error_of([&] { s.random(0, 0, x, y); }), nx == 8 && ny == 8 ? "no error" : message);
+      EXPECT_EQ(error_of([&] { s.evaluation(0, 1, x, y); }), nx == 8 && ny == 8 ? "no error" : message);
+    }
 }
 
 }  // namespace

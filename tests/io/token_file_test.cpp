@@ -174,5 +174,98 @@ TEST(TokenFile, IdentityTellsFilesApart) {
   }
 }
 
+// Byte for byte: the header has room for a count of 20 digits and ends at a multiple of 8.
+TEST(TokenFile, BytesAreThoseOfTheFormat) {
+  const TemporaryDirectory dir;
+  for (const std::int64_t vocabulary :
+       {300, 4000, 50000, 70000, 800000, 9000000, 10000000, 200000000, 2000000000}) {
+    const text::NumberTokenizer numbers(vocabulary);
+    const std::string bytes_each = vocabulary <= 65536 ? "2" : "4";
+    text::TokenFileWriter writer(dir / "t", numbers);
+    std::vector<std::int32_t> ids(12);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(23 * i);
+    writer.write(std::span(ids).first(5));
+    EXPECT_EQ(writer.count(), 5u);
+    writer.write({});
+    writer.write(std::span(ids).subspan(5));
+    EXPECT_EQ(writer.count(), 12u);
+    writer.close();
+    const std::string head = "{\"version\": 1, \"bytes_each\": " + bytes_each + ", \"count\": ",
+                      tail = ", \"metadata\": {\"tokenizer\": \"numbers\", \"vocabulary\": \"" +
+                             std::to_string(vocabulary) + "\"}}";
+    std::string json = head + "12" + tail;
+    const std::size_t size = (head.size() + 20 + tail.size() + 7) / 8 * 8;
+    json.resize(size, ' ');
+    std::string expected = "TGTOKENS" + std::string{static_cast<char>(size)} + std::string(7, '\0') + json;
+    for (const std::int32_t id : ids) {
+      expected += static_cast<char>(id % 256), expected += static_cast<char>(id / 256);
+      if (vocabulary > 65536) expected += std::string(2, '\0');
+    }
+    EXPECT_EQ(io::read_file(dir / "t", "test"), expected);
+  }
+}
+
+// The checksum of a large file covers 64 pieces of 64 KiB, the first at its start and the last at its end.
+TEST(TokenFile, IdentityReadsPiecesAllOverTheFile) {
+  const TemporaryDirectory dir;
+  constexpr std::size_t piece = 65536, pieces = 64;
+  const auto identity = [&] { return text::TokenFile(dir / "p", 2, 40000).identity(); };
+  const auto changes = [&](std::size_t at) {
+    const std::string before = identity();
+    std::fstream file(dir / "p", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(at)).put('y').flush();
+    const bool differs = identity() != before;
+    file.seekp(static_cast<std::streamoff>(at)).put('x').flush();
+    return differs;
+  };
+  put(dir / "p", std::string(pieces * piece, 'x'));  // all of it
+  for (const std::size_t at : {std::size_t{0}, piece * 2 / 3, piece * pieces - 1})
+    EXPECT_TRUE(changes(at)) << at;
+  const std::size_t size = 3 * pieces * piece;
+  put(dir / "p", std::string(size, 'x'));
+  for (const std::size_t i : {0, 1, 31, 62, 63}) {
+    const std::size_t begin = (size - piece) * i / (pieces - 1);
+    EXPECT_TRUE(changes(begin)) << i;
+    EXPECT_TRUE(changes(begin + piece - 1)) << i;
+    EXPECT_TRUE(i == 0 || !changes(begin - 1)) << i;
+    EXPECT_TRUE(i == 63 || !changes(begin + piece)) << i;
+  }
+}
+
+TEST(TokenFile, LimitsOfIdsAndVocabularies) {
+  const TemporaryDirectory dir;
+  const std::int32_t ids[] = {0, 5, 2147483646};
+  for (const std::int64_t vocabulary : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31})
+    EXPECT_EQ(error_of([&] { text::TokenView(ids, 3, 4, vocabulary, "f"); }),
+              "[tokens] f: got a vocabulary of " + std::to_string(vocabulary) + ", expected 1 to 2147483647");
+  EXPECT_EQ(all_of(text::TokenView(ids, 3, 4, 2147483647)).back(), 2147483646);
+  EXPECT_EQ(all_of(text::TokenView(ids, 1, 4, 1)), std::vector<std::int32_t>{0});
+  std::vector<std::int32_t> one(1), none;
+  EXPECT_EQ(error_of([&] { text::TokenView(ids, 3, 4, 5, "f").part(1, 2).copy(0, one); }),
+            "[tokens] f: token 1 is 5, expected below the vocabulary of 5");
+  text::TokenView(ids, 3, 4, 6).copy(1, one);
+  EXPECT_EQ(one[0], 5);
+  const text::TokenView view(ids, 3, 4);
+  EXPECT_EQ(view.part(3, 0).size(), 0u);
+  EXPECT_EQ(view.part(0, 3).size(), 3u);
+  view.copy(3, none);
+  EXPECT_THROW(view.part(4, 0), ShapeError);
+  EXPECT_THROW(view.copy(4, none), ShapeError);
+  EXPECT_THROW(view.part(1, 3), ShapeError);
+  EXPECT_EQ(all_of(view.part(1, 2).part(1, 1)), std::vector<std::int32_t>{2147483646});
+  put(dir / "h", "TGTOKENSxx");
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir / "h", 2, 300); }),
+            "[tokens] " + dir / "h" + " has a header, expected a file of ids without one");
+  put(dir / "o", "TGTOKEN");
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir / "o", 2, 300); }),
+            "[tokens] " + dir / "o" + " has 7 bytes, expected a multiple of 2");
+  put(dir / "e", "TGTOKEN ");
+  EXPECT_EQ(text::TokenFile(dir / "e", 4, 2147483647).tokens().size(), 2u);
+  EXPECT_THROW(text::TokenFile(dir / "e", 4, 0), Error);
+  const std::string path = dir / "e";
+  EXPECT_EQ(text::TokenFile(path, 4, 300).path(), path);
+  EXPECT_EQ(text::TokenFile(path, 4, 300).tokenizer().size(), 300);
+}
+
 }  // namespace
 }  // namespace tg

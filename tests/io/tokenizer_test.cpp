@@ -330,5 +330,64 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
   EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, expected at most 128");
 }
 
+TEST(Tokenizers, LimitsOfVocabularies) {
+  constexpr std::int64_t most = 2147483647;
+  EXPECT_EQ(text::NumberTokenizer(1).encode("0 0"), (std::vector<std::int32_t>{0, 0}));
+  EXPECT_EQ(text::NumberTokenizer(most).encode("2147483646"), std::vector<std::int32_t>{2147483646});
+  EXPECT_EQ(text::NumberTokenizer(most).metadata(),
+            (io::Metadata{{"tokenizer", "numbers"}, {"vocabulary", "2147483647"}}));
+  EXPECT_EQ(text::load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", "2147483647"}}, "m")->size(),
+            most);
+  EXPECT_EQ(text::load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", "1"}}, "m")->size(), 1);
+  EXPECT_EQ(error_of([] { text::NumberTokenizer(0); }),
+            "[tokenizer] got a vocabulary of 0, expected 1 to 2147483647");
+  EXPECT_EQ(error_of([] { text::NumberTokenizer(most + 1); }),
+            "[tokenizer] got a vocabulary of 2147483648, expected 1 to 2147483647");
+  const text::NumberTokenizer numbers(300);
+  EXPECT_EQ(numbers.encode("1\n2\n"), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_TRUE(numbers.encode("").empty());
+  EXPECT_TRUE(numbers.encode(" \n ").empty());
+  for (const auto& [text, at] :
+       {std::pair{"300", 0}, {"1 2,3", 2}, {" x", 1}, {"1 2\t3", 2}, {"1 2 -3", 4}, {"0 1 2147483648", 4}})
+    EXPECT_EQ(error_of([&] { numbers.encode(text); }),
+              "[encode] expected numbers from 0 to 299, at byte " + std::to_string(at));
+  for (const std::int32_t id : {-1, 300}) {
+    EXPECT_EQ(error_of([&] {
+                numbers.decode({&id, 1});
+              }),
+              "[decode] id " + std::to_string(id) + ", expected 0 to 299");
+    EXPECT_EQ(error_of([&] {
+                text::Bpe(std::vector<text::Bpe::Merge>{{1, 2}}).bytes(id);
+              }),
+              id < 0 ? "[decode] id -1, expected 0 to 256" : "[decode] id 300, expected 0 to 256");
+  }
+  EXPECT_EQ(error_of([] { text::Bpe::train("text", 1048577); }),
+            "[bpe] got a vocabulary of 1048577, expected 257 to 1048576");
+  EXPECT_EQ(text::Bpe::train("abab", 1048576).size(), 257);
+  EXPECT_EQ(text::Bpe::train("abababab", 257).merges(), (std::vector<text::Bpe::Merge>{{97, 98}}));
+  const text::Bpe bpe(std::vector<text::Bpe::Merge>{{97, 98}, {256, 99}});
+  EXPECT_EQ(bpe.bytes(257), "abc");
+  EXPECT_EQ(bpe.bytes(256), "ab");
+  EXPECT_EQ(bpe.bytes(255), "\xff");
+  EXPECT_EQ(bpe.bytes(0), std::string(1, '\0'));
+  EXPECT_EQ(bpe.metadata(),
+            (io::Metadata{{"tokenizer", "bpe"}, {"merges", "97 98\n256 99\n"}, {"words", "gpt2"}}));
+  EXPECT_EQ(bpe.continuation(257), "abc");
+  EXPECT_EQ(bpe.encode_whole("abc"), std::vector<std::int32_t>{257});
+  EXPECT_EQ(bpe.safe_cut("ab cd", 4), 2u);
+  std::string lines;
+  for (std::int64_t i = 256; i < text::Bpe::max_vocabulary; ++i) lines += "0 0\n";
+  EXPECT_EQ(text::parse_merges(lines, "m").size(), 1048320u);
+  EXPECT_EQ(error_of([&] { text::parse_merges(lines + "0 0\n", "m"); }), "m, line 1048321: too many merges");
+  EXPECT_EQ(error_of([] { text::Bpe(std::vector<text::Bpe::Merge>(1048321)); }),
+            "[bpe] 1048577 tokens, expected at most 1048576");
+  std::vector<text::Bpe::Merge> doubled{{0, 0}};  // up to the longest token, of 128 bytes
+  for (int i = 256; i < 262; ++i) doubled.emplace_back(i, i);
+  EXPECT_EQ(text::Bpe(doubled).bytes(262).size(), 128u);
+  doubled.emplace_back(262, 0);
+  EXPECT_EQ(error_of([&] { text::Bpe{doubled}; }),
+            "[bpe] merge 7 (262 0) makes a token of 129 bytes, expected at most 128");
+}
+
 }  // namespace
 }  // namespace tg
