@@ -1,6 +1,8 @@
 // sample: the tokens of nn::sample_token, for every row on its own.
 #include "ops/sample.h"
 
+#include <tuple>
+
 #include <tilegrad/nn/generation/generate.h>
 #include "tests/support/sampled_rows.h"
 #include "tests/support/small_gpt.h"
@@ -35,6 +37,66 @@ TEST(SampleWeights, AShareIsTheUpperHalfOfAProduct) {
     const std::uint64_t a = random() >> random() % 64, b = random() >> random() % 64;
     ASSERT_EQ(share_of(a, b), static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * b >> 64));
   }
+}
+
+TEST(SampleWeights, ReserveTheBitsOfANumberOfLogits) {
+  const std::pair<std::uint64_t, int> all[] = {{1, 62},   {2, 61},   {3, 61},         {4, 60},
+                                               {255, 55}, {256, 54}, {0x7fffffff, 32}};
+  for (const auto& [n, bits] : all) EXPECT_EQ(sample_bits(n), bits) << n;
+}
+
+TEST(SampleWeights, AreRoundedToTheNearest) {
+  EXPECT_EQ(sample_weight(0, 0, 1, 0), 1u);
+  EXPECT_EQ(sample_weight(-0.69, 0, 1, 0), 1u);  // 0.5016
+  EXPECT_EQ(sample_weight(-0.70, 0, 1, 0), 0u);  // 0.4966
+  EXPECT_EQ(sample_weight(-1, 0, 0.69, 0), 1u);
+  EXPECT_EQ(sample_weight(4, 5, 0.5, 30), sample_weight(-1, 0, 0.5, 30));
+  EXPECT_EQ(sample_weight(-44, 0, 1, 63), 1u);  // 0.72
+}
+
+TEST(SampleWeights, AFractionIsTheFirst53BitsOfTheWordsOfItsKey) {
+  for (std::uint64_t seed : {0ull, 1ull, 77ull, ~0ull})
+    for (std::uint64_t k = 0; k < 5; ++k) {
+      const PhiloxBlock key = philox({static_cast<std::uint32_t>(k), 0, 0xffffff01u, 0}, seed);
+      const PhiloxBlock words = philox({0, 0, 0, 0}, key[0] | std::uint64_t{key[1]} << 32);
+      const std::uint64_t both = std::uint64_t{words[0]} << 32 | words[1];
+      EXPECT_EQ(sample_fraction(seed, k), both - both % 2048);
+    }
+}
+
+TEST(SampleWeights, AShareOfAllIsAtLeastOneAndAtMostAll) {
+  constexpr std::uint64_t large = std::uint64_t{1} << 62;
+  const std::tuple<std::uint64_t, double, std::uint64_t> all[] = {
+      {10, 0, 1},       {10, 0.1, 1}, {10, 0.11, 2}, {10, 0.2, 2}, {10, 0.25, 3}, {10, 0.95, 10},
+      {10, 1, 10},      {10, 2, 10},  {10, -1, 1},   {10, nan, 1}, {1, 0.5, 1},   {large, 0.5, large / 2},
+      {large, 1, large}};
+  for (const auto& [total, top_p, kept] : all)
+    EXPECT_EQ(kept_weight(total, top_p), kept) << total << " " << top_p;
+}
+
+TEST(SampleWeights, OrderIsThatOfNumbers) {
+  const double rising[] = {-INFINITY, -1e300, -1e30, -2, -1,   -1e-40, -1e-310, 0,
+                           1e-310,    1e-40,  1,     2,  1e30, 1e300,  INFINITY};
+  EXPECT_EQ(order_of(nan), 0u);
+  EXPECT_EQ(order_of(std::nan("")), 0u);
+  EXPECT_EQ(order_of(-0.f), order_of(0.f));
+  EXPECT_EQ(order_of(-0.), order_of(0.));
+  EXPECT_EQ(order_of(0.f), 0x80000000u);
+  EXPECT_EQ(order_of(1.f), 0xbf800000u);
+  EXPECT_EQ(order_of(-1.f), 0x407fffffu);
+  EXPECT_EQ(order_of(1.), 0xbff0000000000000u);
+  EXPECT_EQ(order_of(-1.), 0x400fffffffffffffu);
+  for (std::size_t i = 1; i < std::size(rising); ++i) {
+    EXPECT_LT(order_of(rising[i - 1]), order_of(rising[i])) << rising[i];
+    const float low = static_cast<float>(rising[i - 1]), high = static_cast<float>(rising[i]);
+    EXPECT_EQ(order_of(low) < order_of(high), low < high) << high;
+  }
+}
+
+TEST(SampleWeights, AreDrawnAtTemperaturesWhoseInverseIsFinite) {
+  for (const double t : {1., 1e-300, 1e300, static_cast<double>(inf)}) EXPECT_TRUE(is_drawn(t)) << t;
+  for (const double t : {0., -1., 1e-310, static_cast<double>(nan), -static_cast<double>(inf)})
+    EXPECT_FALSE(is_drawn(t)) << t;
 }
 
 TEST(Sample, DrawsTheTokensOfSampleToken) {

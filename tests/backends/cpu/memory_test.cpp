@@ -2,9 +2,12 @@
 #include "backends/cpu/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/files.h"
 
@@ -70,8 +73,51 @@ TEST_F(ControlGroups, OfTheSecondVersionTheSmallestUpToTheRootCounts) {
   EXPECT_EQ(left("0::/a/b\n"), 400u);
 }
 
-TEST(Memory, IsAvailable) {
-  EXPECT_GT(cpu::available_memory(), 0u);
+// The first number after a name in a file, times 1024.
+double kibibytes(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string word;
+  double n = 0;
+  while (file >> word)
+    if (word == name) file >> n;
+  return n * 1024;
 }
+
+TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
+  const double free = kibibytes("/proc/meminfo", "MemAvailable:");
+  const double left = static_cast<double>(cpu::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
+  const double available = static_cast<double>(cpu::available_memory());
+  EXPECT_GT(available, 0);
+  // Others use and free memory meanwhile.
+  if (free > 0) {
+    EXPECT_NEAR(available / std::min(free, left), 1, 0.25);
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Memory, AvailableIsLimitedByAddressSpace) {
+  constexpr std::size_t more = std::size_t{300} << 20;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const double used = kibibytes("/proc/self/status", "VmSize:");
+  rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(used) + more;
+  if (before.rlim_max != RLIM_INFINITY && limit.rlim_cur > before.rlim_max)
+    GTEST_SKIP() << "a lower limit is set";
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  const std::size_t left = cpu::available_memory();
+  limit.rlim_cur = static_cast<rlim_t>(used) / 2;
+  const bool is_lower = setrlimit(RLIMIT_AS, &limit) == 0;
+  const std::size_t none = cpu::available_memory();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_LE(left, more);
+  if (cpu::available_memory() > more) {
+    EXPECT_GT(left, more - more / 8);
+  }
+  if (is_lower) {
+    EXPECT_EQ(none, 0u);
+  }
+}
+#endif
 
 }  // namespace

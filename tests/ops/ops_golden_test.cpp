@@ -1,0 +1,214 @@
+// The calls that each op accepts or refuses, their errors and costs, and the graphs that its definition
+// records are compared with ops_golden.txt (tests/support/golden.h).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <tilegrad/tilegrad.h>
+#include "autograd/gradcheck_harness.h"
+#include "tests/support/golden.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::Checksum;
+using tg::testing::GraphChecksum;
+
+std::string number(double x) {
+  char s[32];
+  std::snprintf(s, sizeof s, "%.10g", x);
+  return s;
+}
+
+constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
+
+// ---- calls of a shape rule ----
+
+using Operands = std::vector<Operand>;
+
+Operand with_shape(const Operand& x, const Shape& shape) {
+  return {x.dtype, row_major(shape)};
+}
+
+// The operands of a call, and calls that differ from it in one respect each.
+std::vector<Operands> neighbours(const Operands& base) {
+  std::vector<Operands> all{base, {}};
+  const auto with = [&](std::size_t i, const Operand& x) {
+    all.push_back(base);
+    all.back()[i] = x;
+  };
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    const Operand& x = base[i];
+    for (const DType t : all_dtypes)
+      if (t != x.dtype) with(i, {t, x.layout});
+    Shape more = x.shape(), before = x.shape(), none;
+    more.push_back(1), before.insert(0, 1);
+    with(i, with_shape(x, more)), with(i, with_shape(x, before)), with(i, with_shape(x, none));
+    for (int a = 0; a < x.layout.rank(); ++a) {
+      for (const std::int64_t size : {x.shape()[a] + 1, x.shape()[a] - 1, std::int64_t{0}, std::int64_t{1}}) {
+        if (size < 0 || size == x.shape()[a]) continue;
+        Shape s = x.shape();
+        s[a] = size;
+        with(i, with_shape(x, s));
+      }
+      Shape fewer = x.shape();
+      fewer.erase(a);
+      with(i, with_shape(x, fewer));
+      Layout strided = x.layout;  // a gap after each element of the axis
+      for (int b = 0; b <= a; ++b) strided.strides[b] *= 2;
+      with(i, {x.dtype, strided});
+      Layout same = x.layout;
+      same.strides[a] = 0;
+      with(i, {x.dtype, same});
+    }
+    Layout transposed = x.layout;
+    std::int64_t stride = 1;
+    for (int a = 0; a < x.layout.rank(); ++a) transposed.strides[a] = stride, stride *= x.shape()[a];
+    with(i, {x.dtype, transposed});
+    all.push_back(base);
+    all.back().erase(all.back().begin() + static_cast<std::ptrdiff_t>(i));
+    all.push_back(base);
+    all.back().push_back(x);
+  }
+  for (const DType t : all_dtypes) {  // of all operands that had the type of the first
+    all.push_back(base);
+    for (Operand& x : all.back())
+      if (x.dtype == base[0].dtype) x.dtype = t;
+  }
+  std::set<std::int64_t> sizes;  // a size of several operands
+  for (const Operand& x : base) sizes.insert(x.shape().begin(), x.shape().end());
+  for (const std::int64_t size : sizes) {
+    all.push_back(base);
+    for (Operand& x : all.back()) {
+      Shape s = x.shape();
+      for (int a = 0; a < s.size(); ++a) s[a] += s[a] == size;
+      x = with_shape(x, s);
+    }
+  }
+  return all;
+}
+
+// A message with # in place of each number, and [#] in place of each list of them.
+std::string without_numbers(const std::string& message) {
+  const std::string digits = "0123456789";
+  std::string s;
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    const bool opens = message[i] == '[';
+    const std::size_t end =
+        std::min(message.find_first_not_of(digits + (opens ? ", " : ""), i + 1), message.size());
+    if (opens && end < message.size() && message[end] == ']')
+      s += "[#]", i = end;
+    else if (digits.find(message[i]) != std::string::npos)
+      s += '#', i = end - 1;
+    else
+      s += message[i];
+  }
+  return s;
+}
+
+struct Record {
+  int taken = 0, calls = 0;
+  Checksum results;
+  std::map<std::string, int> refusals;
+
+  void add(const Op& op, const Operands& in, const Attrs& attrs) {
+    ++calls;
+    try {
+      const std::vector<OutSpec> out = op.infer(in, attrs);
+      std::string text;
+      Operands results_of_call;
+      for (const OutSpec& o : out) {
+        text += std::string(name_of(o.dtype)) + o.layout.shape.text() + o.layout.strides.text() +
+                std::to_string(o.layout.offset) + " of " + std::to_string(o.view_of) + ";";
+        results_of_call.push_back({o.dtype, o.layout});
+      }
+      if (op.cost) {
+        const Cost c = op.cost(in, results_of_call, attrs);
+        text += " " + number(c.flops) + " FLOPs, " + number(c.bytes) + " bytes";
+      }
+      if (op.roundings) text += " " + number(op.roundings(in, results_of_call, attrs)) + " roundings";
+      results.add(text);
+      ++taken;
+    } catch (const Error& e) {
+      ++refusals[without_numbers(e.what())];
+      results.add("refused");
+    }
+  }
+};
+
+// ---- graphs ----
+
+struct Recorded {
+  Graph graph;
+  std::vector<Tensor> in, wrt, out;
+};
+
+void record_sample(const Sample& s, DType dtype, Recorded& r) {
+  for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+    const DType t = gradcheck::input_dtype(s.inputs[i], dtype);
+    r.in.push_back(r.graph.input("x" + std::to_string(i), s.inputs[i].shape, t));
+    if (is_float(t)) r.wrt.push_back(r.in.back());
+  }
+  r.out = s.call(r.in);
+}
+
+void add_op(const Op& op, tg::testing::GoldenLines& lines) {
+  Record calls;
+  GraphChecksum plain, differentiated, decomposed;
+  for (const Sample& s : op.samples())
+    for (const DType dtype : {f32, bf16}) {
+      Recorded r;
+      record_sample(s, dtype, r);
+      plain.add(r.graph);
+      const Node* node = nullptr;
+      for (const Node& n : r.graph.nodes())
+        if (n.op == &op && !node) node = &n;
+      if (node) {
+        const Attrs attrs = node->attrs;
+        const std::vector<ValueId> ids = node->in;
+        std::vector<Tensor> in;
+        Operands operands;
+        for (const ValueId v : ids) {
+          in.push_back(r.graph.tensor(v));
+          operands.push_back({in.back().dtype(), in.back().layout()});
+        }
+        for (const Operands& call : neighbours(operands)) calls.add(op, call, attrs);
+        if (op.decompose) {
+          op.decompose(in, attrs);
+          decomposed.add(r.graph);
+        }
+      }
+      // By all inputs, and by each of them when the gradients of the others are not needed.
+      for (std::size_t alone = dtype == f32 ? 0 : r.wrt.size(); alone <= r.wrt.size(); ++alone) {
+        Recorded d;
+        record_sample(s, dtype, d);
+        std::vector<Tensor> wrt = d.wrt;
+        if (alone < wrt.size()) wrt = {wrt[alone]};
+        try {
+          for (const Tensor& y : d.out)
+            if (is_float(y.dtype()) && !wrt.empty()) gradients(sum(y), wrt);
+        } catch (const GradientError&) {
+        }
+        differentiated.add(d.graph);
+      }
+    }
+  lines[op.name + ": calls"] =
+      std::to_string(calls.taken) + " of " + std::to_string(calls.calls) + " taken, " + calls.results.text();
+  for (const auto& [message, count] : calls.refusals)
+    lines[op.name + ": refuses: " + message] = std::to_string(count) + " calls";
+  lines[op.name + ": samples"] = plain.text();
+  lines[op.name + ": samples and their gradients"] = differentiated.text();
+  if (op.decompose) lines[op.name + ": samples and their decompositions"] = decomposed.text();
+}
+
+TEST(OpsGolden, CallsCostsAndGraphsAreThoseRecorded) {
+  tg::testing::GoldenLines now;
+  for (const Op* op : all_ops())
+    if (op->infer && op->samples) add_op(*op, now);
+  EXPECT_GT(now.size(), 400u);
+  tg::testing::expect_golden(__FILE__, "ops_golden.txt", now);
+}
+
+}  // namespace
