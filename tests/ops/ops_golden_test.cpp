@@ -154,6 +154,23 @@ void record_sample(const Sample& s, DType dtype, Recorded& r) {
   r.out = s.call(r.in);
 }
 
+// The numbers of a sample's inputs, and those that it expects.
+std::string text_of(const Sample& s) {
+  std::string text = s.name;
+  const auto add = [&](const std::vector<double>& numbers) {
+    for (const double x : numbers) text += " " + number(x);
+    text += ";";
+  };
+  for (const SampleInput& i : s.inputs) {
+    text += " " + i.shape.text() + std::to_string(i.fill.kind);
+    add({i.fill.low, i.fill.high}), add(i.values);
+  }
+  if (s.expected)
+    for (const auto* all : {&s.expected->outputs, &s.expected->gradients})
+      for (const std::vector<double>& numbers : *all) add(numbers);
+  return text;
+}
+
 void add_op(const Op& op, tg::testing::GoldenLines& lines) {
   Record calls;
   GraphChecksum plain, differentiated, decomposed;
@@ -198,7 +215,9 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
       std::to_string(calls.taken) + " of " + std::to_string(calls.calls) + " taken, " + calls.results.text();
   for (const auto& [message, count] : calls.refusals)
     lines[op.name + ": refuses: " + message] = std::to_string(count) + " calls";
-  lines[op.name + ": samples"] = plain.text();
+  Checksum samples;
+  for (const Sample& s : op.samples()) samples.add(text_of(s));
+  lines[op.name + ": samples"] = plain.text() + "; their numbers " + samples.text();
   lines[op.name + ": samples and their gradients"] = differentiated.text();
   if (op.decompose) lines[op.name + ": samples and their decompositions"] = decomposed.text();
 }

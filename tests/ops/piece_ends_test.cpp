@@ -1,5 +1,5 @@
 // Kernels divide their work into pieces: blocks of a row, rows of a part, parts of a copy. Tensors that end
-// one element before, at and behind the end of each such piece, against plain loops.
+// one element before, at and after the end of each piece are compared with plain loops.
 #include <algorithm>
 #include <numeric>
 

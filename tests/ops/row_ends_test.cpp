@@ -1,6 +1,6 @@
-// Rows that end next to a vector, a chunk of the online normaliser (1024 elements) or a block of sums
-// (65536), and numbers of rows next to those that one part has; results that are written past the caches.
-// Against plain loops in f64.
+// Rows that end next to a vector, a chunk of the online normaliser (1024 elements) or a block of sums (65536)
+// are compared with plain loops in f64. So are numbers of rows next to those of a part, and results that are
+// written past the caches.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
 #include "ops/random.h"
@@ -356,8 +356,8 @@ TEST(RowEnds, AdamW) {
       }
 }
 
-// 1024 numbers are drawn at once, and 8192 are a part: each from the words that core/base/rng.h gives its
-// place.
+// 1024 numbers are drawn at once, and 8192 are a part. Each is made from the words of its index
+// (core/base/rng.h).
 TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
   for (const std::int64_t n : {1, 2, 3, 4, 5, 1023, 1024, 1025, 8191, 8193})
     for (const DType dtype : {f64, f32, f16}) {
@@ -399,7 +399,7 @@ TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
 }
 
 // Results of 16 MiB and more are written past the caches, those of 4 MiB if an operand is transposed. They
-// have the bits of the results of their halves, which are not.
+// are bitwise identical to the results of their halves, which are not.
 TEST(RowEnds, LargeResultsMatchTheirHalvesBitwise) {
   struct Row {
     const char* name;

@@ -1,7 +1,6 @@
-// How the CPU kernels divide their work and how much memory they need for it. Results do not depend on
-// either, so only these tests notice if a kernel begins to copy, to share less or to ask for more memory than
-// before. For each instruction set: the descriptions and the bytes of scratch memory of many calls, compared
-// with cpu_plans.txt (tests/support/golden.h).
+// CPU kernels divide their work and reserve memory for it. Results do not depend on either, so only these
+// tests fail if a kernel begins to copy, shares less or needs more memory. The descriptions and scratch sizes
+// of many calls are compared with cpu_plans.txt, for each instruction set (tests/support/golden.h).
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm_tiles.h"
 

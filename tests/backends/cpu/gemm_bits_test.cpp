@@ -1,5 +1,5 @@
-// The additions of a matrix product in their order: the results of every instruction set have the bits of
-// plain loops with the same additions. So a row's bits change only if the order is meant to.
+// Matrix products of every instruction set are bitwise identical to plain loops with the same additions in
+// their order.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm.h"
 
@@ -81,8 +81,8 @@ T chained(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k,
   return total;
 }
 
-// A sum for each lane over chunks of 2 KiB; beyond 33 chunks the lanes' sums of every 32 are added to a
-// total, which the last chunk adds to; then the lanes by halves.
+// Each lane has a sum over chunks of 2 KiB. If there are more than 32 chunks, the sums of every 32 are added
+// to a total, with which the last chunk begins. Then the lanes are added by halves.
 template <class T>
 T in_lanes(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k) {
   const i64 W = isa.bytes / static_cast<i64>(sizeof(T)), chunk = 2048 / static_cast<i64>(sizeof(T));
