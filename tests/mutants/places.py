@@ -51,7 +51,9 @@ MESSAGE_FUNCTIONS = re.compile(r"describe\w*|explain\w*|refus\w*|\w*mistake|\w*m
                                r"\w*_choice|(?:number|bytes|operands|index|shape|profile|exchanges|value|attr)_text|\w*progress_line|"
                                r"mebibytes|short_time|short_count|\w*excerpt|joined_names|gguf_shown|doc|warn\w*")
 HINTS = re.compile(r"reserve|shrink_to_fit|\w*prefetch\w*|cpu_relax|_mm_pause|yield|static_assert")
-SYMMETRIC = re.compile(r"transpose|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits")
+SYMMETRIC = re.compile(r"transpose|swap|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits")
+SYMMETRIC_PAIR = re.compile(r"equal|not_equal|add_sizes")  # of two arguments
+PRODUCT = re.compile(r"fma|multiply_add|add_product|add_pair_products")  # symmetric in the first two arguments
 SKIPPED = {
     "preproc_include", "preproc_def", "preproc_function_def", "preproc_call", "preproc_directive", "template_argument_list",
     "template_parameter_list", "static_assert_declaration", "enum_specifier", "attribute_declaration", "attribute_specifier",
@@ -360,10 +362,11 @@ class Finder:
         self.swaps(node, arguments, branch)
 
     def swaps(self, node, arguments, branch):
-        if node.type == "call_expression" and SYMMETRIC.fullmatch(self.of(self.name_of_call(node))):
-            return
+        name = self.of(self.name_of_call(node)) if node.type == "call_expression" else ""
         parts = [c for c in arguments.named_children if c.type != "comment"]
-        for a, b in zip(parts, parts[1:]):
+        if SYMMETRIC.fullmatch(name) or SYMMETRIC_PAIR.fullmatch(name) and len(parts) == 2:
+            return
+        for a, b in list(zip(parts, parts[1:]))[1 if PRODUCT.fullmatch(name) else 0:]:
             if {a.type, b.type} & {"initializer_pair", "lambda_expression", "ERROR"} or self.of(a) == self.of(b):
                 continue
             if (a.type == "string_literal") != (b.type == "string_literal"):
