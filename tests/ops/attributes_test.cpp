@@ -2,6 +2,7 @@
 // that ops state, counted by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include <tilegrad/ops/paged_attn.h>
@@ -9,6 +10,7 @@
 #include "core/graph/rank_attrs.h"
 #include "core/graph/reduce_attrs.h"
 #include "ops/adamw.h"
+#include "ops/common.h"
 #include "ops/cross_entropy.h"
 #include "ops/index.h"
 #include "ops/matmul_in_units.h"
@@ -303,6 +305,20 @@ TEST(Work, IsThatCountedByHand) {
     EXPECT_EQ(op->roundings ? op->roundings(in, out, row.attrs) : 1, row.roundings)
         << row.name << " " << row.attrs.text();
   }
+}
+
+// Booleans give way to integers, integers to floats, and the narrower of two integers to the wider. Two
+// different floats become f32, or f64 if one of them is.
+TEST(Promotion, DependsOnBothTypesInAnyOrder) {
+  const std::vector<DType> integers{boolean, u8, i32, i64}, floats{f64, f32, bf16, f16};
+  for (std::size_t a = 0; a < 4; ++a)
+    for (std::size_t b = 0; b < 4; ++b) {
+      EXPECT_EQ(detail::promote(integers[a], integers[b]), integers[std::max(a, b)]) << a << " " << b;
+      EXPECT_EQ(detail::promote(integers[a], floats[b]), floats[b]) << a << " " << b;
+      EXPECT_EQ(detail::promote(floats[b], integers[a]), floats[b]) << a << " " << b;
+      const DType expected = a == b ? floats[a] : a == 0 || b == 0 ? f64 : f32;
+      EXPECT_EQ(detail::promote(floats[a], floats[b]), expected) << a << " " << b;
+    }
 }
 
 }  // namespace

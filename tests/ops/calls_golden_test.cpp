@@ -284,7 +284,7 @@ const Call reductions[] = {
 TEST(CallsGolden, GraphsGradientsAndErrorsAreThoseRecorded) {
   const GoldenLines now = results_of({pointwise, shapes, by_index, reductions});
   EXPECT_GT(now.size(), 200u);
-  expect_golden(__FILE__, "calls_golden.txt", now);
+  expect_golden(GOLDEN_FILES "ops/calls_golden.txt", now);
 }
 
 }  // namespace

@@ -673,7 +673,7 @@ const Call by_ranks[] = {
 TEST(LayerCallsGolden, GraphsGradientsAndErrorsAreThoseRecorded) {
   const GoldenLines now = results_of({layers, attention, by_ranks});
   EXPECT_GT(now.size(), 200u);
-  expect_golden(__FILE__, "layer_calls_golden.txt", now);
+  expect_golden(GOLDEN_FILES "ops/layer_calls_golden.txt", now);
 }
 
 }  // namespace

@@ -56,6 +56,17 @@ TEST(Norm,
   EXPECT_TRUE(close(doubles(y[0]), plain_norm(x.values, 256, {}, {}, 1e-5, true), 2e-3));
 }
 
+TEST(Norm, RefusesAGradientOfItsStatistics) {
+  Graph g;
+  const Given x = given(g, {3, 4});
+  for (const Tensor& y : {layer_norm(x.tensor), rms_norm(x.tensor)}) {
+    const Node& node = g.node_of(y.id());
+    for (std::uint32_t i = 1; i < node.outs; ++i)
+      expect_error<GradientError>([&] { gradients(sum(g.tensor(node.first_out + i)), {x.tensor}); },
+                                  {"the statistics of a normalisation have no gradient"});
+  }
+}
+
 // First and second derivatives of the fused op and of plain ops, by all operands.
 template <bool centred>
 void check_gradients(const Shape& shape, View view, bool weighted, bool biased) {

@@ -227,7 +227,7 @@ TEST(OpsGolden, CallsCostsAndGraphsAreThoseRecorded) {
   for (const Op* op : all_ops())
     if (op->infer && op->samples) add_op(*op, now);
   EXPECT_GT(now.size(), 400u);
-  tg::testing::expect_golden(__FILE__, "ops_golden.txt", now);
+  tg::testing::expect_golden(GOLDEN_FILES "ops/ops_golden.txt", now);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST(SumBits, AreThoseRecorded) {
       }
     }
   EXPECT_GT(now.size(), 100u);
-  expect_golden(__FILE__, "sum_bits.txt", now, false);
+  expect_golden(GOLDEN_FILES "ops/sum_bits.txt", now, false);
 }
 
 }  // namespace

@@ -333,7 +333,8 @@ TEST(CpuPlans, AreThoseRecorded) {
   }
   add_products(now);
   EXPECT_GT(now.size(), 100u);
-  tg::testing::expect_golden(__FILE__, "cpu_plans.txt", now, false);  // it has sets that a machine may lack
+  tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_plans.txt", now,
+                             false);  // it has sets that a machine may lack
 }
 
 // A step is shared if that saves more than two barriers cost: 3 µs at 20 GB/s and 40 GFLOP/s.

@@ -141,7 +141,7 @@ void check_chains(const Isa& isa) {
           g.a.row = column ? 1 : k, g.a.col = column ? m : 1, g.b.row = n, g.b.col = 1;
           check<T>(isa, g, adds ? random_numbers<T>(n, 3) : std::vector<T>(),
                    [&](const T* a, const T* b, const T* d) { return chained(isa, a, g.a.col, b, n, k, d); });
-          if (testing::Test::HasFatalFailure()) return;
+          if (::testing::Test::HasFatalFailure()) return;
         }
 }
 
@@ -163,7 +163,7 @@ void check_lanes(const Isa& isa) {
       g.a.row = k, g.a.col = 1, g.b.row = 1, g.b.col = k;
       if (sizeof(T) == 8 && k < 64 && isa.bytes == 64) continue;  // too short
       check<T>(isa, g, {}, [&](const T* a, const T* b, const T*) { return in_lanes(isa, a, 1, b, 1, k); });
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
 }
 
