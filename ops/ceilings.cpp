@@ -52,10 +52,8 @@ Ceilings measure_ceilings(const Program& program) {
 }
 
 Ceilings measure_ceilings(const Program& program, const std::vector<DType>& dtypes) {
-  CompileOptions options;
-  options.device = program.device();
-  options.threads = program.options().threads;
-  options.tf32 = program.options().tf32;
+  const CompileOptions options{
+      .device = program.device(), .threads = program.options().threads, .tf32 = program.options().tf32};
   Ceilings c;
   c.copy = copy_rate(program.device(), options);
   for (DType t : dtypes) c.product.emplace_back(t, product_rate(options, t));

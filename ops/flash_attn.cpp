@@ -222,24 +222,24 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
                   const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
     throw Error(in_context("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q", q.where()));
-  Prepared p;
-  AttentionAttrs& a = p.attrs;
   const Tensor& query = q.tensor();
   Graph& graph = query.graph();
   const std::int64_t d = query.rank() == 0 ? 1 : query.shape().back();
-  a.scale = o.scale.value_or(d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1);
-  a.causal = o.causal;
-  a.top_left = o.alignment == AttentionOptions::top_left;
-  a.window_left = o.window_left;
-  a.window_right = o.window_right;
-  a.softcap = o.softcap;
-  a.dropout = o.dropout;
-  a.free_order = o.free_order;
-  a.kernels = o.kernels;
-  a.has_bias = o.bias.defined();
-  a.has_sink = o.sink.defined();
-  a.packed = o.cu_seqlens_q.defined();
-  a.has_lengths = o.kv_lengths.defined();
+  Prepared p{{},
+             {.scale = o.scale.value_or(d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1),
+              .causal = o.causal,
+              .top_left = o.alignment == AttentionOptions::top_left,
+              .window_left = o.window_left,
+              .window_right = o.window_right,
+              .softcap = o.softcap,
+              .dropout = o.dropout,
+              .has_bias = o.bias.defined(),
+              .has_sink = o.sink.defined(),
+              .packed = o.cu_seqlens_q.defined(),
+              .has_lengths = o.kv_lengths.defined(),
+              .free_order = o.free_order,
+              .kernels = o.kernels}};
+  AttentionAttrs& a = p.attrs;
   for (const TensorArg* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));
   if (a.has_bias) {
     Shape four = o.bias.shape();

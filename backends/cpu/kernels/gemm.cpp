@@ -300,7 +300,7 @@ Gemm oriented(const Gemm& g) {
 
 void gemm_choice(const Gemm& given, int threads, char* text, std::size_t size) {
   const Gemm g = with_items_as_rows(given);
-  if (is_dots(g)) return gemm_dots_choice(g, text, size);
+  if (is_dots(g)) return gemm_dots_choice(g, threads, text, size);
   const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
   if (is_for_tiles(n)) {
@@ -308,7 +308,7 @@ void gemm_choice(const Gemm& given, int threads, char* text, std::size_t size) {
     return;
   }
 #endif
-  if (is_rows(n)) return gemm_rows_choice(n, text, size);
+  if (is_rows(n)) return gemm_rows_choice(n, threads, text, size);
   g.type == DType::f64 ? describe<double>(n, threads, text, size) : describe<float>(n, threads, text, size);
 }
 

@@ -379,9 +379,12 @@ void gemm_dots(const Gemm& given, Worker& w) {
   }
 }
 
-void gemm_dots_choice(const Gemm& given, char* text, std::size_t size) {
+void gemm_dots_choice(const Gemm& given, int threads, char* text, std::size_t size) {
+  if (is_empty(given)) return;
   const Gemm g = with_few_rows(given);
-  std::snprintf(text, size, "dot products, rows: %lld", static_cast<long long>(g.m));
+  const DotPlan plan(g, threads);
+  std::snprintf(text, size, "dot products, rows: %lld, parts: %lld", static_cast<long long>(g.m),
+                static_cast<long long>(plan.batches * plan.spans * plan.row_blocks));
 }
 
 }  // namespace tg::cpu::TG_ISA

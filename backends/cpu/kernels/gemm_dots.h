@@ -14,6 +14,6 @@ bool is_dots(const Gemm& g);
 // As gemm_scratch, gemm and gemm_choice, where is_dots.
 ScratchSize gemm_dots_scratch(const Gemm& g, int threads);
 void gemm_dots(const Gemm& g, Worker& worker);
-void gemm_dots_choice(const Gemm& g, char* text, std::size_t size);
+void gemm_dots_choice(const Gemm& g, int threads, char* text, std::size_t size);
 
 }  // namespace tg::cpu::TG_ISA

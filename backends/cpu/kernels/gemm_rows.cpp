@@ -193,8 +193,11 @@ void gemm_rows(const Gemm& g, Worker& w) {
   g.type == DType::bf16 ? run<HalfNumbers<bfloat16>>(g, plan, w) : run<HalfNumbers<float16>>(g, plan, w);
 }
 
-void gemm_rows_choice(const Gemm& g, char* text, std::size_t size) {
-  std::snprintf(text, size, "half rows of b in place, rows: %lld", static_cast<long long>(g.m));
+void gemm_rows_choice(const Gemm& g, int threads, char* text, std::size_t size) {
+  if (is_empty(g)) return;
+  const RowsPlan plan(g, threads);
+  std::snprintf(text, size, "half rows of b in place, rows: %lld, parts: %lld", static_cast<long long>(g.m),
+                static_cast<long long>(plan.batches * plan.spans));
 }
 
 }  // namespace tg::cpu::TG_ISA

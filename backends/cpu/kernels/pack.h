@@ -37,17 +37,13 @@ TG_INLINE void transpose_block(V* v) {
 // to[r·ld_to + c] = from[r·ld_from + c] for r < rows, c < columns; columns up to `padded` become 0.
 template <class S>
 void copy_rows(i64 rows, i64 columns, i64 padded, const S* from, i64 ld_from, compute_t<S>* to, i64 ld_to) {
-  using V = vector_t<S>;
-  constexpr int W = lanes<V>;
+  constexpr int W = lanes<vector_t<S>>;
   for (i64 r = 0; r < rows; ++r, from += ld_from, to += ld_to) {
     i64 c = 0;
     for (; c + W <= columns; c += W) store(to + c, load(from + c));
-    if (c < columns) {
-      const V rest = load_partial(from + c, static_cast<int>(columns - c));
-      store_partial(to + c, rest, static_cast<int>(padded - c < W ? padded - c : W));
-      c += W;
-    }
-    for (; c < padded; ++c) to[c] = 0;
+    if (const int rest = static_cast<int>(columns - c); rest > 0)
+      store_partial(to + c, load_partial(from + c, rest), rest);
+    for (c = columns; c < padded; ++c) to[c] = 0;
   }
 }
 

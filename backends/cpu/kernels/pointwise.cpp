@@ -177,6 +177,13 @@ struct BlockVector<i64> {
   using type = I64;
 };
 
+// A vector from p if the op has such an operand, else `other`, which it ignores.
+template <bool has, class T, class V>
+TG_INLINE V load_if(const T* p, V other) {
+  if constexpr (has) return load(p);
+  return other;
+}
+
 template <class F, class T, int operands>
 void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
   using V = typename BlockVector<T>::type;
@@ -186,18 +193,16 @@ void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
   for (; i + lanes<V> <= n; i += lanes<V>) {
     __builtin_prefetch(a + i + 1024);  // the next block: memory works while this one is computed
     const V x = load(a + i);
-    store(o + i, F::f(x, operands > 1 ? load(b + i) : x, operands > 2 ? load(c + i) : x));
+    store(o + i, F::f(x, load_if<(operands > 1)>(b + i, x), load_if<(operands > 2)>(c + i, x)));
   }
   if (i == n) return;
   T tail[3][lanes<V>] = {};  // the last few, through a full vector
-  for (i64 k = 0; k < n - i; ++k) {
-    tail[0][k] = a[i + k];
-    if (operands > 1) tail[1][k] = b[i + k];
-    if (operands > 2) tail[2][k] = c[i + k];
-  }
-  const V x = load(tail[0]);
-  store(tail[0], F::f(x, operands > 1 ? load(tail[1]) : x, operands > 2 ? load(tail[2]) : x));
-  for (i64 k = 0; k < n - i; ++k) o[i + k] = tail[0][k];
+  const auto bytes = static_cast<std::size_t>(n - i) * sizeof(T);
+  __builtin_memcpy(tail[0], a + i, bytes);
+  if constexpr (operands > 1) __builtin_memcpy(tail[1], b + i, bytes);
+  if constexpr (operands > 2) __builtin_memcpy(tail[2], c + i, bytes);
+  store(tail[0], F::f(load(tail[0]), load(tail[1]), load(tail[2])));
+  __builtin_memcpy(o + i, tail[0], bytes);
 }
 
 #define TG_FLOAT(op, F, operands) {op, &block<F, double, operands>, &block<F, float, operands>, nullptr},

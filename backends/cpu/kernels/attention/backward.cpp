@@ -68,7 +68,7 @@ struct Scratch {
     zk = carver.take<C>(keys * padded_d), zv = carver.take<C>(keys * padded_dv);
     options.carve(carver, x, keys, n, true);
     const bool tiles = is_on_tiles<C>(x, 1);
-    work = tiles ? carver.take<float>(tile_product_floats(keys, n, larger(x.d, x.dv))) : nullptr;
+    work = tiles ? carver.take<float>(tile_product_floats(larger(keys, n), larger(x.d, x.dv))) : nullptr;
     const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
                           bool right) {
       const bool needed = !tiles && ((left && needs_copy<C>(x, a, size, true)) ||

@@ -40,7 +40,7 @@ struct Scratch {
     top = carver.take<C>(n), sum = carver.take<C>(n), shrink = carver.take<C>(n);
     options.carve(carver, x, keys, n, false);
     const bool tiles = is_on_tiles<C>(x, query_block);
-    work = tiles ? carver.take<float>(tile_product_floats(keys, n, x.d > x.dv ? x.d : x.dv)) : nullptr;
+    work = tiles ? carver.take<float>(tile_product_floats(at_least(keys, n), at_least(x.d, x.dv))) : nullptr;
     k = !tiles && needs_copy<C>(x, x.k, x.d, true) ? carver.take<C>(keys * x.d) : nullptr;
     v = !tiles && needs_copy<C>(x, x.v, x.dv, false) ? carver.take<C>(keys * padded) : nullptr;
   }

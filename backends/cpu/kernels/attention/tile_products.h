@@ -51,10 +51,9 @@ struct Strided {
 inline i64 blocks_along(i64 n) {
   return ceil_div(n, block_side);
 }
-// Floats of scratch for products whose m, n and k are at most `keys`, `queries` (both across, or k) or
-// `size`.
-inline i64 tile_product_floats(i64 keys, i64 queries, i64 size) {
-  const i64 longest = at_least(blocks_along(keys), blocks_along(queries)), across = blocks_along(size);
+// Floats of scratch for products whose m, n and k are at most `rows` (of keys or queries) or `size`.
+inline i64 tile_product_floats(i64 rows, i64 size) {
+  const i64 longest = blocks_along(rows), across = blocks_along(size);
   return (2 + at_least(longest, across) + across * longest) * block_floats;
 }
 
@@ -69,7 +68,7 @@ void pack_left_block(Strided<float> a, i64 rows, i64 depth, float* to) {
   float whole[S * S];  // lines as they lie: along k, or across it
   if (rows < S || depth < S) {
     const i64 lines = at_most(S, along ? rows : depth), each = at_most(S, along ? depth : rows);
-    for (i64 e = 0; e < S * S; ++e) whole[e] = 0;
+    __builtin_memset(whole, 0, sizeof whole);
     for (i64 l = 0; l < lines; ++l)
       __builtin_memcpy(whole + l * S, a.data + l * (along ? a.row : a.col),
                        static_cast<std::size_t>(each) * sizeof(float));
