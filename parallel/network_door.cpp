@@ -134,7 +134,7 @@ class NetworkDoor : public Door {
     const Addresses addresses(world);
     const std::string named = "MASTER_ADDR is " + world.address;
     if (!addresses.first) refuse_world(named + ", which cannot be found: " + addresses.error);
-    int error{};
+    int error = 0;
     for (const addrinfo* a = addresses.first; a && listener_.fd < 0; a = a->ai_next) {
       if (is_any(*a)) refuse_world(named + ": expected the one address of rank 0's host that others use");
       where_ = text_of_address(*a);
@@ -285,7 +285,7 @@ class Entrance {
     if (errno != EINPROGRESS) return false;
     // A host that does not answer yet is asked again: the system's own pauses get long.
     if (!waits(POLLOUT, std::min(end, Clock::now() + Milliseconds(5'000)))) return false;
-    int error{};
+    int error = 0;
     socklen_t n = sizeof error;
     getsockopt(socket_.fd, SOL_SOCKET, SO_ERROR, &error, &n);
     return errno = error, error == 0 && !is_its_own_peer();

@@ -61,7 +61,7 @@ class Variables {
                        const std::string& because = "") {
     const std::string expected =
         ": expected " + (most <= least ? "" : std::to_string(least) + " to ") + std::to_string(most);
-    int n{};
+    int n = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
     const bool is_number = !value.empty() && end == value.data() + value.size();
     if (!is_number || error != std::errc() || n < least || n > most)

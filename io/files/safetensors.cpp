@@ -141,7 +141,7 @@ std::string header_text(const std::vector<std::pair<std::string, TensorKind>>& o
   }
   std::uint64_t begin = 0;
   for (const auto& [name, tensor] : ordered) {
-    const std::uint64_t end = begin + *byte_size(tensor.shape, tensor.dtype);  // which the caller has checked
+    const std::uint64_t end = begin + byte_size(tensor.shape, tensor.dtype).value_or(0);
     member(name);
     header += "{\"dtype\":\"" + std::string(file_name_of(tensor.dtype)) +
               "\",\"shape\":" + text_of(tensor.shape) + ",\"data_offsets\":[" + std::to_string(begin) + "," +

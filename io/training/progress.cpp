@@ -53,7 +53,7 @@ std::string short_time(double s) {
 
 std::string progress_line(const ProgressState& s) {
   constexpr int width = 10;
-  const double part = s.steps > 0 ? std::max(0.0, std::min(double(s.step) / double(s.steps), 1.0)) : 1.0;
+  const double part = s.steps > 0 ? std::clamp(double(s.step) / double(s.steps), 0.0, 1.0) : 1.0;
   const int full = static_cast<int>(part * width);
   const int digits = static_cast<int>(std::to_string(s.steps).size());
   std::string line =
@@ -96,7 +96,7 @@ void Progress::update(std::int64_t step, double loss, double lr) {
     if (elapsed >= 1) mark_ = now, mark_step_ = step, measured_ = true;
   }
   const double left = (double(state_.steps) - double(step)) * double(tokens_per_step_);
-  state_.seconds_left = left / state_.tokens_per_s;  // infinite, or NaN, before there is a rate
+  state_.seconds_left = state_.tokens_per_s > 0 ? left / state_.tokens_per_s : -1;
   const bool is_last = step == state_.steps;
   pending_ = is_last && !terminal_;  // a terminal's line is drawn again
   if (pending_ || (!is_last && seconds(now - shown_) < period_)) return;

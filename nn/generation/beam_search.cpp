@@ -47,7 +47,7 @@ void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
   // As many of them as there are end tokens may end the text.
   const std::size_t kept = std::min(list.size(), beams_ + ends_.size());
   const auto first = [](const Candidate& a, const Candidate& b) {
-    return std::pair(b.score, a.token) < std::pair(a.score, b.token);
+    return a.score != b.score ? a.score > b.score : a.token < b.token;
   };
   std::partial_sort(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(kept), list.end(), first);
   list.resize(kept);
@@ -73,7 +73,8 @@ std::vector<std::size_t> BeamSearch::advance() {
   std::stable_sort(ended_.begin(), ended_.end(), is_likelier);
   ended_.resize(std::min(ended_.size(), beams_));
   live_ = std::move(next);
-  candidates_.assign(live_.size(), {}), offered_ = 0;
+  candidates_.assign(live_.size(), {});
+  offered_ = 0;
   // A continuation is never likelier than what it continues.
   const bool is_over = live_.empty() || std::ssize(live_[0].tokens) == tokens_ ||
                        (ended_.size() == beams_ && ended_.back().score >= live_[0].score);

@@ -137,7 +137,7 @@ struct Engine::Run {
   }
   // What follows entry b is not drawn.
   void set_unread(std::size_t b) {
-    set_sampling(b, {.temperature = 0}, {}, {});
+    set_sampling(b, {.temperature = 0}, 0, 0);
     set_places(b, 0, -1);
   }
   // In the order in which the inputs were recorded: they are copied in one piece.
@@ -150,8 +150,8 @@ struct Engine::Run {
     if (from.defined()) feed(from, place);
     if (to.defined()) feed(to, new_place);
     if (is_sampling_fed) return;
-    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps),
-        is_sampling_fed = true;
+    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
+    is_sampling_fed = true;
   }
 };
 

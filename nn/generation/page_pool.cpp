@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -77,7 +76,8 @@ void PagePool::forget() {
 void PagePool::insert(std::int32_t n, std::int32_t before) {
   const std::int32_t other = std::exchange(pages_[before].before, n);
   pages_[other].after = n;
-  pages_[n].before = other, pages_[n].after = before, ++free_;
+  pages_[n].before = other, pages_[n].after = before;
+  ++free_;
 }
 
 std::int32_t PagePool::take() {
@@ -86,7 +86,8 @@ std::int32_t PagePool::take() {
   if (page.found != 0) {
     std::int32_t* at = &list_of(page.hash);
     while (*at != n) at = &pages_[*at].next;
-    *at = page.next, page.found = 0;
+    *at = page.next;
+    page.found = 0;
   }
   hold(n);
   return n;
@@ -141,7 +142,9 @@ PageTable::PageTable(PageTable&& other) noexcept
       rest_(std::move(other.rest_)) {}
 
 PageTable& PageTable::operator=(PageTable&& other) noexcept {
-  if (this != &other) std::destroy_at(this), std::construct_at(this, std::move(other));
+  const PageTable left(std::move(*this));
+  std::swap(pool_, other.pool_), std::swap(epoch_, other.epoch_), std::swap(length_, other.length_);
+  std::swap(pages_, other.pages_), std::swap(full_, other.full_), std::swap(rest_, other.rest_);
   return *this;
 }
 

@@ -140,7 +140,8 @@ void Scheduler::preempt(Text& text) {
     text.on_host = held;
     host_used_ += n;
   }
-  text.table.reset(), text.is_old = false;
+  text.table.reset();
+  text.is_old = false;
   ++text.preemptions, ++preemptions_;
   waiting_.insert(running_.extract(text.id));
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numbers>
 
 #include <tilegrad/core/base/range.h>
@@ -34,8 +33,10 @@ void yarn(std::vector<double>& omega, double d, double theta, const RopeScaling&
   if (s.whole_pairs) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0), high = std::min(high, d - 1);
   if (low == high) high += 0.001;
-  double pair = 0;
-  for (double& w : omega) w = mixed(w, w / s.factor, std::clamp((pair++ - low) / (high - low), 0.0, 1.0));
+  for (std::size_t i = 0; i < omega.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    omega[i] = mixed(omega[i], omega[i] / s.factor, ramp);
+  }
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ std::vector<double> RopeScaling::frequencies(std::int64_t d, double theta, std::
     check(d);
     const bool is_long = static_cast<double>(context) > first_context;
     const std::vector<double>& factors = is_long ? long_factors : short_factors;
-    std::transform(omega.begin(), omega.end(), factors.begin(), omega.begin(), std::divides());
+    for (std::size_t i = 0; i < omega.size(); ++i) omega[i] /= factors[i];
   }
   return omega;
 }

@@ -149,7 +149,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
   const auto plan_of = [&](const Variant& variant, std::size_t budget) {
     ProgramOptions o = options;
     o.plan_only = true, o.memory_budget = budget;
-    const TrainingProgram p(model, optimizer, o, variant, {}, where);
+    const TrainingProgram p(model, optimizer, o, variant, 0, where);
     const MemoryReport memory = p.program_->memory();
     return Plan{variant, bytes_moved(p.program_->steps()) - memory.recomputed.moved, memory,
                 p.graph_.nodes().size()};
@@ -167,7 +167,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
     }
   };
   const std::int64_t rows = options.batch * own_tokens(model, options)->in_row();
-  std::size_t nodes{};  // with fewer chunks
+  std::size_t nodes = 0;  // with fewer chunks
   const auto is_possible = [&](std::int64_t n) {
     return options.loss_chunks == 0 && n <= most && rows / n >= least_rows;
   };

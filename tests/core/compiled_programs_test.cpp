@@ -197,8 +197,7 @@ TEST(CompiledPrograms, MergeStepsThatAreNotFarApart) {
   }
 }
 
-const std::filesystem::path expected_file =
-    std::filesystem::path(__FILE__).parent_path() / "compiled_programs.txt";
+const std::filesystem::path expected_file = GOLDEN_FILES "core/compiled_programs.txt";
 
 // The file's text of each case.
 std::map<std::string, std::string> expected_texts() {

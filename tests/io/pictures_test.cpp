@@ -44,7 +44,7 @@ void expect_stored(const std::string& name, const Image& image) {
   const std::string file = name + ".png";
   if (const char* folder = std::getenv("TG_PICTURES"))
     return image.save_png(std::string(folder) + "/" + file);
-  const std::string path = std::filesystem::path(__FILE__).parent_path() / "pictures" / file;
+  const std::string path = GOLDEN_FILES "io/pictures/" + file;
   const std::string bytes = io::read_file(path, "pictures");
   int width = 0, height = 0, channels = 0;
   stbi_uc* pixels = stbi_load_from_memory(reinterpret_cast<const stbi_uc*>(bytes.data()),
