@@ -5,8 +5,8 @@
 #include <cstring>
 #include <functional>
 
+#include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
-#include "ops/ranks.h"
 #include "tests/support/files.h"
 
 namespace {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <sstream>
 
+#include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
 #include "core/compile/addends.h"
 #include "core/compile/bind.h"
@@ -21,7 +22,6 @@
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
 #include "core/compile/scatter_early.h"
-#include "ops/ranks.h"
 #include "tests/support/compiled_cases.h"
 #include "tests/support/files.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <tilegrad/ops/linear_cross_entropy.h>
+#include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
-#include "ops/ranks.h"
 
 namespace tg::testing {
 
