@@ -7,7 +7,7 @@ namespace tg {
 
 namespace {
 
-// Takes the steps in another order, if their arena is at most `more` bytes larger then.
+// Chooses a different order of the steps if their arena is at most `more` bytes larger then.
 void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
                 std::size_t more, const Scheduled& known, std::size_t status_bytes, Placed& p) {
   Placed then = placed(graph, reordered, known, status_bytes, true);

@@ -1,5 +1,5 @@
-// Placed: a program's buffers and where they lie, and orders of the steps that a backend with epilogues,
-// which starts kernels one by one, computes faster. They are taken if they need little more memory.
+// Placed: a program's buffers with their offsets. A GPU runs some orders of the steps faster. They are chosen
+// if they need little more memory.
 #pragma once
 
 #include "core/compile/memory_plan.h"
@@ -12,8 +12,8 @@ struct Placed {
   MemoryPlan plan;
 };
 
-// Steps → buffers → places. status_bytes: Backend::status_bytes. reuse: false gives every buffer memory of
-// its own.
+// Steps → buffers → offsets. status_bytes: Backend::status_bytes. reuse: false gives every buffer separate
+// memory.
 Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known,
               std::size_t status_bytes, bool reuse);
 

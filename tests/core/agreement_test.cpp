@@ -16,7 +16,7 @@ using tg::testing::error_of;
 
 using Words = std::vector<std::uint64_t>;
 
-// The last of so many ranks. `others` changes what each of them shows instead of this one's words.
+// The last of a number of ranks. `others` changes the words that each other rank shows.
 class Played : public Communicator {
  public:
   explicit Played(int ranks, std::function<void(int, Words&)> others = {})

@@ -1,5 +1,5 @@
-// The plain values under everything else: numbers of every dtype, ranges, sizes in bytes, devices, hashes,
-// what steps cost, and random numbers bit for bit.
+// Plain values: numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps, and random
+// numbers bit for bit.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -55,12 +55,13 @@ TEST(Halves, EveryPatternIsTheNumberOfItsDefinition) {
     check(b, number_of(bits, 7, 127));
     check(h, number_of(bits, 10, 15));
   }
-  // A NaN of f32 whose upper half alone would be an infinity.
+  // A NaN of f32 whose upper half by itself is an infinity.
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0x7f800001u)).bits, 0x7fc0);
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0xff800001u)).bits, 0xffc0);
   EXPECT_EQ(float16(std::bit_cast<float>(0x7f800001u)).bits, 0x7e00);
   EXPECT_EQ(float16(std::bit_cast<float>(0xff800001u)).bits, 0xfe00);
-  EXPECT_EQ(float16(std::bit_cast<float>(0x477fefffu)).bits, 0x7bff);  // one below what rounds to infinity
+  EXPECT_EQ(float16(std::bit_cast<float>(0x477fefffu)).bits,
+            0x7bff);  // the largest number that does not round to infinity
   EXPECT_EQ(float16(std::bit_cast<float>(0x477ff000u)).bits, 0x7c00);
 }
 
@@ -94,7 +95,7 @@ TEST(DTypes, HaveTheirSizesNamesAndKinds) {
 }
 
 // The first and last numbers of each dtype, and their neighbours.
-TEST(Numbers, OfADTypeAreThoseWithinItsRange) {
+TEST(Numbers, WithinTheRangeOfADTypeAreHeld) {
   struct Row {
     DType dtype;
     std::vector<double> held, not_held;
@@ -112,7 +113,7 @@ TEST(Numbers, OfADTypeAreThoseWithinItsRange) {
     for (const double x : row.held) EXPECT_TRUE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
     for (const double x : row.not_held) EXPECT_FALSE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
   }
-  // Stored: fractions of integers are cut, what is then out of the range is refused.
+  // Fractions of integers are cut. Numbers that are then out of the range are refused.
   std::byte element[8];
   const auto stored = [&](DType t, double x) {
     store_element(t, element, 0, x);
@@ -161,7 +162,7 @@ TEST(Numbers, AreConvertedOneByOneFromEachDTypeToEach) {
   EXPECT_THROW((Array::of<std::int64_t>({1}, {-2147483649}).to(i32)), DTypeError);
 }
 
-TEST(HostViews, ReadAndWriteWhatIsThere) {
+TEST(HostViews, ReadAndWriteTheirElements) {
   float values[6] = {0, 1, 2, 3, 4, 5};
   const HostView view{f32, {2, 3}, reinterpret_cast<std::byte*>(values)};
   EXPECT_EQ(view.numel(), 6);
@@ -288,7 +289,7 @@ TEST(Bytes, AreRoundedUpAddedAndPrinted) {
   EXPECT_EQ(bytes_text((10 << 20) + 1), "11 MiB");
 }
 
-TEST(Devices, AreReadAndWrittenAsText) {
+TEST(Devices, AreParsedAndPrinted) {
   for (const char* text : {"cpu", "cuda", "cuda:3"}) EXPECT_EQ(Device::parse(text).text(), text);
   EXPECT_EQ(Device::parse("cuda:0").text(), "cuda");
   EXPECT_EQ(Device::parse("cuda:12").ordinal, 12);
@@ -354,7 +355,7 @@ TEST(Costs, AreThoseOfOperandsAndOps) {
   EXPECT_EQ(kind_of(step), "chain to gelu");
 }
 
-// The sum was computed by a program of its own in Python, from the published algorithms.
+// A separate program in Python computed the sum from the published algorithms.
 TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < 40000; ++i) {
@@ -370,7 +371,7 @@ TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
   EXPECT_EQ(node_key(0x123456789abcdef0, 0x1122334455667788, 7), 0x86b843c9eb736096u);
 }
 
-TEST(RandomNumbers, ComeFromTheirWords) {
+TEST(RandomNumbers, AreMadeOfTheirWords) {
   EXPECT_EQ(uniform(0xffffffffu), 1 - 0x1p-24f);
   EXPECT_EQ(uniform(0x000001ffu), 0x1p-24f);
   EXPECT_EQ(uniform(0xffffffffu, 0xffffffffu), 1 - 0x1p-53);

@@ -1,5 +1,5 @@
-// What the compiler makes of small graphs: the steps, what they read and write, and where it lies in memory,
-// compared line by line with compiled_programs.txt. After a change that is meant, write that file anew:
+// Compiled programs of small graphs: the steps with their operands and the memory plan, compared line by line
+// with compiled_programs.txt. After an intended change, write that file again:
 //   TG_WRITE_EXPECTED=1 build/tests/compiled_programs_test
 // and read the differences: each must be as the passes (core/compile/) promise.
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ class Compiled {
     if (maker.op == &parameter_op) return maker.attrs.as<ParameterAttrs>().parameter.name();
     return "%" + std::to_string(v);
   }
-  // A value, or a view of one, with its type. A joined result with the place where it lies.
+  // A value, or a view of one, with its type. A joined result also has its layout in the whole.
   std::string value_text(ValueId v, bool is_made) const {
     const Value& value = r_.g.values()[v];
     std::string s =

@@ -55,7 +55,7 @@ TEST_F(FileWrite, ReplacesAFileAndKeepsItsPermissions) {
   }
 }
 
-TEST_F(FileWrite, RefusesWhatIsNoRegularFile) {
+TEST_F(FileWrite, RefusesAllButRegularFiles) {
   make("file", "x");
   std::filesystem::create_directory(path("folder"));
   std::filesystem::create_symlink(path("file"), path("link"));
@@ -109,7 +109,7 @@ TEST_F(FileWrite, NewNamesDoNotHideFiles) {
   EXPECT_EQ(files(), (std::set<std::string>{"b", "c"}));
 }
 
-TEST_F(FileWrite, TemporariesHaveNamesOfTheirOwn) {
+TEST_F(FileWrite, TemporariesHaveNewNames) {
   std::string first, second, plain;
   {
     const FileDescriptor a = create_temporary(path("file"), first, "save"),

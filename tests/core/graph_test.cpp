@@ -1,5 +1,5 @@
-// What a graph records: names, lines, leaves, limits, replaced tensors, shared conditions; what shape rules
-// may return; parameters and their parts.
+// Recording into a graph: names, lines, leaves, limits, replaced tensors, shared conditions and the results
+// of shape rules. Parameters and their parts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ TEST(Graph, NodesHaveThePathAndTheLineOfTheirScopes) {
   EXPECT_EQ(error_of([&] { g.input("a\nb", {1}); }).substr(0, 7), "[input]");
 }
 
-TEST(Graph, SegmentsAndDerivativesAreThoseOfTheScopeButForLeaves) {
+TEST(Graph, NodesExceptLeavesHaveTheSegmentOfTheirScope) {
   Graph g;
   Parameter w("w", Array(Shape{2}, f32));
   const int first = g.new_segment(), second = g.new_segment();
@@ -106,7 +106,7 @@ TEST(Graph, KnowsTheLimitsOfItsInputs) {
   EXPECT_EQ(p.fetch(both).at(0), 2) << "the value before";
 }
 
-// What lies between the two and depends on the old tensor is recorded again, with its name and its marks.
+// Nodes between the two that depend on the old tensor are recorded again, with their names and marks.
 TEST(Graph, ReplacedTensorsStandForTheirReplacements) {
   Graph g;
   Parameter w("w", Array(Shape{2}, f32));
@@ -179,7 +179,7 @@ TEST(Graph, ConditionsOfOneLossAreJoined) {
   const std::vector<Feed> feeds{{a, two}, {b, three}, {c, five}};
   EXPECT_EQ(eval(all, feeds).at(0), 30);
   EXPECT_EQ(eval(uses, feeds).at(0), 31);
-  // Parts of a vector are losses of their own.
+  // Each part of a vector is a separate loss.
   EXPECT_EQ(g.common_condition(slice(vector, 0, 0, 1), b, both), b);
   EXPECT_EQ(g.common_condition(slice(vector, 0, 1, 2), c, both), c);
   EXPECT_EQ(joins, 2);
@@ -261,7 +261,7 @@ TEST(Graph, HashesDependOnEachPartOfItsStructure) {
   EXPECT_EQ(all.back(), all[0]);
 }
 
-// Of an op whose shape rule is a user's.
+// The op's shape rule is a user's.
 TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
   Graph g;
   const Tensor x = slice(g.input("x", {4, 6}), 0, 1, 3);  // of 24 elements, from the 6th on
@@ -302,7 +302,7 @@ TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
             "[bare] the op has no shape rule (Op::infer) (:0)");
 }
 
-TEST(Graph, ErrorsOfOpsNameWhatTheyGot) {
+TEST(Graph, ErrorsOfOpsNameTheirOperands) {
   Graph g, other;
   const Tensor x = g.input("x", {2, 3}), y = g.input("y", {4}, i32);
   const int line = __LINE__ + 1;
@@ -465,7 +465,7 @@ TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
   EXPECT_NE(rethrown(std::range_error("a")).find("nested around a"), std::string::npos);
 }
 
-TEST(Ranks, OneShowsItselfWhatItHas) {
+TEST(Ranks, ASingleOneReadsItsOwnBytes) {
   OneRank rank;
   EXPECT_EQ(rank.rank(), 0);
   EXPECT_EQ(rank.size(), 1);

@@ -174,7 +174,7 @@ class RandomLayouts {
   std::mt19937 random_;
 };
 
-// By the places of elements alone.
+// Only by the offsets of elements.
 TEST(Layout, PropertiesAreThoseOfThePlacesOfElements) {
   RandomLayouts random(1);
   int contiguous = 0, dense = 0, neither = 0;
@@ -195,7 +195,7 @@ TEST(Layout, PropertiesAreThoseOfThePlacesOfElements) {
     EXPECT_EQ(l.extent(), at.empty() ? 0 : sorted.back() + 1);
     contiguous += in_order, dense += gap_free && !in_order, neither += !gap_free;
     if (at.empty()) continue;
-    // The same order in memory without gaps: as many places, in the same order.
+    // The same order in memory, without gaps.
     const Layout like = dense_like(l.shape, l);
     EXPECT_TRUE(like.is_dense() && like.offset == 0 && like.shape == l.shape);
     const std::vector<std::int64_t> of_like = places(like);
@@ -209,12 +209,12 @@ TEST(Layout, PropertiesAreThoseOfThePlacesOfElements) {
   EXPECT_GT(neither, 500);
 }
 
-// Strides under which elements have these places; of an axis that has one element, that of row_major().
+// Strides under which elements have these offsets. An axis with one element has the stride of row_major().
 std::optional<Strides> strides_of(const std::vector<std::int64_t>& at, const Shape& shape) {
   Layout l = row_major(shape);
   if (at.empty()) return l.strides;
   l.offset = at[0];
-  const Strides steps = l.strides;  // in the list of places
+  const Strides steps = l.strides;  // in the list of offsets
   for (int a = 0; a < l.rank(); ++a)
     if (shape[a] > 1) l.strides[a] = at[static_cast<std::size_t>(steps[a])] - at[0];
   return places(l) == at ? std::optional(l.strides) : std::nullopt;

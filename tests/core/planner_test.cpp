@@ -67,8 +67,8 @@ TEST(Planner, TakesTheSmallestGapThatFits) {
   }
 }
 
-// By pairs of buffers, of plans in which one buffer lies elsewhere.
-TEST(Planner, TheCheckerSeesWhatPairsOfBuffersShow) {
+// Checks all pairs of buffers, in plans with one buffer moved.
+TEST(Planner, TheCheckerAgreesWithAllPairsOfBuffers) {
   std::mt19937 random(5);
   int sound = 0, unsound = 0;
   for (std::uint32_t seed = 0; seed < 400; ++seed) {

@@ -1,5 +1,5 @@
-// What runs rest on: calls that exclude or contain one another, waiting, lost ranks, shared memory, and what
-// eval() and fetch() take.
+// Runs: calls that exclude or contain one another, waiting, lost ranks, shared memory, and the arguments of
+// eval() and fetch().
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -33,7 +33,7 @@ TEST(Calls, ExcludeOneAnother) {
   const OneUser again(busy, "run", "it is in use");
 }
 
-TEST(Calls, OfOneThreadMayContainOneAnother) {
+TEST(Calls, InOneThreadMayNest) {
   std::atomic<std::thread::id> user = {};
   const auto in_another = [&] {
     std::string error;
@@ -110,7 +110,7 @@ TEST(Saving, TheClockCountsMilliseconds) {
   EXPECT_LT(end - begin, 20000);
 }
 
-TEST(Arenas, HaveRoomForTheLargestAndForWhatIsExpected) {
+TEST(Arenas, HaveRoomForTheLargestAndForExpectedPrograms) {
   Backend& cpu = backend(Device::cpu());
   SharedArena arena(1000, 300);
   ArenaUse use(arena);
@@ -170,7 +170,7 @@ TEST(Arenas, BudgetsCountTheScratchOfOthers) {
   EXPECT_EQ(least(peak - 1), peak);
 }
 
-TEST(Programs, FetchOnlyTensorsOfTheirOwnGraph) {
+TEST(Programs, RefuseToFetchTensorsOfOtherGraphs) {
   Graph g, other;
   const Tensor x = g.input("x", {2}), y = x + 1, z = other.input("x", {2}), w = z + 1;
   ASSERT_EQ(y.id(), w.id());

@@ -77,7 +77,7 @@ TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
     EXPECT_EQ(r.rows.back(), 8 * first_from(groups, n)) << n << " groups";
   }
   EXPECT_EQ(r.rows.size(), singles.size() + groups.size());
-  // What is too much for one run is read in two, of which there are programs.
+  // 131 groups are read in two runs. Their programs exist already.
   engine.forget();
   Rows::add(engine, 131, 8, 1);
   engine.run();
@@ -104,8 +104,8 @@ TEST(EnginePrograms, ArePreparedInAdvance) {
   EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 2, 4, 32}));
 }
 
-// Sequences of more rows than one run moves, in pages of every size; some begin alike, so that they come back
-// behind pages that are found.
+// Sequences of more rows than one run moves, in pages of several sizes. Some begin alike, so that their pages
+// are restored after pages that are found.
 TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   nn::Params params(1);
   nn::ModelConfig c{
@@ -169,8 +169,8 @@ TEST(Engine, WideRowsMoveToTheHostAndBack) {
             written({.seats = 1, .threads = 1}));
 }
 
-// A place for one token on the device, from which the next step reads.
-TEST(Engine, OneSeatIsAheadToo) {
+// With one slot, the device stores one token for the next step.
+TEST(Engine, WithOneSlotRunsAheadToo) {
   Rows r;
   Tokens texts[2];
   for (const bool ahead : {false, true}) {
@@ -246,7 +246,7 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
 }
 
 // Against a map.
-TEST(Numbered, FindsWhatWasPutAndNotErased) {
+TEST(Numbered, FindsValuesUntilTheyAreErased) {
   std::mt19937 random(1);
   nn::detail::Numbered<std::unique_ptr<int>> ours;
   std::map<std::uint64_t, int> expected;

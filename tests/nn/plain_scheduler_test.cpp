@@ -1,5 +1,5 @@
-// Scheduler and PagePool step by step against a plain model of them (tests/support/plain_scheduler.h), on
-// random calls: the same plans with the same pages, the same counts, the same free pages in the same order.
+// Scheduler and PagePool against a plain model of them (tests/support/plain_scheduler.h), step by step on
+// random calls. Plans, pages, counts and free pages must be equal.
 #include "tests/support/plain_scheduler.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ class Both {
   explicit Both(unsigned seed) : random_(seed), options_(drawn()), ours_(options_), plain_(options_) {}
   explicit Both(const Scheduler::Options& o) : random_(1), options_(o), ours_(o), plain_(o) {}
 
-  // Six texts, of which the first takes all pages and ends, then the next: the last leaves each time, but
-  // after three times the one before it does.
+  // Six sequences. The first uses all pages and ends, then the next. The last one is preempted each time.
+  // After three times, the one before it is preempted instead.
   void crowd() {
     std::vector<Id> all;
     for (std::int32_t n = 0; n < 6; ++n) all.push_back(add({n}, 12));
@@ -187,7 +187,7 @@ class Both {
   Scheduler::Options options_;
   Scheduler ours_;
   PlainScheduler plain_;
-  std::int64_t calls_ = 2 + below(3) * 5;  // few of them let texts live long enough to leave several times
+  std::int64_t calls_ = 2 + below(3) * 5;  // with few calls, sequences live longer
 };
 
 TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
@@ -210,7 +210,7 @@ TEST(PlainScheduler, SparesWhoHasLeftThreeTimes) {
   EXPECT_GT(both.spared, 0);
 }
 
-// A pool alone, whose tables are moved, assigned and dropped too.
+// A pool without a scheduler. Tables are also moved, assigned and dropped.
 TEST(PlainPool, GivesTheSamePages) {
   std::mt19937 random(3);
   const auto below = [&](unsigned n) { return random() % n; };

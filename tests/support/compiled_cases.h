@@ -49,7 +49,7 @@ inline void record_chains(Recorded& r) {
              matmul(x, square)};  // a number in a chain, a matrix here
 }
 
-// A chain has at most 24 instructions and 12 inputs.
+// A fused step has at most 24 instructions and 12 inputs.
 inline void record_long_chains(Recorded& r) {
   Tensor x = r.g.input("x", {70});
   std::vector<Tensor> inputs;
@@ -65,14 +65,14 @@ inline void record_merged(Recorded& r) {
                row = g.input("row", {50}), h = g.input("h", {6, 50}, bf16);
   const std::vector<Tensor> of_div = gradients(a / b, {a, b}, z);
   const Tensor s = sigmoid(a), half = exp(h), number = g.input("n", {}), other = g.input("m", {});
-  const Tensor turned = transpose(b, 0, 1) * 2;  // shares b, but lies in another order
+  const Tensor turned = transpose(b, 0, 1) * 2;  // shares b, but has a different order in memory
   r.fetch = {of_div[0], of_div[1], s,          s * (1 - s),    half,  half * 3,
              a * row,   z * row,   number * 2, number * other, turned};
   const Tensor before = b * 5, between = cumsum(a, 1), after = b - 1;
   r.fetch.insert(r.fetch.end(), {before, between, after});
 }
 
-// At most ten operands, of which four are results.
+// At most ten operands, four of them results.
 inline void record_many_results(Recorded& r) {
   const Tensor x = r.g.input("x", {40});
   for (int n = 1; n <= 6; ++n) r.fetch.push_back(x * n);
@@ -183,7 +183,7 @@ inline void record_assigned(Recorded& r) {
   r.assign = {{p, of_p + x},                 // what it held is read later
               {q, next},                     // copied
               {s, of_p},                     // what p held before
-              {t, transpose(exp(x), 0, 1)},  // in another order
+              {t, transpose(exp(x), 0, 1)},  // transposed
               {u, exp(of_s).view({900})},    // a view
               {v, sin(x)},                   // directly
               {w, transpose(of_s, 0, 1) + of_s},
@@ -257,7 +257,7 @@ inline void record_cache(Recorded& r) {
   r.assign = {{keys, held[0]}, {values, held[1]}};
 }
 
-// Chunks of a head, and two readers of what comes first.
+// Products that are each read once, and a parameter that is read before it changes.
 inline void record_order(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});
@@ -301,7 +301,7 @@ inline void record_norm_of_two(Recorded& r) {
   r.fetch = {z};
 }
 
-// Values of several sizes and prices, of which the dear ones turn out to be needless.
+// Values of several sizes and prices. The expensive choices turn out to be needless.
 inline void record_prices(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {64, 64}), column = g.input("column", {64, 1}), row = g.input("row", {1, 64});
@@ -314,8 +314,8 @@ inline void record_prices(Recorded& r) {
   r.fetch = {matmul(z, slice(wide, 1, 32, 96))};
 }
 
-// A chain of ops at random, and products with what it made: choices that come first turn out to be needless,
-// and which of them are undone depends on their prices.
+// Random ops one after another, then products with their results. Early choices turn out to be needless.
+// Their prices determine which of them are undone.
 inline void record_random_chain(Recorded& r, unsigned seed) {
   std::mt19937 random(seed);
   const Tensor x = r.g.input("x", {64, 64}), column = r.g.input("column", {64, 1}),
@@ -353,8 +353,8 @@ inline void record_kept_epilogue(Recorded& r) {
     if (r.g.label_of(n) == "h.0/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
 }
 
-// A value that is only used late moves; a cast of a parameter is made again while the parameter is what it
-// was; a view of what is made again.
+// A value that is only used late moves. A value of a parameter is computed again as long as the parameter has
+// not changed.
 inline void record_late(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});
@@ -367,7 +367,7 @@ inline void record_late(Recorded& r) {
   r.assign = {{w, y + first}};
 }
 
-// A value of a parameter that changes before the value's last use, and one that changes behind it.
+// One parameter changes before the last use of its value, one after it.
 inline void record_changed(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64}), v = parameter_of("v", {64, 64});

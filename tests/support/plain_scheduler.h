@@ -1,6 +1,6 @@
-// Scheduler and PagePool once more, with lists that are searched and without their bookkeeping: who runs,
-// which pages are taken, copied, moved and found again, decided by the rules of scheduler.h and page_pool.h
-// alone.
+// A plain model of Scheduler and PagePool. It follows the rules of scheduler.h and page_pool.h with searches
+// of lists instead of their bookkeeping: which sequences run, and which pages are used, copied, moved and
+// found.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class PlainPool {
   struct Table {
     Tokens pages = {}, rest = {};  // the tokens after the full pages
     std::int64_t length = 0;
-    std::uint64_t full = 0;  // the number of what the full pages hold
+    std::uint64_t full = 0;  // the number of the content of the full pages
     int epoch = 0;
   };
   Table open(const Tokens& text) {
@@ -231,8 +231,8 @@ class PlainScheduler {
     stop(t);
     ++t.preemptions, ++preemptions;
   }
-  // The last of those after this one, but not one that has left three times if another has not; else this
-  // one.
+  // The last one after this sequence. One that was preempted three times is spared if there is another.
+  // Without any, this sequence itself.
   bool make_room(Id id, std::int64_t count) {
     while (!pool.reserve(texts.at(id).table, count, plan_.copies)) {
       Id last = 0, spared = 0;
@@ -258,7 +258,7 @@ class PlainScheduler {
     t.table = pool.open(t.tokens);
     const std::int64_t length = t.table.length, size = t.size();
     const std::int64_t reserved = running() == 0 ? 0 : o_.pages / 100;
-    bool is_read_now = false;  // its next page, by another text
+    bool is_read_now = false;  // its next page, by another sequence
     for (const auto& [other, begin, count] : plan_.several) {
       const Tokens& its = texts.at(other).tokens;
       const std::int64_t end = length + o_.page_size;
