@@ -15,7 +15,7 @@ std::size_t utf8_decode(std::string_view s, std::size_t i, char32_t& c) {
     return 1;
   }
   const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || s.size() - i < length) return 0;
+  if (lead < 0xc0 || lead > 0xf7 || s.size() - i < length) return 0;
   c = lead & (0x7fu >> length);
   for (std::size_t k = 1; k < length; ++k) {
     if ((byte(k) & 0xc0) != 0x80) return 0;

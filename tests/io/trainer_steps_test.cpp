@@ -280,6 +280,25 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierOne) {
     EXPECT_TRUE(restored[i].read().same_bits(state[i].read())) << i;
 }
 
+// Only folders with the names of its own steps are in a run's way.
+TEST(TrainerSteps, ForeignFoldersOfOtherStepsAreKept) {
+  for (const std::int64_t step : {0, 1, 3, 4}) {
+    const TemporaryDirectory dir;
+    CountedRun run;
+    io::CheckpointStore store(dir / "run");
+    const std::string name = "run/step-0000000" + std::to_string(step);
+    fs::create_directory(dir / name), dir.file(name + "/theirs", "x");
+    const std::string error = error_of([&] {
+      train::Trainer(run.model, run.optimizer, run.batches, {.steps = 3, .program = {.batch = batch}}, {},
+                     &store)
+          .run();
+    });
+    EXPECT_EQ(error == "no error", step == 0 || step == 4) << error;
+    EXPECT_EQ(run.batches.trained.empty(), error != "no error");
+    EXPECT_TRUE(fs::exists(dir / (name + "/theirs")));
+  }
+}
+
 TEST(TrainerSteps, LastValidationHasUpTo400Batches) {
   CountedRun run;
   train::Trainer trainer(run.model, run.optimizer, run.batches,
