@@ -129,8 +129,7 @@ struct ConfigReader {
       if (!has(name)) continue;
       *value = shortest(name);
       const std::vector<double> ours = s.frequencies(d, theta(), 0);
-      if (!(*value > 0) ||
-          !std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(), is_same_in_gguf))
+      if (!std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(), is_same_in_gguf))
         file.refuse(key(name), std::string(value == &s.beta_fast ? "32" : "1") +
                                    ": llama.cpp does not read it in models of " + architecture);
       text += ", " + json_string(member) + ": " + json_real(*value);

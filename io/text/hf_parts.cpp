@@ -245,7 +245,7 @@ HfParts make_parts(ModelJson&& read, const std::vector<AddedToken>& added, HfSta
 
 const HfToken& HfParts::token(std::int32_t id) const {
   static const HfToken none;
-  if (id >= 0 && static_cast<std::size_t>(id) < tokens.size())
+  if (static_cast<std::size_t>(id) < tokens.size())
     if (const HfToken& usual = tokens[static_cast<std::size_t>(id)]; usual.id == id) return usual;
   const auto at = std::lower_bound(tokens.begin(), tokens.end(), id,
                                    [](const HfToken& t, std::int32_t wanted) { return t.id < wanted; });
