@@ -350,6 +350,29 @@ TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
 }
 
+// The embedding and the head of a file have the same bytes, but not the same numbers.
+TEST(HfFolder, ATiedHeadOfAnotherDtypeOrShapeIsRefused) {
+  const Folder f;
+  f.directory.file("config.json",
+                   replaced(llama_json, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"));
+  const auto error_with = [&](const Shape& shape, DType dtype) {
+    std::vector<Parameter> all;
+    for (const Parameter& p : f.params.all())
+      all.emplace_back(p.name(), p.name() == "lm_head.weight"              ? Array(shape, dtype)
+                                 : p.name() == "model.embed_tokens.weight" ? Array(p.shape(), f16)
+                                                                           : p.read());
+    f.save("model.safetensors", all);
+    return f.error();
+  };
+  const std::string differs =
+      "[from_pretrained] DIR/model.safetensors: lm_head.weight differs from "
+      "model.embed_tokens.weight, though tie_word_embeddings of config.json is true";
+  EXPECT_EQ(error_with({5, 8}, f16), "no error");
+  EXPECT_EQ(error_with({5, 8}, bf16), differs);
+  EXPECT_EQ(error_with({8, 5}, f16), differs);
+  EXPECT_EQ(error_with({5, 8}, f32), differs);
+}
+
 TEST(HfFolder, DamagedFilesAreRefused) {
   const Folder f;
   const std::string path = f.directory / "model.safetensors", whole = io::read_file(path, "test");

@@ -312,6 +312,66 @@ TEST(CraftedGguf, TypesThatDoNotFitAreRefused) {
   EXPECT_EQ(g.error(directory), "no error");
 }
 
+// Settings that the config.json of a family cannot have.
+TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
+  const auto refusal = [](const std::string& family, const nn::ModelConfig& config) {
+    io::GgufStart start;
+    std::vector<std::string> notes;
+    const std::string text = error_of([&] { io::add_gguf_config({family, "", config}, "m", start, notes); });
+    const std::string begin = "m: llama.cpp cannot compute ";
+    return text.starts_with(begin) ? text.substr(begin.size()) : text;
+  };
+  const auto llama = [](nn::Llama l) {
+    l.mlp_width = 6;
+    return small(l);
+  };
+  EXPECT_EQ(refusal("llama", llama({})), "no error");
+  EXPECT_EQ(refusal("mamba", llama({})), "models of mamba");
+  EXPECT_EQ(refusal("llama", llama({.rotary_width = 2})), "partial_rotary_factor 0.5 of llama");
+  EXPECT_EQ(refusal("llama", llama({.rotary_width = 4})), "no error");
+  EXPECT_EQ(refusal("phi3", llama({.rotary_width = 2})), "no error");
+  EXPECT_EQ(refusal("llama", llama({.activation = "gelu_tanh"})), "the activation gelu_tanh of llama");
+  EXPECT_EQ(refusal("gemma2", llama({.activation = "silu"})), "tie_word_embeddings false of gemma2");
+  nn::ModelConfig tied = llama({.activation = "silu"});
+  tied.tied_head = true;
+  EXPECT_EQ(refusal("gemma2", tied), "the activation silu of gemma2");
+  EXPECT_EQ(refusal("llama", llama({.attention_softcap = 5})), "attn_logit_softcapping 5 of llama");
+  EXPECT_EQ(refusal("llama", llama({.logit_softcap = 5})), "final_logit_softcapping 5 of llama");
+  EXPECT_EQ(refusal("llama", llama({.attention_scale = 0.5})), "no error");
+  EXPECT_EQ(refusal("llama", llama({.attention_scale = 0.25})),
+            "query_pre_attn_scalar 16, other than 4, of llama");
+  EXPECT_EQ(refusal("llama", llama({.attention_scale = 2})),
+            "query_pre_attn_scalar 0.25, other than 4, of llama");
+  EXPECT_EQ(refusal("llama", llama({.rotated = {0}})),
+            "no_rope_layers with rotary positions in other layers than usual of llama");
+  nn::ModelConfig two = llama({.windows = {4, 5}});
+  two.layers = 2;
+  EXPECT_EQ(refusal("llama", two), "windows of several sizes of llama");
+  two.architecture = nn::Llama{.mlp_width = 6, .windows = {4, 0}};
+  EXPECT_EQ(refusal("llama", two), "no error");
+  nn::ModelConfig biased = llama({});
+  biased.bias = true;
+  EXPECT_EQ(refusal("llama", biased), "no error");
+  EXPECT_EQ(refusal("qwen2", biased), "attention_bias true of qwen2");
+  EXPECT_EQ(refusal("smollm3", llama({.mlp_bias = true})), "mlp_bias true of smollm3");
+  nn::ModelConfig latent = small(nn::DeepSeek{.mlp_width = 6});
+  EXPECT_EQ(refusal("deepseek_v3", latent), "no error");
+  latent.bias = true;
+  EXPECT_EQ(refusal("deepseek_v3", latent), "attention_bias true of deepseek_v3");
+  EXPECT_EQ(refusal("gpt2", small(nn::Gpt{.activation = "silu"})), "the activation silu of gpt2");
+  EXPECT_EQ(refusal("gpt2", small(nn::Gpt{.activation = "gelu"})), "no error");
+  nn::ModelConfig local = llama({.activation = "gelu_tanh",
+                                 .logit_softcap = 5,
+                                 .windows = {4},
+                                 .scaling = {.type = "linear", .factor = 2}});
+  EXPECT_EQ(refusal("gemma3_text", local), "scaled frequencies in windows of gemma3_text");
+  local.architecture = nn::Llama{.mlp_width = 6,
+                                 .activation = "gelu_tanh",
+                                 .logit_softcap = 5,
+                                 .scaling = {.type = "linear", .factor = 2}};
+  EXPECT_EQ(refusal("gemma3_text", local), "no error");
+}
+
 TEST(CraftedGguf, ConfigJsonHasADtypeThatHoldsAllTensors) {
   const TemporaryDirectory directory;
   const auto dtype = [&](io::GgufType usual, const std::map<std::string, io::GgufType>& types) {

@@ -9,9 +9,11 @@
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/text/added_tokens.h"
+#include "io/text/bpe_model.h"
 #include "io/text/hf_stages.h"
 #include "io/text/merge_table.h"
 #include "io/text/word_cache.h"
+#include "tests/support/files.h"
 #include "tests/support/plain_letters.h"
 
 namespace tg {
@@ -268,6 +270,24 @@ TEST(WordCache, FoundWordsHaveTheirTokens) {
     cache.fill(cache.find(word), word, Ids{1});
     EXPECT_EQ(cache.find(word).length, n <= 256 ? n : 0) << n;
   }
+}
+
+TEST(PlainModels, VocabulariesThatContradictThemselvesAreRefused) {
+  using Entries = std::vector<text::BpeModel::Entry>;
+  const auto refusal = [](const Entries& vocabulary) {
+    return testing::error_of([&] { text::BpeModel(vocabulary, {}, {}); });
+  };
+  EXPECT_EQ(refusal({{"b", 5}, {"a", 0}}), "no error");
+  EXPECT_EQ(refusal({{"a", 5}, {"a", 0}}), "model.vocab: token \"a\" occurs twice");
+  EXPECT_EQ(refusal({{"a", 5}, {"b", 5}}), "model.vocab: token \"b\" has id 5, which \"a\" has too");
+  EXPECT_EQ(refusal({{"a", 0}, {"b", -1}}),
+            "model.vocab: token \"b\" with id -1, expected text and an id from 0");
+  EXPECT_EQ(refusal({{"a", 0}, {"", 1}}),
+            "model.vocab: token \"\" with id 1, expected text and an id from 0");
+  const text::BpeModel model(Entries{{"b", 7}, {"a", 0}}, {}, {});
+  EXPECT_EQ(model.vocabulary(), (Entries{{"a", 0}, {"b", 7}}));
+  EXPECT_EQ(model.find("b"), 7);
+  EXPECT_EQ(model.find("c"), std::nullopt);
 }
 
 // ---- Normal form

@@ -190,11 +190,20 @@ std::vector<std::string> isolated(const Pattern& pattern, std::string_view text)
   return words;
 }
 
-std::vector<std::string> words_of(WordRule rule, std::string_view text) {
+// Bytes after the end of the text must not change its words.
+std::vector<std::string> words_of(WordRule rule, const std::string& text) {
   std::vector<std::string> words;
-  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
-    end = text::word_end(rule, text, i);
-    words.emplace_back(text.substr(i, end - i));
+  for (const char* more : {"\n/", "a", "'s", " 1", "\u0301", "\u2581", "\u4e00"}) {
+    const std::string longer = text + more;
+    const std::string_view view = std::string_view(longer).substr(0, text.size());
+    std::vector<std::string> found;
+    for (std::size_t i = 0, end = 0; i < view.size(); i = end) {
+      end = text::word_end(rule, view, i);
+      if (end <= i || end > view.size()) return {"an end at " + std::to_string(end)};
+      found.emplace_back(view.substr(i, end - i));
+    }
+    if (!words.empty() && found != words) return {"other words before " + std::string(more)};
+    words = found;
   }
   return words;
 }
@@ -397,8 +406,13 @@ TEST(PlainRuns, SetsAgreeWithTheirRegularExpressions) {
     for (int i = 0; i < 120; ++i) {
       const std::string one = random_text(random, pieces, 12);
       std::vector<std::string> words, expected;
-      for (std::size_t k = 0, end = 0; k < one.size(); k = end)
-        end = runs->word_end(one, k), words.push_back(one.substr(k, end - k));
+      const std::string longer = one + (i % 2 == 0 ? "a " : " 1");
+      const std::string_view view = std::string_view(longer).substr(0, one.size());
+      for (std::size_t k = 0, end = 0; k < one.size(); k = end) {
+        end = runs->word_end(view, k);
+        ASSERT_TRUE(end > k && end <= one.size()) << text << " of " << io::json_string(one);
+        words.push_back(one.substr(k, end - k));
+      }
       if (pattern.empty()) {  // white space at the end of the text
         const Letters letters = letters_of(one);
         std::size_t first = letters.size();
