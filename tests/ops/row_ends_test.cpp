@@ -129,6 +129,7 @@ TEST(RowEnds, Norms) {
   for (const Rows& r : all)
     for (const DType dtype : {f64, f32})
       for (const bool centred : {true, false}) {
+        if (dtype == f32 && r.n > 70000) continue;
         Graph g;
         constexpr double eps = 0.5;
         const Shape shape{r.rows, r.n}, row_shape{r.n};
