@@ -107,10 +107,10 @@ void OutputFile::write(std::string_view bytes) {
 void OutputFile::sync() {
   sync_checked(fd_, path_, who_);
   using Status = struct stat;
-  Status open{}, named{};
+  Status open{}, named{};  // an inode of 0 is none
   if (::fstat(fd_, &open) != 0) fail_file(who_, "write", path_, errno);
   const bool found = ::stat(path_.c_str(), &named) == 0;
-  if (!found || open.st_dev != named.st_dev || open.st_ino != named.st_ino)
+  if (open.st_dev != named.st_dev || open.st_ino != named.st_ino)
     throw Error("[" + who_ + "] " + path_ + (found ? " was replaced" : " was removed") +
                 " while it was being written: what is written now is lost");
 }
