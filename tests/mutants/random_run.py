@@ -11,7 +11,7 @@ usage: random_run.py --random N [--seed S] [--rooms ops,cpu,...] [--build DIR] [
   --jobs N           processes that run at the same time (default: number of cores)
   --resume           continue a run that was interrupted: the same mutants, the build, the coverage and the results that exist
   --budget SECONDS   tests of at most this length are run for one mutant; then mutants that were not caught share the
-                     runs of the others (default: 20)
+                     runs of the others (default: 10)
   --widest UNITS     draw no mutants in headers that more than UNITS files include: the build needs a fraction of the
                      time, but the measure leaves these headers out (default: draw from all)
   --draw-only        print the mutants of the draw, without compiling any
@@ -22,8 +22,9 @@ does not compile, is replaced by the next one of the draw. Room cuda needs the G
 
 Every test case runs once without a mutant, to see which mutants it reaches. Then each mutant is switched on by
 TG_MUTANT=number, and the cases that reach it run, fastest first, until one fails or needs 10 times its processor time.
-Mutants that pass cases for --budget seconds are switched on together, 8 at a time, for the rest of their tests. If a
-test fails, the halves run again until the mutants that it catches are found.
+Mutants that pass cases for --budget seconds are switched on together, 24 at a time, for the rest of their tests: those that
+few tests reach together, and those that most reach. If a test fails, the halves run again until the mutants that it
+catches are found.
 
 The report counts survivors by room, with 95 % intervals (Wilson). Equivalent mutants (tests/mutants/equivalent.txt) are
 not counted as mutants; the report gives their number. The result depends on the commit, the seed and N only, up to tests
@@ -33,6 +34,7 @@ import argparse
 import collections
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -54,11 +56,13 @@ import plant
 HERE = plant.HERE
 ROOT = HERE.parent.parent
 PACKAGES = ["tree-sitter==0.26.1", "tree-sitter-cpp==0.23.4"]
-# Checks of the tree and of documents, and tests with a separate build: they cannot catch a mutant.
+# Checks of the tree and of documents, and tests with a separate build cannot catch a mutant. A gradcheck of all ops with 20 seeds
+# would take half of the time: each op is checked with one seed.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|mutants_|random_mutants|"
-                       r"tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|start_without_avx|emulated_gradcheck")
+                       r"tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|"
+                       r"gradcheck_(?:baseline|avx2|avx512)$|start_without_avx|emulated_gradcheck")
 TOOLS = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank", "held_fsync", "hostile"]
-GROUP = 8
+GROUP = 24
 
 
 def say(text):
@@ -371,10 +375,10 @@ def configure(target, jobs):
     subprocess.run(["cmake", "-S", target, "-B", target / "build", "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
 
 
-def build(draws, count, units, target, jobs, with_cuda, widest):
+def build(draws, count, units, target, jobs, rooms, widest):
     """Compiles and links everything; mutants that only now do not compile are dropped and replaced."""
     sources = {f: s for d in draws for f, s in d.sources.items()}
-    goals = ["quick_tests", *TOOLS] + (["emulated_tests"] if with_cuda else [])
+    goals = (["quick_tests", *TOOLS] if rooms != ["cuda"] else []) + (["emulated_ci"] if "cuda" in rooms else [])
     for attempt in range(12):
         lines = write_planted(target, sources, [m for d in draws for m in d.kept()])
         done = subprocess.run(["cmake", "--build", target / "build", "-j", str(jobs), "--target", *goals, "--", "-k", "0"],
@@ -398,6 +402,20 @@ def build(draws, count, units, target, jobs, with_cuda, widest):
 
 
 # The tests.
+
+RUNS = itertools.count()
+
+
+def kill_run(run):
+    """Kills the processes that a run of a test has left, those of other sessions too."""
+    mark = f"TG_MUTANT_RUN={run}".encode()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:  # it has ended, or is another user's
+            pass
+
 
 class Test:
     """A test of CTest or a call of gradcheck; with the cases of a GoogleTest program."""
@@ -430,9 +448,10 @@ class Test:
 
     def run(self, command, environment, seconds):
         """Why the command fails, None if it does not; and its seconds."""
-        environment = {**os.environ, **self.environment, **environment}
+        run = f"{os.getpid()}-{next(RUNS)}"
+        environment = {**os.environ, **self.environment, **environment, "TG_MUTANT_RUN": run}
         environment.pop("GTEST_OUTPUT", None)
-        processor, wall = int(5 + 10 * seconds), 40 + 20 * seconds
+        processor, wall = int(5 + 10 * seconds), 40 + 6 * seconds
         limited = ["sh", "-c", f'ulimit -c 0; ulimit -t {processor}; exec "$@"', "sh", *command]
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as place, open(f"{place}/out", "w+", errors="replace") as out:
@@ -442,10 +461,7 @@ class Test:
                 code = process.wait(wall)
             except subprocess.TimeoutExpired:
                 code = None
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill_run(run)
             process.wait()
             out.seek(0)
             text = out.read()
@@ -495,9 +511,10 @@ class Test:
         return why
 
 
-def list_tests(build, with_cuda):
+def list_tests(build, rooms):
+    """The tests of CI that run code of these rooms: those of the emulated GPU for CUDA code, and all others for the rest."""
     tests = []
-    for config in [[]] + ([["-C", "emulated"]] if with_cuda else []):
+    for config in ([[]] if rooms != ["cuda"] else []) + ([["-C", "emulated", "-L", "^emulated_ci$"]] if "cuda" in rooms else []):
         listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", *config], check=True, capture_output=True)
         for test in json.loads(listed.stdout)["tests"]:
             name = test["name"]
@@ -508,10 +525,13 @@ def list_tests(build, with_cuda):
             variables = next((p["value"] for p in test.get("properties", []) if p["name"] == "ENVIRONMENT"), [])
             if os.path.exists(test["command"][0]):
                 tests.append(Test(name, test["command"], [v.split("=", 1) for v in variables]))
-    gradcheck = str(build / "tools/gradcheck")
-    ops = subprocess.run([gradcheck, "--list"], check=True, capture_output=True, text=True).stdout
-    for op in [line.split()[0] for line in ops.split("\n") if re.match(r"\w+\s+\d", line)]:
-        tests.append(Test(f"gradcheck --op {op}", [gradcheck, "--quick", "--op", op]))
+    checks = {"tools/gradcheck": ("--quick",)} if rooms != ["cuda"] else {}
+    if "cuda" in rooms:  # as tools/dev emulated-gpu calls it
+        checks["tests/gpu_emulator/emulated_gradcheck"] = ("--quick", "--backend", "cuda", "--dtype", "f32,bf16", "--views", "contiguous")
+    for program, arguments in checks.items():
+        ops = subprocess.run([build / program, "--list"], check=True, capture_output=True, text=True).stdout
+        for op in [line.split()[0] for line in ops.split("\n") if re.match(r"\w+\s+\d", line)]:
+            tests.append(Test(f"{pathlib.Path(program).name} --op {op}", [str(build / program), *arguments, "--op", op]))
     return tests
 
 
@@ -552,7 +572,7 @@ def catch_alone(number, tests, budget):
         spent += seconds
         why = test.catches({number}, False)
         if why:
-            return test.name + ("" if test.name.startswith("gradcheck --") else f": {why}"), ran
+            return test.name + ("" if "gradcheck --op" in test.name else f": {why}"), ran
         if test.command_for({number}) == test.command_for(None):
             ran.append(test.name)
     return None, ran
@@ -645,7 +665,7 @@ def main():
     options.add_argument("--build", default=str(ROOT / "build-random"))
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--resume", action="store_true")
-    options.add_argument("--budget", type=float, default=20)
+    options.add_argument("--budget", type=float, default=10)
     options.add_argument("--widest", type=int, default=0)
     options.add_argument("--draw-only", action="store_true")
     options.add_argument("--json")
@@ -687,12 +707,12 @@ def main():
         units = Units(target, target / "build")
         select(draws, given.random, units, target, given.jobs, given.widest)
         say("building")
-        build(draws, given.random, units, target, given.jobs, "cuda" in rooms, given.widest)
+        build(draws, given.random, units, target, given.jobs, rooms, given.widest)
         kept = {"about": about, "mutants": {d.room: [m.number for m in d.kept()] for d in draws}, "results": {}, "passed": {}}
         store.write_text(json.dumps(kept))
     mutants = [m for d in draws for m in d.kept()]
     say(f"{len(mutants)} mutants are built; counting what each test reaches")
-    tests = list_tests(target / "build", "cuda" in rooms)
+    tests = list_tests(target / "build", rooms)
     stamp = json.dumps(kept["mutants"])
     tests, about["broken"] = count_all(tests, folder / "coverage.json", given.jobs, stamp)
     reached = set().union(*(t.reached for t in tests))
@@ -722,9 +742,9 @@ def main():
                 passed[m.number] = ran
             say(f"{'caught ' if by else 'passed '} {m.number:5} {m.file}:{m.line} {m.kind} [{by}]")
             save()
-        waiting = [n for n in sorted(passed) if n not in results]
-        count = -(-len(waiting) // GROUP)
-        groups = [waiting[i::count] for i in range(count)]
+        width = {n: sum(t.seconds for t in tests if n in t.reached) for n in passed if n not in results}
+        waiting = sorted(width, key=lambda n: (-width[n], n))
+        groups = [waiting[i:i + GROUP] for i in range(0, len(waiting), GROUP)]
         say(f"{len(waiting)} mutants passed their first tests; the rest runs in {len(groups)} groups")
 
         found = queue.SimpleQueue()
