@@ -488,7 +488,7 @@ def read_equivalents(path):
         old = " ".join(line[2:].strip() for line in lines if line.startswith("- "))
         new = " ".join(line[1:].strip() for line in lines if line.startswith("+"))
         reason = " ".join(line.strip() for line in lines[1:] if line[0] not in "-+")
-        if not old or not reason:
-            raise SystemExit(f"{path.name}: an entry needs a file, lines with - and +, and a reason:\n{block}")
+        if not old or not reason or re.search(r"(?:^| )\w+/[\w/]+\.(?:cpp|h|cu|cuh)(?: |$)", reason):
+            raise SystemExit(f"{path.name}: an entry needs a file, lines with - and +, and a reason, and an empty line after it:\n{block}")
         found[(lines[0].strip(), old, new.strip())] = reason
     return found

@@ -120,7 +120,10 @@ def main():
     for room in places.ROOMS:
         if not places.product_files(random_run.ROOT, room):
             sys.exit(f"FAILED: room {room} has no files")
-    places.read_equivalents(plant.HERE / "equivalent.txt")
+    for file, old, _ in places.read_equivalents(plant.HERE / "equivalent.txt"):
+        text = " ".join(line.strip() for line in (random_run.ROOT / file).read_text().split("\n"))
+        if old not in text:
+            sys.exit(f"FAILED: equivalent.txt has lines that {file} does not have: {old}")
     print(f"{len(found)} places, {len(chosen)} mutants planted, {len(reached)} reached, {len(changed)} change the output")
 
 
