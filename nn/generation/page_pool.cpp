@@ -142,6 +142,7 @@ PageTable::PageTable(PageTable&& other) noexcept
       rest_(std::move(other.rest_)) {}
 
 PageTable& PageTable::operator=(PageTable&& other) noexcept {
+  if (this == &other) return *this;
   const PageTable left(std::move(*this));
   std::swap(pool_, other.pool_), std::swap(epoch_, other.epoch_), std::swap(length_, other.length_);
   std::swap(pages_, other.pages_), std::swap(full_, other.full_), std::swap(rest_, other.rest_);
