@@ -103,8 +103,11 @@ struct Call {
   List (*call)(In&);
 };
 // A row of a table of calls: its text, and what it does.
-#define TG_CALL(...) \
-  {#__VA_ARGS__, []([[maybe_unused]] tg::testing::In& in) -> tg::testing::List { return many(__VA_ARGS__); }},
+#define TG_CALL(...)                                                                                 \
+  {                                                                                                  \
+#__VA_ARGS__,                                                                                    \
+        []([[maybe_unused]] tg::testing::In & in) -> tg::testing::List { return many(__VA_ARGS__); } \
+  }
 
 inline GoldenLines results_of(std::initializer_list<std::span<const Call>> tables) {
   GoldenLines lines;
