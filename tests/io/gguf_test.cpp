@@ -10,6 +10,7 @@
 #include "io/interop/gguf_start.h"
 #include "io/interop/q8_0.h"
 #include "tests/support/files.h"
+#include "tests/support/gguf_bytes.h"
 #include "tests/support/largest_piece.h"
 
 namespace {
@@ -20,36 +21,7 @@ using io::Gguf;
 using io::GgufStart;
 using io::GgufType;
 
-// A file, record by record.
-struct Bytes {
-  std::string all;
-  template <class T>
-  Bytes& number(T x) {
-    all.append(reinterpret_cast<const char*>(&x), sizeof x);
-    return *this;
-  }
-  Bytes& text(std::string_view s) {
-    number(std::uint64_t{s.size()});
-    all += s;
-    return *this;
-  }
-  Bytes& start(std::int64_t tensors, std::int64_t keys, std::uint32_t version = 3) {
-    all += "GGUF";
-    return number(version).number(tensors).number(keys);
-  }
-  Bytes& key(std::string_view name, std::int32_t kind) { return text(name).number(kind); }
-  Bytes& tensor(std::string_view name, std::vector<std::int64_t> sizes, std::int32_t type,
-                std::uint64_t offset) {
-    text(name).number(static_cast<std::uint32_t>(sizes.size()));
-    for (const std::int64_t n : sizes) number(n);
-    return number(type).number(offset);
-  }
-  Bytes& data(std::size_t n, std::size_t alignment = 32) {
-    while (all.size() % alignment != 0) all += '\0';
-    all += std::string(n, 'x');
-    return *this;
-  }
-};
+using Bytes = GgufBytes;
 
 std::vector<std::string_view> strings_of(const Gguf& file, std::string_view key) {
   std::vector<std::string_view> all;
@@ -133,7 +105,7 @@ struct Broken {
 
 std::string one_tensor(std::vector<std::int64_t> sizes, std::int32_t type, std::uint64_t offset = 0,
                        std::size_t data = 64, std::string_view name = "w") {
-  return Bytes().start(1, 0).tensor(name, std::move(sizes), type, offset).data(data).all;
+  return Bytes().start(1, 0).tensor(name, std::move(sizes), type, offset).align().fill(data, 'x').all;
 }
 std::string with_alignment(std::int32_t kind, std::uint32_t value) {
   return Bytes()
@@ -141,7 +113,8 @@ std::string with_alignment(std::int32_t kind, std::uint32_t value) {
       .key("general.alignment", kind)
       .number(value)
       .tensor("w", {4}, 0, 0)
-      .data(64, 64)
+      .align(64)
+      .fill(64, 'x')
       .all;
 }
 
@@ -154,32 +127,34 @@ std::vector<Broken> broken_files() {
       {"cut", Bytes().start(0, 0).all.substr(0, 20), "ends within the number of keys"},
       {"version1", Bytes().start(0, 0, 1).all, "version is 1, expected 2 or 3"},
       {"version_big_endian", Bytes().start(0, 0, 0x03000000).all, "version is 50331648"},
-      {"many_tensors", Bytes().start(2, 0).data(40, 1).all, "has 2 tensors, for which the 48 bytes"},
+      {"many_tensors", Bytes().start(2, 0).fill(40, 'x').all, "has 2 tensors, for which the 48 bytes"},
       {"negative_tensors", Bytes().start(-1, 0).all, "has -1 tensors"},
-      {"many_keys", Bytes().start(0, huge).data(100, 1).all, "keys, for which the 100 bytes"},
-      {"long_name", Bytes().start(0, 1).number(std::uint64_t{1} << 63).data(20, 1).all,
+      {"many_keys", Bytes().start(0, huge).fill(100, 'x').all, "keys, for which the 100 bytes"},
+      {"long_name", Bytes().start(0, 1).number(std::uint64_t{1} << 63).fill(20, 'x').all,
        "within the name of a key"},
-      {"key_not_utf8", Bytes().start(0, 1).key("\xff", 0).data(20, 1).all, "is not UTF-8"},
-      {"key_too_long", Bytes().start(0, 1).key(std::string(65536, 'k'), 0).data(4, 1).all, "has 65536 bytes"},
-      {"kind", Bytes().start(0, 1).key("k", 13).data(20, 1).all, "key \"k\" has type 13, expected 0 to 12"},
-      {"bool", Bytes().start(0, 1).key("k", 7).number(std::uint8_t{2}).data(1, 1).all, "has a bool of 2"},
-      {"bools", Bytes().start(0, 1).key("k", 9).number(7).number(std::uint64_t{1}).data(1, 1).all,
+      {"key_not_utf8", Bytes().start(0, 1).key("\xff", 0).fill(20, 'x').all, "is not UTF-8"},
+      {"key_too_long", Bytes().start(0, 1).key(std::string(65536, 'k'), 0).fill(4, 'x').all,
+       "has 65536 bytes"},
+      {"kind", Bytes().start(0, 1).key("k", 13).fill(20, 'x').all, "key \"k\" has type 13, expected 0 to 12"},
+      {"bool", Bytes().start(0, 1).key("k", 7).number(std::uint8_t{2}).fill(1, 'x').all, "has a bool of 2"},
+      {"bools", Bytes().start(0, 1).key("k", 9).number(7).number(std::uint64_t{1}).fill(1, 'x').all,
        "has a bool of 120"},
-      {"nested", Bytes().start(0, 1).key("k", 9).number(9).number(std::uint64_t{1}).data(12, 1).all,
+      {"nested", Bytes().start(0, 1).key("k", 9).number(9).number(std::uint64_t{1}).fill(12, 'x').all,
        "an array of arrays"},
       {"array_count",
-       Bytes().start(0, 1).key("k", 9).number(4).number(std::uint64_t{1} << 62).data(12, 1).all,
+       Bytes().start(0, 1).key("k", 9).number(4).number(std::uint64_t{1} << 62).fill(12, 'x').all,
        "key \"k\" has 4611686018427387904 items, for which the 12 bytes"},
       {"array_strings",
        Bytes().start(0, 1).key("k", 9).number(8).number(std::uint64_t{1}).number(UINT64_MAX).all,
        "ends within key \"k\""},
       {"two_keys", Bytes().start(0, 2).all + key + key, "has two of key \"k\""},
-      {"two_tensors", Bytes().start(2, 0).tensor("w", {8}, 0, 0).tensor("w", {8}, 0, 32).data(64).all,
+      {"two_tensors",
+       Bytes().start(2, 0).tensor("w", {8}, 0, 0).tensor("w", {8}, 0, 32).align().fill(64, 'x').all,
        "has two of tensor \"w\""},
       {"tensor_name", one_tensor({4}, 0, 0, 64, std::string(64, 'w')),
        "has a name of 64 bytes, expected at most 63"},
       {"tensor_not_utf8", one_tensor({4}, 0, 0, 64, "\xc0w"), "is not UTF-8"},
-      {"no_dimensions", Bytes().start(1, 0).tensor("w", {}, 0, 0).data(64).all,
+      {"no_dimensions", Bytes().start(1, 0).tensor("w", {}, 0, 0).align().fill(64, 'x').all,
        "has 0 dimensions, expected 1 to 4"},
       {"five_dimensions", one_tensor({1, 1, 1, 1, 1}, 0), "has 5 dimensions"},
       {"size_zero", one_tensor({4, 0}, 0), "has a size of 0"},
@@ -192,10 +167,12 @@ std::vector<Broken> broken_files() {
       {"type_unknown", one_tensor({4}, 1000), "is of type 1000"},
       {"row_of_blocks", one_tensor({33}, 8), "has rows of 33 numbers, expected a multiple of 32 for Q8_0"},
       {"first_offset", one_tensor({4}, 0, 32), "is at 32, expected 0"},
-      {"next_offset", Bytes().start(2, 0).tensor("v", {3}, 0, 0).tensor("w", {4}, 0, 12).data(64).all,
+      {"next_offset",
+       Bytes().start(2, 0).tensor("v", {3}, 0, 0).tensor("w", {4}, 0, 12).align().fill(64, 'x').all,
        "tensor \"w\" is at 12, expected 32"},
       {"end", one_tensor({17}, 0), "tensor \"w\" ends at byte"},
-      {"end_after_records", Bytes().start(2, 0).tensor("v", {8}, 0, 0).tensor("w", {30}, 0, 32).data(64).all,
+      {"end_after_records",
+       Bytes().start(2, 0).tensor("v", {8}, 0, 0).tensor("w", {30}, 0, 32).align().fill(64, 'x').all,
        "tensor \"w\" ends at byte"},
       {"alignment_zero", with_alignment(4, 0),
        "general.alignment is 0, expected a u32 that is a power of two"},
@@ -229,11 +206,11 @@ std::vector<std::pair<const char*, std::string>> files_of_small_pieces() {
   Bytes strings, numbers, keys, tensors;
   strings.start(0, 1).key("k", 9).number(8).number(std::uint64_t{n});
   for (std::size_t i = 0; i < n; ++i) strings.text("");
-  numbers.start(0, 1).key("k", 9).number(0).number(std::uint64_t{n}).data(n, 1);
+  numbers.start(0, 1).key("k", 9).number(0).number(std::uint64_t{n}).fill(n, 'x');
   keys.start(0, n), tensors.start(n, 1).key("general.alignment", 4).number(std::uint32_t{1});
   for (std::size_t i = 0; i < n; ++i) keys.key(std::to_string(i), 0).number(std::uint8_t{1});
   for (std::size_t i = 0; i < n; ++i) tensors.tensor(std::to_string(i), {1}, 1, 2 * i);
-  tensors.data(2 * n, 1);
+  tensors.fill(2 * n, 'x');
   return {{"strings", strings.all},
           {"numbers", numbers.all},
           {"a long string", Bytes().start(0, 1).key("k", 8).text(std::string(n, 'x')).all},

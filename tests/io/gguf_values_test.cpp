@@ -8,6 +8,7 @@
 
 #include "io/interop/gguf.h"
 #include "tests/support/files.h"
+#include "tests/support/gguf_bytes.h"
 
 namespace {
 
@@ -15,40 +16,7 @@ using namespace tg;
 using namespace tg::testing;
 using io::Gguf;
 
-struct Bytes {
-  std::string all = "GGUF";
-  template <class T>
-  Bytes& number(T x) {
-    all.append(reinterpret_cast<const char*>(&x), sizeof x);
-    return *this;
-  }
-  Bytes& text(std::string_view s) {
-    number(std::uint64_t{s.size()});
-    all += s;
-    return *this;
-  }
-  Bytes& start(std::int64_t tensors, std::int64_t keys) {
-    return number(std::uint32_t{3}).number(tensors).number(keys);
-  }
-  Bytes& key(std::string_view name, std::uint32_t kind) { return text(name).number(kind); }
-  Bytes& array(std::string_view name, std::uint32_t item, std::uint64_t count) {
-    return key(name, 9).number(item).number(count);
-  }
-  Bytes& tensor(std::string_view name, const std::vector<std::int64_t>& sizes, std::uint32_t type,
-                std::uint64_t offset) {
-    text(name).number(static_cast<std::uint32_t>(sizes.size()));
-    for (const std::int64_t n : sizes) number(n);
-    return number(type).number(offset);
-  }
-  Bytes& fill(std::size_t n) {
-    all += std::string(n, '\0');
-    return *this;
-  }
-  Bytes& align(std::size_t alignment = 32) {
-    while (all.size() % alignment != 0) all += '\0';
-    return *this;
-  }
-};
+using Bytes = GgufBytes;
 
 struct Kind {
   std::uint32_t number;

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "tests/support/joined_ranks.h"
+#include "tests/support/socket_pair.h"
 #include "tests/support/virtual_time.h"
 
 namespace tg {
@@ -26,14 +27,7 @@ std::string word(std::uint64_t x) {
   return raw(x);
 }
 
-// A pair of connected sockets: one for the code under test, and the script's.
-struct Pair {
-  FileDescriptor own{-1}, peer{-1};
-  Pair() {
-    int ends[2] = {};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    own.fd = ends[0], peer.fd = ends[1];
-  }
+struct Pair : testing::SocketPair {
   Connection connection(int rank) { return {rank, std::move(own)}; }
   void says(const std::string& bytes) const {
     EXPECT_EQ(::send(peer.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));

@@ -15,6 +15,7 @@
 #include "parallel/message.h"
 #include "parallel/own_thread.h"
 #include "tests/support/joined_ranks.h"
+#include "tests/support/socket_pair.h"
 
 constexpr int speed = 10;
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
@@ -35,13 +36,7 @@ namespace {
 
 using namespace parallel;
 
-struct Pair {
-  FileDescriptor own{-1}, peer{-1};
-  Pair() {
-    int ends[2] = {};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    own.fd = ends[0], peer.fd = ends[1];
-  }
+struct Pair : testing::SocketPair {
   void leaves() { ::close(std::exchange(peer.fd, -1)); }
 };
 

@@ -11,23 +11,11 @@
 #include <random>
 #include <string>
 
+#include "tests/support/gemm_of_isas.h"
 #include "tests/support/kernel_team.h"
 #include "tests/support/model_tiles.h"
 
 namespace tg::cpu {
-
-#ifdef TILEGRAD_ISA_avx2
-namespace avx2 {
-ScratchSize gemm_scratch(const Gemm&, int);
-void gemm(const Gemm&, Worker&);
-}  // namespace avx2
-#endif
-#ifdef TILEGRAD_ISA_avx512
-namespace avx512 {
-ScratchSize gemm_scratch(const Gemm&, int);
-void gemm(const Gemm&, Worker&);
-}  // namespace avx512
-#endif
 
 namespace {
 

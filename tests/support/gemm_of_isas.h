@@ -1,0 +1,22 @@
+// The matrix products of the instruction sets that the test was built for. The baseline's are those of
+// TG_ISA.
+#pragma once
+
+#include "backends/cpu/kernels/gemm.h"
+
+namespace tg::cpu {
+
+#ifdef TILEGRAD_ISA_avx2
+namespace avx2 {
+ScratchSize gemm_scratch(const Gemm&, int);
+void gemm(const Gemm&, Worker&);
+}  // namespace avx2
+#endif
+#ifdef TILEGRAD_ISA_avx512
+namespace avx512 {
+ScratchSize gemm_scratch(const Gemm&, int);
+void gemm(const Gemm&, Worker&);
+}  // namespace avx512
+#endif
+
+}  // namespace tg::cpu
