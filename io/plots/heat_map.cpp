@@ -120,18 +120,15 @@ void draw_scale(Image& image, const HeatMaps& h, const HeatLayout& l) {
 }  // namespace
 
 Color heat_color(float value) {
-  constexpr Color stops[] = {{190, 216, 238}, {92, 158, 208}, {22, 88, 160}, {6, 26, 72}};   // after white
-  float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * float(std::size(stops));  // NaN is 0
-  Color shade{255, 255, 255};
-  for (const Color& next : stops) {
-    const float part = std::max(0.0f, std::min(at, 1.0f));
-    const auto mix = [&](std::uint8_t a, std::uint8_t b) {
-      return static_cast<std::uint8_t>(std::lround(float(a) + (float(b) - float(a)) * part));
-    };
-    shade = {mix(shade.r, next.r), mix(shade.g, next.g), mix(shade.b, next.b)};
-    at -= 1;
-  }
-  return shade;
+  constexpr Color stops[] = {{255, 255, 255}, {190, 216, 238}, {92, 158, 208}, {22, 88, 160}, {6, 26, 72}};
+  constexpr int pieces = static_cast<int>(std::size(stops)) - 1;
+  const float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * pieces;  // NaN is 0
+  const int i = std::min(static_cast<int>(at), pieces - 1);
+  const float part = at - static_cast<float>(i);
+  const auto mix = [&](std::uint8_t a, std::uint8_t b) {
+    return static_cast<std::uint8_t>(std::lround(float(a) + (float(b) - float(a)) * part));
+  };
+  return {mix(stops[i].r, stops[i + 1].r), mix(stops[i].g, stops[i + 1].g), mix(stops[i].b, stops[i + 1].b)};
 }
 
 Image draw_heat_maps(const HeatMaps& h) {

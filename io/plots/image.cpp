@@ -106,7 +106,7 @@ void Image::stroke(std::span<const Polyline> lines, float width, Color color, fl
       const int begin = std::max(x0, column(from - reach)), end = std::min(x1, column(to + reach + 1));
       for (int x = begin; x < end; ++x) {
         const float px = float(x) + 0.5f - a.x, py = float(y) + 0.5f - a.y;
-        const float t = squared > 0 ? std::max(0.0f, std::min((px * dx + py * dy) / squared, 1.0f)) : 0.0f;
+        const float t = squared > 0 ? std::clamp((px * dx + py * dy) / squared, 0.0f, 1.0f) : 0.0f;
         const float distance = std::hypot(px - t * dx, py - t * dy);
         float& c = coverage[std::size_t(y - y0) * columns + std::size_t(x - x0)];
         c = std::max(c, std::min({reach - distance, width, 1.0f}));

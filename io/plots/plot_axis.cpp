@@ -38,7 +38,7 @@ double round_step(double x) {
 
 void linear_ticks(PlotAxis& axis, int count) {
   const double step = round_step((axis.hi - axis.lo) / count);
-  const double largest = std::max(-axis.lo, axis.hi);
+  const double largest = std::max(std::abs(axis.lo), std::abs(axis.hi));
   const int step_power = static_cast<int>(std::floor(std::log10(step) + slack));
   const int power = static_cast<int>(std::floor(std::log10(largest) + slack));
   const bool scientific = largest >= 1e6 || largest < 1e-3;
@@ -86,7 +86,7 @@ PlotAxis make_plot_axis(double lo, double hi, bool log, int count) {
   if (log) lo = std::log10(lo), hi = std::log10(hi);
   // A flat series still needs an axis with a length: a decade, or a tenth of the value.
   double margin = 0.04 * (hi - lo);
-  const double scale = std::max(-lo, hi);
+  const double scale = std::max(std::abs(lo), std::abs(hi));
   if (hi - lo <= std::max(1e-12 * scale, 1e-290)) margin = log ? 0.5 : scale < 1e-290 ? 1.0 : 0.1 * scale;
   axis.lo = lo - margin;
   axis.hi = hi + margin;

@@ -152,7 +152,7 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
 // that are darker than the grid.
 Point legend_corner(const Image& image, const Frame& f, float width, float height) {
   constexpr float inset = 16, margin = 8;
-  const auto pixel = [](float v, int most) { return std::max(0, std::min(static_cast<int>(v), most)); };
+  const auto pixel = [](float v, int most) { return std::clamp(static_cast<int>(v), 0, most); };
   Point best{};
   auto fewest = std::numeric_limits<std::int64_t>::max();
   for (const bool low : {false, true}) {

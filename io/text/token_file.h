@@ -12,7 +12,7 @@
 namespace tg::text {
 
 struct TokenHeader {
-  int bytes_each = {};  // 2 or 4
+  int bytes_each = 0;  // 2 or 4
   std::uint64_t count = 0;
   io::Metadata metadata = {};
   std::size_t begin = 0;  // where the ids begin

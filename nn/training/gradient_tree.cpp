@@ -28,10 +28,10 @@ GradientTree::GradientTree(const std::vector<Tensor>& values, const std::vector<
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Tensor v = stored(values[i]);
     shapes_.push_back(values[i].shape());
-    leaves_.push_back({Parameter("gradient." + names.at(i), Array(v.shape(), v.dtype()), device), v});
+    leaves_.push_back({Parameter("gradient." + names[i], Array(v.shape(), v.dtype()), device), v});
     // At the lowest level a leaf waits as it is.
     for (std::size_t l = 0; l < held_.size(); ++l)
-      held_[l].emplace_back("gradients." + std::to_string(1 << l) + "." + names.at(i),
+      held_[l].emplace_back("gradients." + std::to_string(1 << l) + "." + names[i],
                             Array(v.shape(), l == 0 ? v.dtype() : compute_type(v.dtype())), device);
   }
 }
