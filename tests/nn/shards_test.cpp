@@ -2,6 +2,7 @@
 // parameters. Ranks are threads.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <map>
 
@@ -81,7 +82,7 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
                                              {1, 1, 1},
                                              {2, 1, 1, 2, 1, 1},
                                              {100, 300, 100, 700, 100, 100, 100}};
-  for (const DType dtype : {f32, bf16})
+  for (const std::array dtypes : {std::array{f32, f32}, std::array{bf16, bf16}, std::array{f32, bf16}})
     for (const auto& list : lists)
       for (const bool early : {false, true}) {
         Graph graph;
@@ -89,6 +90,7 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
         std::vector<Tensor> z;
         std::size_t all = 0;
         for (const std::int64_t count : list) {
+          const DType dtype = dtypes[z.size() % 2];
           parameters.emplace_back("p" + std::to_string(z.size()), Shape{count * g}, f32, Device::cpu());
           z.push_back(graph.input("z", {count * g}, dtype));
           all += static_cast<std::size_t>(count * g) * size_of(dtype);
@@ -98,7 +100,7 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
         std::vector<std::size_t> expected;  // gradients in each step
         std::size_t bytes = 0, count = 0;
         for (std::size_t i = 0; i < list.size(); ++i) {
-          ++count, bytes += static_cast<std::size_t>(list[i] * g) * size_of(dtype);
+          ++count, bytes += static_cast<std::size_t>(list[i] * g) * size_of(dtypes[i % 2]);
           if (early && bytes >= std::min(all / 4, std::size_t{16} << 20))
             expected.push_back(count), count = bytes = 0;
         }
@@ -106,7 +108,8 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
         std::vector<std::size_t> got;
         for (const Node& n : graph.nodes())
           if (std::string_view(n.op->name) == "scatter_sum") got.push_back(n.in.size());
-        EXPECT_EQ(got, expected) << list.size() << " gradients of " << name_of(dtype);
+        EXPECT_EQ(got, expected) << list.size() << " gradients of " << name_of(dtypes[0]) << " and "
+                                 << name_of(dtypes[1]);
         ASSERT_EQ(sums.size(), list.size());
         for (std::size_t i = 0; i < sums.size(); ++i) {
           EXPECT_EQ(sums[i].shape(), (Shape{list[i] * g / 2}));
