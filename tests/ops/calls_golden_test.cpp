@@ -215,6 +215,8 @@ const Call shapes[] = {
     CALL(arange(in.g, 0.5, 2)),
     CALL(arange(in.g, 0, 256, 1, u8)),
     CALL(arange(in.g, 0, 257, 1, u8)),
+    CALL(arange(in.g, 300, 301, 1, u8)),
+    CALL(arange(in.g, 300, 300, 1, u8)),
     CALL(arange(in.g, -1, 5, 1, u8)),
     CALL(arange(in.g, 0, 2, 1, boolean)),
     CALL(zeros_like(in.x())),

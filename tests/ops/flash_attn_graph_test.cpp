@@ -391,4 +391,58 @@ TEST(FlashAttnGraph, DropsTheSameInTheBackwardAndWhenRecomputed) {
 }
 
 }  // namespace
+// Boundaries rise within the rows, and lengths are within the keys; they need not begin at 0. Otherwise the
+// error names the first wrong one, or how far a boundary falls.
+TEST(FlashAttnGraph, WrongSequencesAndLengthsAreNamed) {
+  using Numbers = std::vector<std::int32_t>;
+  const auto expect_fault = [](Program& p, const std::string& fault) {
+    try {
+      p.run();
+      EXPECT_EQ(fault, "");
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()).find("[flash_attn] index " + fault + " "), 0u)
+          << fault << ": " << e.what();
+    }
+  };
+  for (const int threads : {1, 2}) {
+    Graph g;
+    const Tensor q = g.input("q", {1, 2, 6, 4}), k = g.input("k", {1, 2, 9, 4}),
+                 cu_q = g.input("cu_q", {4}, i32), cu_k = g.input("cu_k", {4}, i32);
+    const Tensor o = flash_attn(q, k, k, {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}).o;
+    Program p = compile(g, {o, gradients(o, {q}, q)[0]}, {.threads = threads});
+    p.feed({q, Array(q.shape(), f32)}), p.feed({k, Array(k.shape(), f32)});
+    struct Case {
+      Numbers q, k;
+      std::string fault;
+    };
+    for (const Case& c :
+         {Case{{0, 2, 4, 6}, {0, 3, 5, 9}, ""}, Case{{1, 2, 2, 5}, {2, 2, 3, 3}, ""},
+          Case{{6, 6, 6, 6}, {9, 9, 9, 9}, ""},
+          Case{{0, 2, 4, 7}, {0, 3, 5, 9}, "7 at position 3 is out of range: expected 0 to 6"},
+          Case{{0, 4, 3, 6}, {0, 3, 2, 9}, "-1 at position 2 is out of range: expected 0 to 6"},
+          Case{{-1, 2, 4, 6}, {0, 3, 5, 9}, "-1 at position 0 is out of range: expected 0 to 6"},
+          Case{{0, 2, 4, 6}, {0, 3, 5, 10}, "10 at position 3 is out of range: expected 0 to 9"},
+          Case{{0, 2, 4, 6}, {5, 3, 5, 9}, "-2 at position 1 is out of range: expected 0 to 9"},
+          Case{{0, 2, 4, 6}, {-3, 3, 5, 9}, "-3 at position 0 is out of range: expected 0 to 9"}}) {
+      p.feed({cu_q, Array::of(c.q)}), p.feed({cu_k, Array::of(c.k)});
+      expect_fault(p, c.fault);
+    }
+  }
+  for (const DType type : {i32, i64}) {
+    Graph g;
+    const Tensor q = g.input("q", {2, 2, 6, 4}), k = g.input("k", {2, 2, 9, 4}), n = g.input("n", {2}, type);
+    const Tensor o = flash_attn(q, k, k, {.kv_lengths = n}).o;
+    Program p = compile(g, {o, gradients(o, {q}, q)[0]}, {.threads = 2});
+    p.feed({q, Array(q.shape(), f32)}), p.feed({k, Array(k.shape(), f32)});
+    for (const auto& [lengths, fault] : {std::pair<Numbers, std::string>{{9, 0}, ""},
+                                         {{0, 9}, ""},
+                                         {{9, 10}, "10 at position 1 is out of range: expected 0 to 9"},
+                                         {{10, 11}, "10 at position 0 is out of range: expected 0 to 9"},
+                                         {{3, -1}, "-1 at position 1 is out of range: expected 0 to 9"}}) {
+      p.feed({n, Array::of(lengths).to(type)});
+      expect_fault(p, fault);
+    }
+  }
+}
+
 }  // namespace tg

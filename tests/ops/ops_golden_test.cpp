@@ -1,13 +1,24 @@
-// The calls that each op accepts or refuses, their errors and costs, and the graphs that its definition
-// records are compared with ops_golden.txt (tests/support/golden.h).
+// The calls that each op accepts or refuses, their errors and costs, the graphs that its definition records,
+// and what it promises to the compiler are compared with ops_golden.txt (tests/support/golden.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include <tilegrad/ops/paged_attn.h>
 #include <tilegrad/tilegrad.h>
 #include "autograd/gradcheck_harness.h"
+#include "core/graph/rank_attrs.h"
+#include "core/graph/reduce_attrs.h"
+#include "ops/adamw.h"
+#include "ops/cross_entropy.h"
+#include "ops/index.h"
+#include "ops/matmul_in_units.h"
+#include "ops/norm.h"
+#include "ops/random.h"
+#include "ops/rope.h"
+#include "ops/softmax.h"
 #include "tests/support/golden.h"
 
 namespace {
@@ -108,6 +119,96 @@ std::string without_numbers(const std::string& message) {
   return s;
 }
 
+// Calls that differ from the given one in two respects: they show which check comes first. One operand with
+// another type and another shape, and with `across` some in which two operands have.
+std::vector<Operands> second_neighbours(const Operands& base, bool across) {
+  constexpr std::size_t some = 16;
+  std::vector<Operands> all;
+  const std::vector<Operands> ones = neighbours(base);
+  for (std::size_t i = 0; i < ones.size(); ++i) {
+    if (ones[i].size() == base.size())
+      for (std::size_t k = 0; k < base.size(); ++k)
+        if (ones[i][k].shape() != base[k].shape()) {
+          all.push_back(ones[i]);
+          all.back()[k].dtype = u8;
+        }
+    if (!across || ones[i].empty() || i % (1 + ones.size() / some) != 0) continue;
+    const std::vector<Operands> twos = neighbours(ones[i]);
+    for (std::size_t k = i % some; k < twos.size(); k += 1 + twos.size() / some) all.push_back(twos[k]);
+  }
+  return all;
+}
+
+// ---- attributes ----
+
+// Changes a field in the nth way; false if there are not so many.
+bool change(bool& x, int nth) {
+  x = !x;
+  return nth == 0;
+}
+template <class T>
+requires std::is_arithmetic_v<T>
+bool change(T& x, int nth) {
+  const T before = x, values[] = {static_cast<T>(x + 1), static_cast<T>(x - 1), T{0}, static_cast<T>(-x)};
+  x = values[nth];
+  return x != before;
+}
+bool change(Dims& x, int nth) {
+  x.push_back(1);
+  return nth == 0;
+}
+bool change(std::vector<double>& x, int nth) {
+  nth == 0 ? x.push_back(0.5) : x.pop_back();
+  return nth < 2;
+}
+bool change(DType& x, int nth) {
+  const DType before = x, values[] = {f64, bf16, i64, boolean};
+  x = values[nth];
+  return x != before;
+}
+template <class T>
+bool change(T&, int) {
+  return false;  // a text made of other fields
+}
+
+// Attributes that differ in one field, except axes: functions check those.
+template <class A>
+std::vector<Attrs> changed_attrs(const A& attrs) {
+  std::vector<Attrs> all;
+  int fields = 0;
+  attrs.fields([&](const auto&...) { ++fields; });
+  for (int which = 0; which < fields; ++which)
+    for (int nth = 0; nth < 4; ++nth) {
+      A a = attrs;
+      int field = 0;
+      bool is_changed = false;
+      a.fields([&](std::string_view name, const auto& value, const auto&...) {
+        if (field++ == which && !name.starts_with("ax"))
+          is_changed = change(const_cast<std::remove_cvref_t<decltype(value)>&>(value), nth);
+      });
+      if (is_changed) all.push_back(a);
+    }
+  return all;
+}
+template <class... A>
+std::vector<Attrs> changed_attrs_of(const Attrs& attrs) {
+  std::vector<Attrs> all;
+  const auto add = [&]<class T>() {
+    try {
+      all = changed_attrs(attrs.as<T>());
+    } catch (const Error&) {  // they are others
+    }
+  };
+  (add.template operator()<A>(), ...);
+  return all;
+}
+std::vector<Attrs> neighbours(const Attrs& attrs) {
+  return changed_attrs_of<AdamWAttrs, ArangeAttrs, AttentionAttrs, AxisAttrs, CrossEntropyAttrs, CumsumAttrs,
+                          DropoutAttrs, FullAttrs, KeepMaskAttrs, LinearCrossEntropyAttrs, MatmulInUnitsAttrs,
+                          NormAttrs, PagedAttentionAttrs, RandomAttrs, RankAttrs, ReduceAttrs, RopeAttrs,
+                          SliceAssignAttrs, SliceAtAttrs, SoftmaxAttrs, TopKAttrs>(attrs);
+}
+
 struct Record {
   int taken = 0, calls = 0;
   Checksum results;
@@ -171,9 +272,35 @@ std::string text_of(const Sample& s) {
   return text;
 }
 
+// What the compiler knows about an op: which results may have whose memory, and the op's kind.
+std::string promises_of(const Op& op) {
+  std::string text;
+  for (const auto& [out, in] : op.inplace)
+    text += "result " + std::to_string(out) + " in operand " + std::to_string(in) + ", ";
+  if (op.each.outs > 0)
+    text += "lists of " + std::to_string(op.each.outs) + " and " + std::to_string(op.each.ins) + ", ";
+  const std::pair<const char*, bool> kinds[] = {{"pointwise", op.pointwise},
+                                                {"strided results", op.strided_results},
+                                                {"joins", op.join_axis != nullptr},
+                                                {"view", op.view},
+                                                {"leaf", op.leaf},
+                                                {"first order", op.first_order_only},
+                                                {"gradient", op.vjp != nullptr}};
+  for (const auto& [kind, is] : kinds)
+    if (is) text += std::string(kind) + ", ";
+  return text + (op.not_differentiable.empty() ? "" : "not differentiable: " + op.not_differentiable);
+}
+
+// No op's attributes.
+struct ForeignAttrs {
+  int number = 0;
+  void fields(auto&& field) const { field("number", number); }
+};
+
 void add_op(const Op& op, tg::testing::GoldenLines& lines) {
-  Record calls;
-  GraphChecksum plain, differentiated, decomposed;
+  lines[op.name + ": promises"] = promises_of(op);
+  Record calls, doubly_changed, foreign, other_attributes;
+  GraphChecksum plain, differentiated, decomposed, otherwise_decomposed;
   const std::vector<Sample> all = op.samples();
   for (const Sample& s : all)
     for (const DType dtype : {f32, bf16}) {
@@ -192,14 +319,31 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
           in.push_back(r.graph.tensor(v));
           operands.push_back({in.back().dtype(), in.back().layout()});
         }
-        if (dtype == f32)
+        if (dtype == f32) {
           for (const Operands& call : neighbours(operands)) calls.add(op, call, attrs);
-        else
+          for (const Operands& call : second_neighbours(operands, &s == all.data()))
+            doubly_changed.add(op, call, attrs);
+          foreign.add(op, operands, ForeignAttrs{}), foreign.add(op, {}, ForeignAttrs{});
+          if (op.join_axis) calls.results.add("axis " + std::to_string(op.join_axis(attrs)));
+        } else {
           calls.add(op, operands, attrs);
+        }
         if (op.decompose) {
           op.decompose(in, attrs);
           decomposed.add(r.graph);
         }
+        // Of every third sample, if there are many.
+        const bool varies = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 3 == 0);
+        for (const Attrs& other : varies ? neighbours(attrs) : std::vector<Attrs>()) {
+          other_attributes.add(op, operands, other);
+          try {
+            op.infer(operands, other);
+            if (op.decompose) op.decompose(in, other);
+          } catch (const Error& e) {
+            ++other_attributes.refusals[without_numbers(e.what())];
+          }
+        }
+        if (op.decompose && varies) otherwise_decomposed.add(r.graph);
       }
       // By all inputs, and by each of them when the gradients of the others are not needed: in every fourth
       // sample, if there are many.
@@ -221,11 +365,23 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
       std::to_string(calls.taken) + " of " + std::to_string(calls.calls) + " taken, " + calls.results.text();
   for (const auto& [message, count] : calls.refusals)
     lines[op.name + ": refuses: " + message] = std::to_string(count) + " calls";
+  for (const auto& [what, record] : {std::pair("two changes", &doubly_changed),
+                                     {"attributes of another op", &foreign},
+                                     {"other attributes", &other_attributes}}) {
+    Checksum refusals;
+    for (const auto& [message, count] : record->refusals)
+      refusals.add(message + ": " + std::to_string(count));
+    lines[op.name + ": " + what] = std::to_string(record->taken) + " of " + std::to_string(record->calls) +
+                                   " taken, " + record->results.text() + ", refusals " + refusals.text();
+  }
   Checksum samples;
   for (const Sample& s : all) samples.add(text_of(s));
   lines[op.name + ": samples"] = plain.text() + "; their numbers " + samples.text();
   lines[op.name + ": samples and their gradients"] = differentiated.text();
-  if (op.decompose) lines[op.name + ": samples and their decompositions"] = decomposed.text();
+  if (op.decompose) {
+    lines[op.name + ": samples and their decompositions"] = decomposed.text();
+    lines[op.name + ": decompositions by other attributes"] = otherwise_decomposed.text();
+  }
 }
 
 TEST(OpsGolden, CallsCostsAndGraphsAreThoseRecorded) {

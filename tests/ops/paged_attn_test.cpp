@@ -244,10 +244,26 @@ TEST(PagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   };
   run({2, 0, 1, 2}, {4, 8});
   run({2, 99, 0, -7}, {4, 0});  // no keys there
-  expect_error<Error>([&] { run({2, 3, 1, 2}, {5, 8}); }, {"paged_attn", "3", "out of range"});
-  expect_error<Error>([&] { run({2, 1, -1, 2}, {5, 1}); }, {"paged_attn", "-1", "out of range"});
-  expect_error<Error>([&] { run({2, 1, 1, 2}, {9, 1}); }, {"paged_attn", "9", "out of range"});
-  expect_error<Error>([&] { run({2, 1, 1, 2}, {1, -1}); }, {"paged_attn", "-1", "out of range"});
+  expect_error<Error>(
+      [&] {
+        run({2, 3, 1, 2}, {5, 8});
+      },
+      {"[paged_attn] index 3 at position 1 is out of range: expected 0 to 2 "});
+  expect_error<Error>(
+      [&] {
+        run({2, 1, -1, 2}, {5, 1});
+      },
+      {"[paged_attn] index -1 at position 2 is out of range: expected 0 to 2 "});
+  expect_error<Error>(
+      [&] {
+        run({2, 1, 1, 2}, {9, 1});
+      },
+      {"[paged_attn] index 9 at position 0 is out of range: expected 0 to 8 "});
+  expect_error<Error>(
+      [&] {
+        run({2, 1, 1, 2}, {1, -1});
+      },
+      {"[paged_attn] index -1 at position 1 is out of range: expected 0 to 8 "});
   run({2, 0, 1, 2}, {4, 8});
 }
 

@@ -7,6 +7,7 @@
 
 #include <tilegrad/tilegrad.h>
 #include "autograd/gradcheck_ranks.h"
+#include "core/graph/rank_attrs.h"
 
 namespace {
 
@@ -82,6 +83,28 @@ TEST(Ranks, EachOpGivesWhatItSays) {
           EXPECT_DOUBLE_EQ(y[i], c.expected(static_cast<std::int64_t>(i))) << c.name << " element " << i;
       }
     });
+}
+
+// The functions copy views; kernels read them as they lie.
+TEST(Ranks, KernelsReadViewsOfAnyStrides) {
+  run_ranks(2, [](Communicator& ranks) {
+    Graph g;
+    const Tensor x = g.input("x", {4, 6, 5}, f64), y = g.input("y", {4, 6, 5}, bf16);
+    std::vector<Tensor> fetch;
+    for (const Op* op : {&sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op,
+                         &shift_ranks_op, &own_piece_op})
+      for (const Tensor& t : {x, y})
+        for (const Tensor& view : {permute(t, {1, 2, 0}), slice(t, 2, 1, 5, 2),
+                                   expand(slice(t, 1, 2, 3), {4, 6, 5}), slice(transpose(t, 1, 2), 1, 4, 5)})
+          for (const Tensor& operand : {view, contiguous(view)})
+            fetch.push_back(g.record(*op, std::span(&operand, 1), RankAttrs{.ranks = 2, .shift = 1},
+                                     std::source_location::current())[0]);
+    const std::vector<Array> got =
+        eval(fetch, {{x, array_of(ranks.rank(), x.shape())}, {y, array_of(ranks.rank(), y.shape(), bf16)}},
+             of(ranks));
+    for (std::size_t i = 0; i < got.size(); i += 2)
+      EXPECT_TRUE(got[i].same_bits(got[i + 1])) << "operand " << i / 2 % 8 << " of op " << i / 16;
+  });
 }
 
 // Another axis, operands that are views, lists of tensors of several dtypes and sizes.

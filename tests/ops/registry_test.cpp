@@ -9,6 +9,8 @@
 #include "autograd/gradcheck_harness.h"
 #include "autograd/replay.h"
 #include "backends/cpu/kernel.h"
+#include "core/compile/lower.h"
+#include "core/compile/reduced_chains.h"
 
 namespace {
 
@@ -182,7 +184,30 @@ TEST(Registry, ABrokenRegisteredOpIsFound) {
 }
 
 TEST(Registry, ANameIsTakenOnce) {
-  EXPECT_THROW(register_op({.name = "add"}), Error);
+  const auto refusal_of = [](Op op) {
+    try {
+      register_op(std::move(op));
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("taken");
+  };
+  const Op& own = register_op(whole("an_op_of_a_user"));
+  EXPECT_EQ(find_op("an_op_of_a_user"), &own);
+  EXPECT_EQ(all_ops().back(), &own);
+  EXPECT_EQ(find_op("an_op_of_a_use"), nullptr);
+  EXPECT_EQ(find_op("add"), &add_op);
+  // The compiler's own ops have names too.
+  for (const std::string& name :
+       {std::string("add"), std::string("an_op_of_a_user"), fused_op.name, reduced_chain_op.name})
+    EXPECT_EQ(refusal_of(whole(name))
+                  .find("[register_op] '" + name + "' is the name of another op: choose a new one"),
+              0u)
+        << name;
+  EXPECT_EQ(refusal_of(whole("")).find("[register_op] '' is no name for an op"), 0u);
+  EXPECT_NE(refusal_of(whole("a\nname")), "taken");
+  EXPECT_EQ(refusal_of({.name = "add"}).find("[register_op] 'add' has no shape rule (Op::infer)"), 0u);
+  EXPECT_EQ(refusal_of(whole("another_op_of_a_user")), "taken");
 }
 
 // Inputs without elements: each size of a sample's inputs becomes 0 everywhere, and each axis of each input

@@ -372,7 +372,7 @@ TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
         const Node& node = g.node_of(t.id());
         const auto stream = node.op == &dropout_op ? node.attrs.as<DropoutAttrs>().stream
                                                    : node.attrs.as<RandomAttrs>().stream;
-        return node_key(0, 0, static_cast<std::uint32_t>(stream));
+        return node_key(77, 5, static_cast<std::uint32_t>(stream));
       };
       const auto word = [&](const Tensor& t, std::int64_t i, std::int64_t each, std::int64_t nth) {
         const std::int64_t at = i * each + nth;
@@ -380,7 +380,11 @@ TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
                       key(t))[static_cast<std::size_t>(at % 4)];
       };
       for (const int threads : {1, 3}) {
-        const auto got = eval(ts, {x.feed()}, {.threads = threads});
+        Program p = compile(g, ts, {.threads = threads});
+        p.seed(77), p.set_step(5);
+        p.run({x.feed()});
+        std::vector<Array> got;
+        for (const Tensor& t : ts) got.push_back(p.fetch(t));
         ASSERT_TRUE(got[0].same_bits(uniform_array({n}, dtype, -2, 3, key(drawn)))) << n;
         ASSERT_TRUE(got[1].same_bits(normal_array({n}, dtype, 1, 2, key(gauss)))) << n;
         const Vector c = doubles(got[2]), d = doubles(got[3]), k = doubles(got[4]);
@@ -397,6 +401,23 @@ TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
         }
       }
     }
+}
+
+TEST(RowEnds, ADropoutMaskDependsOnItsIndices) {
+  Graph g;
+  const std::int64_t B = 2, H = 3, L = 5, T = 7;
+  const Tensor mask = attention_keep_mask(g.rng(), {B, H, L, T}, 0.25, 9);
+  for (const int threads : {1, 3}) {
+    Program p = compile(g, {mask}, {.threads = threads});
+    p.seed(77), p.set_step(5);
+    p.run();
+    const Vector kept = doubles(p.fetch(mask));
+    for (std::int64_t i = 0; i < B * H * L * T; ++i) {
+      const auto row = static_cast<std::uint32_t>(i / T), key = static_cast<std::uint32_t>(i % T);
+      const PhiloxBlock words = philox(attention_counter(row / L, row % L, key), node_key(77, 5, 9));
+      ASSERT_EQ(kept[static_cast<std::size_t>(i)], words[key % 4] >= dropout_bound(0.25)) << i;
+    }
+  }
 }
 
 // Results of 16 MiB and more are written past the caches, those of 4 MiB if an operand is transposed. They

@@ -26,6 +26,22 @@ TEST(SampleWeights, AreExponentialsRoundedToIntegers) {
   EXPECT_EQ(sample_weight(-inf, 0, 0, 50), 0u);  // temperature ∞
 }
 
+#if defined(__x86_64__) && !defined(__FMA__)  // elsewhere compilers may contract products and sums
+TEST(SampleWeights, ExponentialsMatchTheirSeriesBitwise) {
+  for (int i = 0; i < 400000; ++i) {
+    const double x = -i * 1.1e-4;
+    const int k = static_cast<int>(std::trunc(x * 1.44269504088896340736 - 0.5));
+    const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
+    double p = 0, factorial = 479001600;  // of 12
+    for (int n = 12; n >= 0; --n) {
+      p = p * r + 1 / factorial;
+      factorial /= std::max(n, 1);
+    }
+    ASSERT_EQ(exp_of_negative(x), std::ldexp(p, k)) << x;
+  }
+}
+#endif
+
 TEST(SampleWeights, DoNotOverflowWhenTheyAreAdded) {
   for (const std::uint64_t n : {1u, 2u, 3u, 255u, 256u, 257u, 0x7fffffffu})
     EXPECT_LT(static_cast<double>(n) * std::exp2(sample_bits(n)), 0x1p63) << n;

@@ -37,7 +37,30 @@ namespace {
 using tg::testing::Checksum;
 using Lines = tg::testing::GoldenLines;
 
-// The scratch memory and description of each step's kernel, for each instruction set.
+// All numbers of the plan of a chain.
+std::string text_of(const PointwisePlan& p) {
+  std::string text = "; plan";
+  const auto add = [&](std::initializer_list<std::int64_t> numbers) {
+    text += ",";
+    for (const std::int64_t n : numbers) text += " " + std::to_string(n);
+  };
+  add({p.rank, p.numel, p.tile_axis, p.inputs, p.outputs, p.stored, p.reduced, p.code_size, p.compute_size,
+       p.slots, p.tile_axis < 0 ? -1 : p.tile_slot});
+  for (int a = 0; a < p.rank; ++a) add({p.shape[a]});
+  const auto add_access = [&](const PointwisePlan::Access& o, int slot) {
+    add({o.direct, o.converts, o.across, o.size, o.direct ? -1 : slot});
+    for (int a = 0; a < p.rank; ++a) add({o.strides[a]});
+  };
+  for (int i = 0; i < p.inputs; ++i) add_access(p.input[i], p.input_slot[i]);
+  for (int o = 0; o < p.outputs; ++o) add_access(p.output[o], p.output_slot[o]), add({p.output[o].streams});
+  for (int c = 0; c < p.code_size; ++c) {
+    add({p.code[c].slot});
+    for (const PointwisePlan::Source& s : p.code[c].source) add({s.kind, s.index});
+  }
+  return text;
+}
+
+// The scratch memory and description of each step's kernel, and plans of chains, for each instruction set.
 void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) {
   for (const Step& s : program.steps()) {
     const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
@@ -57,6 +80,7 @@ void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) 
           by_set[std::string(set->isa)].add(op.name + " " + std::to_string(size.per_thread) + " " +
                                             std::to_string(size.shared) + " " + text);
         }
+        if (plan) by_set[std::string(set->isa)].add(text_of(*static_cast<const PointwisePlan*>(plan.get())));
       }
   }
 }
@@ -204,6 +228,28 @@ const Large large[] = {
          }
        return all;
      }},
+    {"chains of views",
+     [](Graph& g) {
+       std::vector<Tensor> all;
+       for (const Shape& s : {Shape{8, 8}, Shape{7, 9}, Shape{9, 7}, Shape{8, 7}, Shape{1, 5},
+                              Shape{2048, 2048}, Shape{2048, 2047}, Shape{1024, 1024}, Shape{1024, 1023}}) {
+         const Tensor x = in(g, s), y = in(g, {s[1], s[0]}), h = in(g, {s[1], s[0]}, bf16);
+         all.insert(all.end(),
+                    {x * 2 + 1, x + transpose(y, 0, 1), x + transpose(h, 0, 1), cast(x + 1, bf16)});
+       }
+       for (const DType t : {f32, f64, f16, i64}) {
+         const Tensor x = in(g, {4, 6, 10}, t), y = in(g, {10, 4, 6}, t), row = in(g, {6, 1}, t);
+         const Tensor sum = permute(x, {2, 0, 1}) + y, half = slice(x, 2, 1, 9, 2) + 1, spread = x * row,
+                      same = x + x;
+         all.insert(all.end(),
+                    {sum, sum * 2, half, spread, same * same, same - x, less(x, row),
+                     where(less(x, row), x, 0), expand(row, {4, 6, 10}) + 1, slice(y, 0, 3, 4) * 3});
+         Tensor chain = x;
+         for (int i = 0; i < 12; ++i) chain = chain * row + x;
+         all.push_back(chain);
+       }
+       return all;
+     }},
     {"products of chunks",
      [](Graph& g) {
        const Tensor x = in(g, {9000, 64}), w = in(g, {64, 5000}), t = in(g, {9000}, i64);
@@ -288,6 +334,193 @@ void add_products(Lines& lines) {
   for (const auto& [what, by_set] : by_kind) add_lines("products of " + what, by_set, lines);
 }
 
+// ---- parts ----
+
+// Reads a private member: an explicit instantiation may name it. The counters of Team, how many parts of each
+// stretch were handed out, have no other readers.
+std::string (*read_counters)(const Team&);
+template <auto stretches>
+struct CountersOf {
+  static std::string read(const Team& team) {
+    std::string text;
+    const std::size_t used =
+        std::min<std::size_t>(static_cast<std::size_t>(team.threads), std::size(team.*stretches));
+    for (const auto& stretch : std::span(team.*stretches).first(used)) {
+      std::string queues;
+      for (const std::atomic<std::int64_t>& taken : stretch.taken)
+        if (taken > 0) queues += (queues.empty() ? "" : "+") + std::to_string(taken);
+      text += (text.empty() ? "" : " ") + (queues.empty() ? "0" : queues);
+    }
+    return text;
+  }
+  static inline const bool is_set = (read_counters = read) != nullptr;
+};
+template struct CountersOf<&Team::stretch_>;
+
+// The counters after a step's last phase. One thread runs all parts: of a stretch with n parts n are handed
+// out, and it asks once more.
+std::string parts_of(const Kernel& kernel, const Call& call, int threads) {
+  struct Alone final : Job {
+    Alone(const Kernel& kernel, const Call& call, std::byte* own, std::byte* shared)
+        : kernel(kernel), call(call), own(own), shared(shared) {}
+    int next(int) override { return std::exchange(stage, end); }
+    void share(Worker& w, int) override {
+      w.scratch = own, w.shared = shared;
+      kernel.run(w, call);
+    }
+    const Kernel& kernel;
+    const Call& call;
+    std::byte *own, *shared;
+    int stage = 0;
+  };
+  const Scratch size = kernel.scratch ? kernel.scratch(call, threads) : Scratch{};
+  const AlignedBytes own(size.per_thread), shared(size.shared);
+  Team team(threads);
+  Alone job(kernel, call, own.data, shared.data);
+  team.run(job);
+  return read_counters(team);
+}
+
+Large divided[] = {
+    {"full",
+     [](Graph& g) {
+       return std::vector<Tensor>{full(g, {200000}, 2), full(g, {65536}, 2, f64)};
+     }},
+    {"copies",
+     [](Graph& g) {
+       const Tensor x = in(g, {70000}), y = in(g, {300}), i = in(g, {1}, i64);
+       return std::vector<Tensor>{concat({x, y, x}), slice_assign(x, y, 0, 5), slice_at(x, 0, i, 66000)};
+     }},
+    {"slices",
+     [](Graph& g) {
+       const Tensor x = in(g, {9, 33000}), y = in(g, {900, 30}), i = in(g, {5}, i64), j = in(g, {1700}, i64);
+       return std::vector<Tensor>{index_select(x, 0, i),
+                                  index_select(y, 0, j),
+                                  index_select(x, 1, j),
+                                  index_assign(y, 0, j, in(g, {1700, 30})),
+                                  index_assign(x, 0, i, in(g, {5, 33000})),
+                                  index_add(y, 0, j, in(g, {1700, 30}))};
+     }},
+    {"elements by index",
+     [](Graph& g) {
+       const Tensor x = in(g, {40, 900}), i = in(g, {40, 900}, i64);
+       return std::vector<Tensor>{gather(x, 0, i), gather(x, 1, i), scatter_add(x, 0, i, in(g, {40, 900})),
+                                  scatter_add(x, 1, i, in(g, {40, 900}))};
+     }},
+    {"lines",
+     [](Graph& g) {
+       const Tensor x = in(g, {200, 300}), y = in(g, {9000, 3});
+       std::vector<Tensor> all{cumsum(x, 0), cumsum(x, 1), cumsum(y, 1), cumsum(y, 0)};
+       for (const Tensor& t : top_k(x, 2, 0)) all.push_back(t);
+       for (const Tensor& t : top_k(y, 1)) all.push_back(t);
+       return all;
+     }},
+    {"numbers",
+     [](Graph& g) {
+       return std::vector<Tensor>{arange(g, 0, 1000),
+                                  uniform(g, {20000}),
+                                  normal(g, {8193}),
+                                  bernoulli(g, {8192}, 0.5),
+                                  randint(g, {5}, 0, 7),
+                                  dropout(in(g, {30000}), 0.5),
+                                  attention_keep_mask(g.rng(), {2, 3, 5, 7}, 0.5, 1)};
+     }},
+    {"positions",
+     [](Graph& g) {
+       return std::vector<Tensor>{argmax(in(g, {300, 100}), {1}), argmin(in(g, {3, 9000}), {0})};
+     }},
+    {"sums",
+     [](Graph& g) {
+       std::vector<Tensor> all;
+       for (const Shape& s : {Shape{700, 100}, Shape{5, 70000}, Shape{2000, 600}, Shape{3, 5}})
+         for (const int a : {0, 1}) all.push_back(sum(in(g, s), {a})), all.push_back(max(exp(in(g, s)), {a}));
+       return all;
+     }},
+    {"rows",
+     [](Graph& g) {
+       std::vector<Tensor> all;
+       for (const Shape& s : {Shape{50, 3000}, Shape{3, 9000}, Shape{3000, 7}}) {
+         const Tensor x = in(g, s), t = in(g, {s[0]}, i64), w = in(g, {s[1]});
+         for (const Tensor& y : with_gradients(softmax(x), {x})) all.push_back(y);
+         for (const Tensor& y : with_gradients(cross_entropy(x, t), {x})) all.push_back(y);
+         for (const Tensor& y : with_gradients(layer_norm(x, w, w), {x, w})) all.push_back(y);
+         all.push_back(logsumexp(x, {1}));
+       }
+       const Tensor x = in(g, {2, 4, 40, 16});
+       all.push_back(rope(x)), all.push_back(rope(x, in(g, {2, 4, 40}, i64)));
+       all.push_back(sample(in(g, {20, 300}), 0, in(g, {20, 2}, i64)));
+       return all;
+     }},
+    {"lists",
+     [](Graph& g) {
+       const std::vector<Tensor> xs{in(g, {20000}), in(g, {3, 8192}), in(g, {5})};
+       std::vector<Tensor> all = block_norms(xs);
+       std::vector<AdamWTensors> steps;
+       for (const Tensor& x : xs) steps.push_back({x, x, x, x});
+       for (const AdamWResults& r : adamw(steps, 0.1, 1)) all.push_back(r.p);
+       all.push_back(global_norm(xs));
+       return all;
+     }},
+    {"chains",
+     [](Graph& g) {
+       const Tensor x = in(g, {300, 200}), y = in(g, {200, 300});
+       return std::vector<Tensor>{x * x + 1, x + transpose(y, 0, 1), in(g, {1025}) * 2, in(g, {9}) * 2};
+     }},
+    {"products",
+     [](Graph& g) {
+       std::vector<Tensor> all;
+       for (const DType t : {f32, f16})
+         for (const auto& [m, n, k] : {std::array{3, 700, 200}, {100, 300, 64}, {500, 40, 20}, {1, 1, 5}})
+           for (const bool column : {false, true})
+             all.push_back(
+                 matmul(in(g, {m, k}, t), column ? transpose(in(g, {n, k}, t), 0, 1) : in(g, {k, n}, t)));
+       return all;
+     }},
+    {"attention",
+     [](Graph& g) {
+       std::vector<Tensor> all;
+       for (const std::int64_t L : {1, 64, 65, 20})
+         for (const std::int64_t heads : {1, 4}) {
+           const Tensor q = in(g, {2, 4, L, 16}), k = in(g, {2, heads, 200, 16}), bias = in(g, {4, L, 200});
+           for (const Tensor& t : with_gradients(flash_attn(q, k, k, {.bias = bias}).o, {q, k, bias}))
+             all.push_back(t);
+           for (const std::int64_t T : {1, 511, 512, 513})
+             if (L != 64) all.push_back(flash_attn(q, in(g, {2, heads, T, 16}), in(g, {2, heads, T, 16})).o);
+         }
+       return all;
+     }},
+};
+
+void add_parts(Lines& lines) {
+  for (const Large& d : divided) {
+    Graph g;
+    Program p = compile(g, d.make(g), {.threads = 1});
+    for (const Node& n : g.nodes())
+      if (const Tensor x = n.op == &input_op ? g.tensor(n.first_out) : Tensor(); x.defined() && p.reads(x))
+        p.feed({x, Array(x.shape(), x.dtype())});
+    p.run();
+    std::map<std::string, int> nth;
+    for (const Step& s : p.steps()) {
+      const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
+      const std::string what =
+          std::string("parts of ") + d.name + ", " + op.name + " " + std::to_string(nth[op.name]++);
+      for (const KernelSet* set : runnable_sets())
+        for (const KernelEntry& e : set->kernels) {
+          if (e.op != op.name) continue;
+          std::shared_ptr<const void> plan;
+          if (s.op == &reduced_chain_op)
+            plan = plan_reduced_chain(s, *set);
+          else if (chain_of(*s.op, s.attrs))
+            plan = plan_pointwise(s, *set);
+          std::string& text = lines[what + ", " + std::string(set->isa)];
+          for (const int threads : {2, 5})
+            text += (text.empty() ? "" : "; ") +
+                    parts_of(*e.kernel, {s.in, s.out, &s.attrs, plan.get(), false}, threads);
+        }
+    }
+  }
+}
+
 // Scratch memory of attention, also of bf16 on the model of tiles.
 void add_attention(Lines& lines) {
   static float number;
@@ -335,6 +568,15 @@ TEST(CpuPlans, AreThoseRecorded) {
   EXPECT_GT(now.size(), 100u);
   tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_plans.txt", now,
                              false);  // it has sets that a machine may lack
+}
+
+// How many parts kernels divide their work into: what two and five threads share.
+TEST(CpuPlans, PartsAreThoseRecorded) {
+  if (!tg::testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  Lines now;
+  add_parts(now);
+  EXPECT_GT(now.size(), 100u);
+  tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_parts.txt", now, false);
 }
 
 // A step is shared if that saves more than two barriers cost: 3 µs at 20 GB/s and 40 GFLOP/s.

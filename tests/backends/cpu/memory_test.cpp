@@ -1,14 +1,17 @@
-// What control groups leave, read from files like those of the kernel.
+// What control groups leave, read from files like those of the kernel; and the memory that the backend gives.
 #include "backends/cpu/memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+
+#include <tilegrad/core/base/error.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 
+#include "backends/cpu/cpu.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -94,7 +97,37 @@ TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
   }
 }
 
+// Blocks of 2 MiB and more begin at a multiple of it, others at one of 64 bytes.
+TEST(Memory, IsAligned) {
+  constexpr std::size_t huge = std::size_t{2} << 20;
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{65}, huge - 1, huge, huge + 1}) {
+    const std::shared_ptr<std::byte> p = cpu::backend().allocate(bytes, "a test");
+    ASSERT_NE(p, nullptr);
+    const auto address = reinterpret_cast<std::uintptr_t>(p.get());
+    EXPECT_EQ(address % (bytes >= huge ? huge : 64), 0u) << bytes;
+    if (bytes > 0) p.get()[0] = p.get()[bytes - 1] = std::byte{1};
+  }
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The system would promise it.
+TEST(Memory, BeyondTheAvailableIsRefused) {
+  const std::size_t available = cpu::backend().available_bytes();
+  if (available > std::size_t{1} << 60) GTEST_SKIP() << "no limit is known";
+  const std::size_t more = available + (std::size_t{1} << 30);
+  for (const std::size_t bytes : {more, std::size_t{1} << 60}) {
+    try {
+      cpu::backend().allocate(bytes, "a test");
+      ADD_FAILURE() << bytes;
+    } catch (const OutOfMemory& e) {
+      const std::string what = e.what(), needed = std::to_string((bytes + (1 << 20) - 1) >> 20);
+      EXPECT_EQ(what.find("[cpu] no memory for a test: " + needed + " MiB needed, "), 0u) << what;
+      EXPECT_TRUE(what.ends_with(" MiB free")) << what;
+    }
+  }
+}
+
 TEST(Memory, AvailableIsLimitedByAddressSpace) {
   constexpr std::size_t more = std::size_t{300} << 20;
   rlimit before{};

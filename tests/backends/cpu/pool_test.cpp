@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -12,6 +13,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -19,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cpu/worker.h"
 
 namespace {
@@ -195,7 +199,11 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
     auto parts = std::make_unique<std::atomic<int>>(0);
     auto job = std::make_unique<Stages>(3, [&](Worker& w, int stage) {
       for (int phase = 0; phase < 3; ++phase) {
-        if (phase > 0 && !w.barrier()) return;
+        if (phase > 0 && !w.barrier()) {
+          EXPECT_FALSE(w.barrier());  // nor does it ever come back to the stage
+          w.each(2, [](std::int64_t) { ADD_FAILURE() << "a part came to a thread that has left"; });
+          return;
+        }
         w.each(2, [&](std::int64_t) {
           ++*parts;
           if (stage > 0 || phase != held_in) return;
@@ -361,6 +369,76 @@ TEST(Pool, ConcurrentCallersAllRun) {
   other.join();
   EXPECT_EQ(counts[0], 400);
   EXPECT_EQ(counts[1], 400);
+}
+
+std::size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// A user's function may wait for a run. While it is called, runs do not wait for its pool.
+TEST(Pool, RunsInAUsersFunctionGetAnotherPool) {
+  std::atomic<int> count{0};
+  const auto nested = [&](bool on_another_thread) {
+    Stages job(2, [](Worker& w, int) { w.each(2, [](std::int64_t) {}); });
+    job.between = [&](int, int stage) {
+      if (stage > 0) return;
+      const InUserFunction may_run_programs;
+      if (on_another_thread)
+        std::thread([&] { run_on_pool(2, count_part, &count); }).join();
+      else
+        run_on_pool(2, count_part, &count);
+    };
+    run_on_pool(2, job);
+  };
+  nested(false), nested(true);
+  const std::size_t threads = threads_of_this_process();
+  for (int i = 0; i < 6; ++i) nested(i % 2 == 0);
+  EXPECT_EQ(count, 16);
+  EXPECT_EQ(threads_of_this_process(), threads);  // pools are used again
+}
+
+TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
+  constexpr int size = 4;  // no other test has pools of it
+  std::atomic<int> count{0};
+  std::thread other;
+  Stages job(1, [](Worker& w, int) { w.each(2, [](std::int64_t) {}); });
+  job.between = [&](int, int stage) {
+    if (stage > 0) return;
+    { const InUserFunction is_over; }
+    const std::size_t threads = threads_of_this_process();
+    other = std::thread([&] { run_on_pool(size, count_part, &count); });
+    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_LE(threads_of_this_process(), threads + 1);  // that one, which waits
+    EXPECT_EQ(count, 0);
+  };
+  run_on_pool(size, job);
+  other.join();
+  EXPECT_EQ(count, size);
+}
+
+TEST(Pool, ThreadsAreThoseOfTheEnvironmentOrOfTheProcessors) {
+  const char* variable = std::getenv("TG_THREADS");
+  const std::string before = variable ? variable : "";
+  for (const char* text : {"1", "3", "4096"}) {
+    setenv("TG_THREADS", text, 1);
+    EXPECT_EQ(default_threads(), std::stoi(text));
+  }
+  for (const char* text : {"", "0", "4097", "-1", "3x", "x", " 3", "99999999999"}) {
+    setenv("TG_THREADS", text, 1);
+    try {
+      default_threads();
+      ADD_FAILURE() << text;
+    } catch (const tg::DeviceError& e) {
+      EXPECT_EQ(std::string(e.what()),
+                "[cpu] TG_THREADS is '" + std::string(text) + "': expected a number from 1 to 4096");
+    }
+  }
+  unsetenv("TG_THREADS");
+  cpu_set_t mine;
+  ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+  EXPECT_EQ(default_threads(), CPU_COUNT(&mine));
+  if (variable) setenv("TG_THREADS", before.c_str(), 1);
 }
 
 TEST(Pool, ForkedProcessStartsItsOwnPools) {

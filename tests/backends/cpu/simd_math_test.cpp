@@ -2,6 +2,8 @@
 // patterns. Compiled for the baseline; the pointwise kernels' own tests cover the other instruction sets.
 #define TG_ISA simd_test
 #include "backends/cpu/kernels/simd_math.h"
+#include "backends/cpu/kernels/attention/few_rows.h"
+#include "backends/cpu/kernels/philox.h"
 
 #include <gtest/gtest.h>
 
@@ -137,6 +139,37 @@ TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {
     store_partial(to, load(from), n);
     for (int i = 0; i < W; ++i) EXPECT_EQ(to[i], i < n ? from[i] : -1.f);
   }
+}
+
+// Numbers of blocks have 64 bits: the lower word of some lanes wraps.
+TEST(SimdPhilox, WordsOfElementsAreThoseOfTheirCounters) {
+  constexpr std::uint64_t key = 0x0123456789abcdefu;
+  constexpr std::uint64_t word = std::uint64_t{1} << 32;
+  for (const std::uint64_t first :
+       {std::uint64_t{0}, std::uint64_t{5}, word - 1, word - 2, 3 * word - 3, 7 * word}) {
+    std::uint32_t words[4 * lanes<U32>];
+    element_words(first, key, words);
+    for (std::uint64_t block = 0; block < std::uint64_t{lanes<U32>}; ++block) {
+      const PhiloxBlock expected = philox(element_counter(first + block), key);
+      for (std::size_t w = 0; w < 4; ++w)
+        ASSERT_EQ(words[block * 4 + w], expected[w]) << first << " " << block;
+    }
+  }
+}
+
+// The row that is fetched while another one is read.
+TEST(SimdRows, AreFetchedSomeRowsAhead) {
+  const float data[200] = {};
+  const i64 place[] = {0, 10, 30, 60, 100};
+  const RowsInMemory<float> rows{data, place, 2, 7}, column = rows.from_column(3);
+  EXPECT_EQ(rows.at(2), data + 30);
+  EXPECT_EQ(rows.fetched_at(1), data + 60 + 7);
+  EXPECT_EQ(column.at(1), data + 13);
+  EXPECT_EQ(column.fetched_at(2), data + 100 + 3 + 7);
+  const RowsInCache<float> near{data, place}, near_column = near.from_column(4);
+  EXPECT_EQ(near.at(3), data + 60);
+  EXPECT_EQ(near_column.at(3), data + 64);
+  EXPECT_EQ(near.fetched_at(3), near.at(3));
 }
 
 }  // namespace
