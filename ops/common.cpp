@@ -29,8 +29,7 @@ Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
     throw ShapeError(in_context(e.what(), like.where()));
   }
   const auto fit = [&](const TensorArg& x) {
-    Tensor t = x.is_number() ? scalar_operand(op, graph, x, dtype) : x.tensor();
-    if (t.dtype() != dtype) t = cast(t, dtype);
+    const Tensor t = x.is_number() ? scalar_operand(op, graph, x, dtype) : cast(x.tensor(), dtype);
     return t.shape() == shape ? t : expand(t, shape);
   };
   return {fit(a), fit(b)};

@@ -12,12 +12,13 @@ struct Amx {
   // Holding tiles makes a thread expensive to switch away from: release them after use.
   static void configure() {
     struct alignas(64) Config {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+      std::uint8_t palette, start_row, reserved[14];
+      std::uint16_t row_bytes[16];
+      std::uint8_t rows[16];
     };
     static_assert(sizeof(Config) == 64);
-    const Config config;
+    static constexpr Config config{
+        1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
     asm volatile("ldtilecfg %0" ::"m"(config));
   }
   static void release() { asm volatile("tilerelease"); }

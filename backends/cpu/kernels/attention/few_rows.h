@@ -71,7 +71,7 @@ struct RowsInMemory {
   static constexpr bool fetches = true;
   const S* data;
   const i64* place;  // [rows + ahead]: of each row, in elements from `data`
-  i64 ahead = 0, skip = 0;
+  i64 ahead, skip;
   const S* at(i64 r) const { return data + place[r]; }
   const S* fetched_at(i64 r) const { return at(r + ahead) + skip; }
   RowsInMemory from_column(i64 e) const { return {data + e, place, ahead, skip}; }

@@ -72,7 +72,8 @@ void pack_left_block(Strided<float> a, i64 rows, i64 depth, float* to) {
     for (i64 l = 0; l < lines; ++l)
       __builtin_memcpy(whole + l * S, a.data + l * (along ? a.row : a.col),
                        static_cast<std::size_t>(each) * sizeof(float));
-    a = {whole, along ? S : 1, along ? 1 : S};
+    a.data = whole;
+    (along ? a.row : a.col) = S;
   }
   if (along) {
     for (int r = 0; r < S; ++r) Unit::round_row(reinterpret_cast<bfloat16*>(to + r * 16), a.data + r * a.row);
