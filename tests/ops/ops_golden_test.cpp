@@ -120,7 +120,7 @@ std::string without_numbers(const std::string& message) {
 }
 
 // Calls that differ from the given one in two respects: they show which check comes first. One operand with
-// another type and another shape, and with `across` some in which two operands have.
+// a wrong type and a different shape, and with `across` some in which two operands differ.
 std::vector<Operands> second_neighbours(const Operands& base, bool across) {
   constexpr std::size_t some = 16;
   std::vector<Operands> all;
@@ -141,7 +141,7 @@ std::vector<Operands> second_neighbours(const Operands& base, bool across) {
 
 // ---- attributes ----
 
-// Changes a field in the nth way; false if there are not so many.
+// Changes a field in the nth way; false if that leaves it as it is.
 bool change(bool& x, int nth) {
   x = !x;
   return nth == 0;
@@ -272,7 +272,7 @@ std::string text_of(const Sample& s) {
   return text;
 }
 
-// What the compiler knows about an op: which results may have whose memory, and the op's kind.
+// An op's promises to the compiler: the operands whose memory its results may use, and its kind.
 std::string promises_of(const Op& op) {
   std::string text;
   for (const auto& [out, in] : op.inplace)
@@ -332,7 +332,7 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
           op.decompose(in, attrs);
           decomposed.add(r.graph);
         }
-        // Of every third sample, if there are many.
+        // Only every third sample, if there are many.
         const bool varies = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 3 == 0);
         for (const Attrs& other : varies ? neighbours(attrs) : std::vector<Attrs>()) {
           other_attributes.add(op, operands, other);

@@ -39,7 +39,7 @@ TEST(CpuBackend, CopiesAnyNumberOfBytes) {
   }
 }
 
-// Values of one byte, of none, and of sizes that are no multiple of 64, from several runs.
+// Values of one byte, empty values, and sizes that 64 does not divide, from several runs.
 TEST(CpuBackend, KeepsTheValuesOfEachRun) {
   Graph g;
   const Tensor a = g.input("a", {}, u8), b = g.input("b", {3}, u8), c = g.input("c", {0}),

@@ -37,7 +37,7 @@ namespace {
 using tg::testing::Checksum;
 using Lines = tg::testing::GoldenLines;
 
-// All numbers of the plan of a chain.
+// All numbers of the plan of a fused step.
 std::string text_of(const PointwisePlan& p) {
   std::string text = "; plan";
   const auto add = [&](std::initializer_list<std::int64_t> numbers) {
@@ -60,7 +60,8 @@ std::string text_of(const PointwisePlan& p) {
   return text;
 }
 
-// The scratch memory and description of each step's kernel, and plans of chains, for each instruction set.
+// The scratch memory and description of each step's kernel, and plans of fused steps, for each instruction
+// set.
 void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) {
   for (const Step& s : program.steps()) {
     const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;

@@ -58,7 +58,7 @@ TEST(Iteration, WalksVisitElementsInRowMajorOrder) {
     Walk w;
     for (int a = 0; a < l.shape.size(); ++a) w.axis(l.shape[a], l.strides[static_cast<std::size_t>(a)]);
     EXPECT_EQ(w.rank, l.merged) << l.shape.text();
-    for (int turn = 0; turn < 2; ++turn)  // past the last element comes the first
+    for (int round = 0; round < 2; ++round)  // the first element follows the last one
       for (const i64 at : expected) {
         ASSERT_EQ(w.offset, at) << l.shape.text();
         w.next();
@@ -79,7 +79,7 @@ TEST(Iteration, WalksVisitElementsInRowMajorOrder) {
   EXPECT_EQ(inner.stride[0], 40);
 }
 
-TEST(Iteration, ListsOfAxesMergeWhatBothStridesAllow) {
+TEST(Iteration, ListsOfAxesMergeIfBothStridesAllow) {
   for (const Strided& l : layouts) {
     AxisList list;
     for (int a = 0; a < l.shape.size(); ++a) {
@@ -320,7 +320,7 @@ TEST(Iteration, RowsAreReadInPlaceIfTheyCanBe) {
   }
 }
 
-// Runs of a chain's operand along its innermost axis.
+// Runs of a fused step's operand along its innermost axis.
 TEST(Iteration, RunsCoverAStretch) {
   PointwisePlan p;
   PointwisePlan::Access o{};

@@ -200,8 +200,8 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
     auto job = std::make_unique<Stages>(3, [&](Worker& w, int stage) {
       for (int phase = 0; phase < 3; ++phase) {
         if (phase > 0 && !w.barrier()) {
-          EXPECT_FALSE(w.barrier());  // nor does it ever come back to the stage
-          w.each(2, [](std::int64_t) { ADD_FAILURE() << "a part came to a thread that has left"; });
+          EXPECT_FALSE(w.barrier());  // nor does it ever rejoin the stage
+          w.each(2, [](std::int64_t) { ADD_FAILURE() << "a thread that has left received a part"; });
           return;
         }
         w.each(2, [&](std::int64_t) {
