@@ -112,6 +112,20 @@ TEST(PagedAttn, TakesHeadsOfAnySizeAndNumber) {
       }
 }
 
+// With room for several ranges, groups of rows share the places of keys although they see different keys.
+TEST(PagedAttn, GroupsOfRowsSeeTheirOwnKeys) {
+  for (const DType t : {f32, bf16})
+    for (const auto& [H, L] : {std::pair{64, 2}, {80, 2}, {32, 4}, {70, 8}})
+      for (const std::int64_t length : {L, 75, 129})
+        for (const int threads : {1, 3}) {
+          SCOPED_TRACE(::testing::Message() << H << " heads, " << L << " queries, " << length << " keys");
+          PagedCall c{
+              .H = H, .Hk = 1, .dtype = t, .L = L, .texts = {0, 1}, .lengths = {length, length}, .room = 40};
+          expect_defined(c, {.threads = threads});
+          if (HasFatalFailure()) return;
+        }
+}
+
 bool same(const PagedCall::Result& a, const PagedCall::Result& b) {
   return a.o.same_bits(b.o) && a.lse.same_bits(b.lse);
 }

@@ -156,6 +156,39 @@ TEST(Sample, TakesViewsAndNumbersForSettings) {
   }
 }
 
+// Keys, settings and logits of any strides: every draw would differ with another key.
+TEST(Sample, ReadsViewsOfEachOperand) {
+  constexpr std::int64_t B = 60, V = 7;
+  Graph g;
+  const Tensor x = g.input("x", {V, B}), keys = g.input("keys", {2, B}, i64), t = g.input("t", {B, 2}),
+               k = g.input("k", {2 * B}, i32), p = g.input("p", {B, 3}, f64);
+  const Tensor drawn = sample(transpose(x, 0, 1), view(slice(t, 1, 1, 2), {B}), transpose(keys, 0, 1),
+                              slice(k, 0, 1, 2 * B, 2), view(slice(p, 1, 2, 3), {B}));
+  Array xs({V, B}, f32), key({2, B}, i64), ts({B, 2}, f32), ks({2 * B}, i32), ps({B, 3}, f64);
+  std::vector<SampledRow> rows;
+  for (std::int64_t r = 0; r < B; ++r) {
+    SampledRow row{{},
+                   {.temperature = 0.5 + static_cast<double>(r) / 64,
+                    .top_k = r % 5,
+                    .top_p = 1 - static_cast<double>(r % 4) / 8},
+                   static_cast<std::uint64_t>(1000 * r + 1),
+                   static_cast<std::uint64_t>(7 * r)};
+    for (std::int64_t i = 0; i < V; ++i) {
+      row.logits.push_back(static_cast<float>((r * 5 + i * 3) % 7) / 4);
+      xs.set(i * B + r, static_cast<double>(row.logits.back()));
+    }
+    key.set(r, static_cast<double>(row.seed)), key.set(B + r, static_cast<double>(row.k));
+    ts.set(2 * r + 1, row.sampling.temperature), ks.set(2 * r + 1, static_cast<double>(r % 5));
+    ps.set(3 * r + 2, row.sampling.top_p);
+    rows.push_back(row);
+  }
+  for (const int threads : {1, 3}) {
+    const Array got = eval(drawn, {{x, xs}, {keys, key}, {t, ts}, {k, ks}, {p, ps}}, {.threads = threads});
+    for (std::int64_t r = 0; r < B; ++r)
+      EXPECT_EQ(got.at(r), rows[static_cast<std::size_t>(r)].expected()) << r;
+  }
+}
+
 TEST(Sample, TakesTheFirstOfTheLikeliestWhereThereIsNothingToDraw) {
   const std::vector<float> tie{1, 3, nan, 3};
   for (const double temperature : {0., -1., std::nan(""), 1e-310})

@@ -571,6 +571,17 @@ TEST(CpuPlans, AreThoseRecorded) {
                              false);  // it has sets that a machine may lack
 }
 
+// Copies follow memory: the steps of a line after each other, or the lines at each step.
+TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
+  for (const bool along : {true, false}) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> order, expected;
+    baseline::in_order_of(along, 2, 3, [&](std::int64_t i, std::int64_t s) { order.emplace_back(i, s); });
+    for (std::int64_t n = 0; n < 6; ++n)
+      along ? expected.emplace_back(n / 3, n % 3) : expected.emplace_back(n % 2, n / 2);
+    EXPECT_EQ(order, expected);
+  }
+}
+
 // How many parts kernels divide their work into: what two and five threads share.
 TEST(CpuPlans, PartsAreThoseRecorded) {
   if (!tg::testing::has_release_pieces) GTEST_SKIP() << "other pieces";
