@@ -12,6 +12,7 @@
 
 #include "backends/cpu/kernels/attention/attention.h"
 #include "tests/support/attention_oracle.h"
+#include "tests/support/guarded.h"
 #include "tests/support/kernel_team.h"
 
 namespace tg::cpu {
@@ -167,6 +168,9 @@ inline void check(Trial s) {
       v(x.type, x.B, x.Hk, x.T, x.dv, s.rows_first), z_o(x.type, x.B, x.H, x.L, x.dv, s.rows_first);
   q.fill(in.q), k.fill(in.k), v.fill(in.v), z_o.fill(in.z_o);
   x.q = q.operand(), x.k = k.operand(), x.v = v.operand(), x.z_o = z_o.operand();
+  Guarded q_memory(q.bytes), k_memory(k.bytes), v_memory(v.bytes), z_o_memory(z_o.bytes);
+  x.q.data = q_memory.data(), x.k.data = k_memory.data(), x.v.data = v_memory.data();
+  x.z_o.data = z_o_memory.data();
   Buffer sink(x.type, 1, 1, 1, x.H, false), z_sink = sink, z_lse(stat, x.B, x.H, x.L, 1, false);
   if (s.sink)
     in.sink = random(x.H), sink.fill(in.sink), x.sink = sink.bytes.data(), x.z_sink = z_sink.bytes.data();

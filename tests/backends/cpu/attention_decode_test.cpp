@@ -50,6 +50,10 @@ struct Decoding {
     v.fill(in.v);
     hide(k), hide(v);
     x.q = q.operand(), x.k = k.operand(), x.v = values_in_keys ? k.operand() : v.operand();
+    q_memory = std::make_shared<Guarded>(q.bytes), k_memory = std::make_shared<Guarded>(k.bytes);
+    v_memory = std::make_shared<Guarded>(v.bytes);
+    x.q.data = q_memory->data(), x.k.data = k_memory->data();
+    x.v.data = values_in_keys ? k_memory->data() : v_memory->data();
     x.sink = has_sink ? sink.bytes.data() : nullptr;
   }
 
@@ -86,6 +90,7 @@ struct Decoding {
   bool rows_first, values_in_keys, has_sink = false;
   AttentionValues in;
   Buffer q, k, v, sink;
+  std::shared_ptr<Guarded> q_memory, k_memory, v_memory;  // what the call reads
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }

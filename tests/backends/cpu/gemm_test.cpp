@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tests/support/gemm_of_isas.h"
+#include "tests/support/guarded.h"
 #include "tests/support/kernel_team.h"
 #include "tests/support/model_tiles.h"
 
@@ -128,6 +129,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
         bound.push_back(1.01 * (static_cast<double>(x.k + 2) * unit * size + rounded * std::fabs(sum)) +
                         1e-30);
       }
+  Guarded a_memory(a.bytes), b_memory(b.bytes), d_memory(d.bytes);
   std::vector<std::byte> first;
   for (const Isa& isa : units) {
     bool repeat = false;
@@ -137,8 +139,10 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
       g.type = x.type, g.out_type = x.out, g.m = x.m, g.n = x.n, g.k = x.k, g.batch_rank = 1,
       g.batch[0] = x.batch;
       g.a = a.operand(), g.b = b.operand(), g.c = c.operand();
+      g.a.data = a_memory.data(), g.b.data = b_memory.data();
       if (x.d == "bias") g.d = d.operand(), g.d.row = 0, g.d.batch_strides[0] = 0;
       if (x.d == "full") g.d = d.operand();
+      g.d.data = g.d.data ? d_memory.data() : nullptr;
       if (x.d == "self") g.d = g.c;
       g.bf16 = x.bf16, g.rows_alone = x.rows_alone;
       run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
