@@ -79,7 +79,8 @@ bool is_linear(const PointwisePlan& p, const PointwisePlan::Access& o) {
 // Results of at least this many bytes are written past the caches. They are far larger than the second-level
 // cache, so the next reader reads from memory anyway, and half the traffic of writing is saved. Tiles gain
 // more: their cache lines are far apart, and an ordinary store would wait for each.
-constexpr std::int64_t stream_from = 16 << 20, stream_tiles_from = 4 << 20;
+constexpr std::int64_t stream_from = piece_size(16 << 20, 1 << 12),
+                       stream_tiles_from = piece_size(4 << 20, 1 << 12);
 
 // The axis along which the first transposed input is contiguous; -1 if all are contiguous along the last
 // axis.

@@ -62,7 +62,7 @@ void share_all(Communicator& ranks, std::span<const std::byte> own, F read) {
 
 // out[i] = Σ of element i of what all show, in C: the left half of the tree is the largest power of two below
 // the number of ranks.
-constexpr std::size_t block = 256;
+constexpr std::size_t block = piece_size(256, 16);
 template <class T, class C>
 void add_tree(std::span<const std::byte* const> shown, std::size_t first, std::size_t count, C* out) {
   if (shown.size() == 1) {

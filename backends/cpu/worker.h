@@ -9,6 +9,8 @@
 #include <limits>
 #include <mutex>
 
+#include "core/base/piece_size.h"
+
 namespace tg::cpu {
 
 // The first index out of range in a run: in the lowest step, and there at the lowest position. Which one that

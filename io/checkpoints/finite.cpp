@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/piece_size.h"
 
 namespace tg::io {
 namespace {
@@ -16,7 +17,7 @@ std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte>
   const Word lowest = static_cast<Word>(sign - exponent);
   constexpr std::uint64_t each = ~std::uint64_t{0} / std::numeric_limits<Word>::max();  // 1 in every element
   const std::uint64_t exponents = each * exponent, lowests = each * lowest, signs = each * sign;
-  constexpr std::size_t block = 512;  // bytes
+  constexpr std::size_t block = piece_size(512, 64);  // bytes
   std::size_t at = 0;
   for (; at + block <= values.size(); at += block) {
     std::uint64_t any = 0;

@@ -6,6 +6,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include "core/base/piece_size.h"
 #include "io/checkpoints/convert.h"
 #include "io/checkpoints/finite.h"
 #include "io/files/staged_folder.h"
@@ -127,7 +128,8 @@ void GgufWriter::plan_tensors(const HfConfig& config) {
 
 void GgufWriter::write_part(const Tensor& tensor, const Part& part,
                             const std::function<void(std::string_view)>& write) {
-  constexpr std::size_t piece = 1 << 20;  // numbers that are converted at a time, whole blocks
+  // Numbers that are converted at a time, whole blocks.
+  constexpr std::size_t piece = piece_size(1 << 20, 1 << 8);
   if (!part.is_there) {
     write(std::string(gguf_bytes(tensor.type, {part.shape.begin(), part.shape.end()}), '\0'));
     return;

@@ -11,6 +11,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
+#include "core/base/piece_size.h"
 #include "io/checkpoints/directory.h"
 #include "io/interop/json_object.h"
 #include "io/interop/tensor_copy.h"
@@ -88,7 +89,7 @@ std::string some_of(const std::vector<std::string>& names) {
 
 // What a thread reads at a time. A large tensor is several of these, so that no thread is left alone with
 // one.
-constexpr std::size_t part_bytes = 32 << 20;
+constexpr std::size_t part_bytes = piece_size(32 << 20, 1 << 12);
 
 // Threads that read files at a time: a core alone copies less than memory can take.
 unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {

@@ -8,6 +8,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "core/base/piece_size.h"
 #include "io/checkpoints/convert.h"
 #include "io/checkpoints/finite.h"
 #include "io/files/safetensors_start.h"
@@ -131,7 +132,7 @@ std::string HfWriter::tokenizer_config_text() const {
 }
 
 void HfWriter::write_tensor(const Tensor& tensor, const std::function<void(std::string_view)>& write) {
-  constexpr std::size_t piece = 1 << 20;  // numbers that are converted at a time
+  constexpr std::size_t piece = piece_size(1 << 20, 1 << 6);  // numbers that are converted at a time
   for (const Part& part : tensor.parts) {
     if (!part.is_there) {
       write(std::string(static_cast<std::size_t>(numel(part.shape)) * size_of(tensor.dtype), '\0'));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/piece_size.h"
 #include "io/checkpoints/convert.h"
 #include "io/checkpoints/finite.h"
 
@@ -12,7 +13,7 @@ namespace tg::io {
 namespace {
 
 // Pieces that fit in a cache: what is checked or converted is then still there.
-constexpr std::int64_t piece_bytes = 1 << 18;
+constexpr std::int64_t piece_bytes = piece_size(1 << 18, 1 << 8);
 
 struct Copy {
   const MappedFile& file;

@@ -10,10 +10,15 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/piece_size.h"
+
 namespace tg::text {
 
 class WordCache {
  public:
+  // Words that are kept: enough for one text. Further words are merged each time.
+  static constexpr std::size_t most = piece_size(1 << 18, 64);
+
   struct Entry {
     // Where the word and its tokens are in the pools. A word that occurs has at least one byte.
     std::uint32_t word = 0, length = 0, first = 0, count = 0;
@@ -43,7 +48,6 @@ class WordCache {
   }
 
  private:
-  static constexpr std::size_t most = 1 << 18;    // enough for one text; further words are merged each time
   static constexpr std::size_t longest = 1 << 8;  // words of that many bytes do not come back
 
   bool same(const Entry& entry, std::string_view word) const {

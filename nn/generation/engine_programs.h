@@ -10,6 +10,7 @@
 
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/ops/ops.h>
+#include "core/base/piece_size.h"
 #include "nn/generation/run_options.h"
 
 namespace tg::nn {
@@ -158,7 +159,7 @@ struct Engine::Run {
 // Rows of all tensors of the cache: copied to other rows, to the host, and back. −1 and what is after the
 // rows to be moved is moved nowhere.
 struct Engine::Move {
-  static constexpr std::int64_t rows_moved = 256;  // in one run
+  static constexpr std::int64_t rows_moved = piece_size(256, 3);  // in one run
   Graph copying, leaving, returning;
   Tensor from, to, out, in;  // i32 [rows_moved]
   std::map<std::string, Tensor> left, back;

@@ -65,14 +65,6 @@ class GraphChecksum {
   std::uint64_t sum_ = 0;
 };
 
-// Whether kernels divide their work as in a release: results that depend on it are recorded for that.
-inline constexpr bool has_release_pieces =
-#ifdef TILEGRAD_SMALL_PIECES
-    false;
-#else
-    true;
-#endif
-
 using GoldenLines = std::map<std::string, std::string>;
 
 // Compares with a file. `complete`: it has no other lines; otherwise lines of other machines are kept.

@@ -8,7 +8,8 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = 1024;  // elements searched together
+constexpr i64 block = piece_size(1024, 64);        // elements searched together
+constexpr i64 shared_from = piece_size(8192, 64);  // elements that are worth a part of their own
 
 template <class C, bool least>
 TG_INLINE bool beats(C a, C b) {  // NaN beats every number
@@ -51,7 +52,7 @@ void run_as(Worker& w, const Call& call) {
   const LoadFn to_block = block_load(call.in[0].dtype, compute_type(call.in[0].dtype));
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [block]
   const bool direct = call.in[0].dtype == dtype_of<C> && along.in == 1;
-  const i64 length = run_count * along.size, some = length >= 8192 ? 1 : 8192 / length;
+  const i64 length = run_count * along.size, some = length >= shared_from ? 1 : shared_from / length;
   w.each((y.numel() + some - 1) / some, [&](i64 part) {
     const i64 first = part * some, last = first + some < y.numel() ? first + some : y.numel();
     Counter out(kept, first);

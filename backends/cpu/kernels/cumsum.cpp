@@ -6,7 +6,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = 256;
+constexpr i64 block = piece_size(256, 32);
 
 // total += row, and sums = total, n of each; `sums` may be `row` itself.
 template <class S>

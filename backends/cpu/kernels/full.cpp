@@ -12,7 +12,7 @@ void fill(Worker& w, std::byte* to, std::int64_t n, const std::byte* element) {
   Bits value;
   __builtin_memcpy(&value, element, sizeof value);
   Bits* out = reinterpret_cast<Bits*>(to);
-  const std::int64_t part = 1 << 16;
+  const std::int64_t part = piece_size(1 << 16, 64);
   w.each((n + part - 1) / part, [&](std::int64_t p) {
     const std::int64_t end = (p + 1) * part < n ? (p + 1) * part : n;
     for (std::int64_t i = p * part; i < end; ++i) out[i] = value;

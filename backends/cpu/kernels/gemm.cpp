@@ -36,9 +36,10 @@ struct Plan {
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
 };
 
-constexpr i64 row_block = TG_VECTOR_BYTES == 32 ? 192 : 112;  // A block: 112·384 f32 = 168 KiB of L2
-constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k
-constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
+// A block: 112·384 f32 = 168 KiB of L2. C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k.
+constexpr i64 row_block = TG_VECTOR_BYTES == 32 ? piece_size(192, 12) : piece_size(112, 28);
+constexpr i64 column_block = piece_size(1024, 64);
+constexpr i64 pass_bytes = piece_size(8 << 20, 1 << 14);  // packed B of one pass
 constexpr i64 pack_b_from =
     TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; 512 bits come with a larger L1
 

@@ -11,13 +11,14 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 few_rows = 8;                                // up to which it is the faster way,
-constexpr i64 more_rows = 32, long_row = 512;              // or to which for such long rows
-constexpr i64 group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
-constexpr i64 few_columns = 32, most_columns = 64;         // of a span
-constexpr i64 span_elements = 128 << 10;                   // of B, which stay in L2
-constexpr i64 chunk_bytes = 2048;                          // of a row at a time: a group's stay in L1
-constexpr i64 chunks_together = 32;  // whose sums are added to the total as one: bounds the rounding error
+constexpr i64 few_rows = 8;                                    // up to which it is the faster way,
+constexpr i64 more_rows = 32, long_row = 512;                  // or to which for such long rows
+constexpr i64 group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // whose sums stay in registers
+constexpr i64 few_columns = 32, most_columns = 64;             // of a span
+constexpr i64 span_elements = piece_size(128 << 10, 1 << 10);  // of B, which stay in L2
+constexpr i64 chunk_bytes = piece_size(2048, 256);             // of a row at a time: a group's stay in L1
+// Whose sums are added to the total as one: bounds the rounding error.
+constexpr i64 chunks_together = piece_size(32, 2);
 constexpr i64 many_rows = 4 * group_rows;  // that share the cost of copying a span of B
 
 // The tile whose sums are in registers. With registers to spare, the next tile begins while the lanes of this

@@ -21,7 +21,8 @@ inline i64 at_least(i64 a, i64 b) {
 
 // Parts of k, one after the other; the additions of an element are cut there.
 inline i64 k_chunks(i64 k) {
-  constexpr i64 k_block = 384;  // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2
+  // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2.
+  constexpr i64 k_block = piece_size(384, 32);
   return at_least(1, ceil_div(k, k_block));
 }
 

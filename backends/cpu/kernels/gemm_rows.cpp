@@ -8,7 +8,7 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr i64 most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
-constexpr i64 most_columns = 1024;                        // of a part: its sums stay in L1 and L2
+constexpr i64 most_columns = piece_size(1024, 64);        // of a part: its sums stay in L1 and L2
 constexpr i64 ahead = 12;  // rows of B, which the hardware does not see coming, are fetched so far ahead
 
 // What keeps enough sums in flight.

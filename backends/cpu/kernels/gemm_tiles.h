@@ -34,10 +34,11 @@ struct TilePlan {
 
 // Chooses how to divide the work by a rough estimate of cycles.
 inline TilePlan plan_tiles(const Gemm& g, int threads) {
-  constexpr i64 chunk = 32;          // 64 KiB each for a panel and a group, which L2 delivers fast enough
-  constexpr i64 a_blocks = 512;      // of 2 KiB, half of L2
-  constexpr i64 deepest = 64;        // steps of A packed at a time
-  constexpr i64 pass_blocks = 4096;  // of 2 KiB
+  // Steps: 64 KiB each for a panel and a group, which L2 delivers fast enough.
+  constexpr i64 chunk = piece_size(32, 2);
+  constexpr i64 deepest = piece_size(64, 4);                                   // steps of A packed at a time
+  constexpr i64 a_blocks = piece_size(512, 8);                                 // of 2 KiB, half of L2
+  constexpr i64 pass_blocks = piece_size(4096, 32);                            // of 2 KiB
   constexpr double pack = 150, finish = 300, multiply = 80, barriers = 10000;  // cycles
 
   TilePlan p;

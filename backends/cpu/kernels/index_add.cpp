@@ -8,10 +8,10 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = 128;   // elements of a slice summed at once
-constexpr i64 at_once = 64;  // sorted indices in one part
+constexpr i64 block = piece_size(128, 32);  // elements of a slice summed at once
+constexpr i64 at_once = piece_size(64, 8);  // sorted indices in one part
 // Slices that are added up before they are added to the total, in f64: bounds the rounding error.
-constexpr i64 together = 4096;
+constexpr i64 together = piece_size(4096, 16);
 
 // The indices in ascending order, equal ones in their original order: a counting sort.
 struct Sorted {

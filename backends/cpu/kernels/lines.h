@@ -54,7 +54,7 @@ struct Lines {
   // Hands out groups to the team, several at once where lines are short: one each().
   template <class F>
   void each(Worker& w, F&& f) const {
-    const i64 at_once = 1 + (1 << 13) / (length * width + 1);
+    const i64 at_once = 1 + piece_size(1 << 13, 64) / (length * width + 1);
     w.each((count + at_once - 1) / at_once, [&](i64 part) {
       for (i64 g = part * at_once; g < (part + 1) * at_once && g < count; ++g) f(g);
     });

@@ -51,8 +51,9 @@ void forward(Worker& w, const Call& call) {
   y.end();
 }
 
-constexpr i64 columns_at_once = 256;
-constexpr i64 rows_at_once = 128;  // added up before they are added to the total: bounds the rounding error
+constexpr i64 columns_at_once = piece_size(256, 32);
+// Added up before they are added to the total: bounds the rounding error.
+constexpr i64 rows_at_once = piece_size(128, 4);
 
 // Stretches of rows whose contributions to z_weight and z_bias are added up separately.
 i64 stretches(i64 rows, i64 n) {

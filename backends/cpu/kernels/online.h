@@ -13,7 +13,7 @@ class Normalizer {
   C max = static_cast<C>(-__builtin_inf());
   C sum = 0;  // of exp(x - max); NaN if an x is, 0 if every x is -∞
 
-  static constexpr i64 chunk = 1024;
+  static constexpr i64 chunk = piece_size(1024, 64);
 
   void take(const C* x, i64 n) {
     for (i64 first = 0; first < n; first += chunk)

@@ -77,10 +77,10 @@ struct Min : Sum {
   }
 };
 
-constexpr i64 block = 1024;        // elements of a row that are reduced on their own
-constexpr i64 column_block = 512;  // columns that are reduced together
-constexpr i64 row_block = 256;     // rows that are added up before they are added to the total
-constexpr i64 piece = 32768;       // elements that are worth a part of their own
+constexpr i64 block = piece_size(1024, 64);        // elements of a row that are reduced on their own
+constexpr i64 column_block = piece_size(512, 64);  // columns that are reduced together
+constexpr i64 row_block = piece_size(256, 8);  // rows that are added up before they are added to the total
+constexpr i64 piece = piece_size(32768, 256);  // elements that are worth a part of their own
 constexpr i64 most_parts = 256;
 
 // How a reduction iterates and is split; depends on shapes and strides only.

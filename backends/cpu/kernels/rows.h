@@ -9,7 +9,7 @@
 namespace tg::cpu::TG_ISA {
 
 // A result of at least this many bytes is written past the caches.
-inline constexpr i64 stream_from = 16 << 20;
+inline constexpr i64 stream_from = piece_size(16 << 20, 1 << 12);
 
 // The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes.
 // A row that is contiguous in memory and of type C is used in place; others go through a buffer of n elements
@@ -191,7 +191,7 @@ TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
 
 // Elements of a long row that are added up in their compute type before their sum is added to the row's in
 // f64.
-inline constexpr i64 summed_block = 1 << 16;
+inline constexpr i64 summed_block = piece_size(1 << 16, 256);
 
 // Σ f(i, k) over elements begin … end - 1 of a row; f gives 0 in elements beyond k. Four sums side by side
 // hide the adder's latency.

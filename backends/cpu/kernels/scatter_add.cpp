@@ -8,8 +8,8 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 widest = 16;  // neighbouring lines summed together
-constexpr i64 block = 256;  // elements added to one line at once
+constexpr i64 widest = 16;                  // neighbouring lines summed together
+constexpr i64 block = piece_size(256, 16);  // elements added to one line at once
 
 Lines lines_of(const Call& call) {
   return {call.out[0].layout, static_cast<int>(call.attrs->as<AxisAttrs>().axis), widest};

@@ -66,7 +66,7 @@ struct Move {
 // Copies elements begin … end-1 of the region, in its own order.
 void move_elements(const Move& m, i64 begin, i64 end);
 
-inline constexpr i64 moved_at_once = 1 << 15;  // elements in one part of shared work
+inline constexpr i64 moved_at_once = piece_size(1 << 15, 64);  // elements in one part of shared work
 
 // Makes the copies at(0) … at(count-1) together, in one each().
 template <class At>

@@ -5,7 +5,7 @@
 
 namespace tg::cpu::TG_ISA {
 
-inline constexpr i64 list_chunk = 8 * Flat<float>::block;
+inline constexpr i64 list_chunk = piece_size(8, 1) * Flat<float>::block;
 
 inline i64 chunks_of(i64 count) {
   return (count + list_chunk - 1) / list_chunk;

@@ -7,7 +7,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = 256;
+constexpr i64 block = piece_size(256, 32);
 
 template <class C>
 TG_INLINE bool larger(C a, C b) {

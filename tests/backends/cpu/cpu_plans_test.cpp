@@ -12,6 +12,7 @@
 #include "autograd/gradcheck_harness.h"
 #include "backends/cpu/pointwise.h"
 #include "core/base/alignment.h"
+#include "core/base/piece_size.h"
 #include "core/compile/reduced_chains.h"
 #include "tests/support/attention_trial.h"
 #include "tests/support/golden.h"
@@ -555,7 +556,7 @@ void add_attention(Lines& lines) {
 }
 
 TEST(CpuPlans, AreThoseRecorded) {
-  if (!tg::testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
   add_attention(now);
   add_samples(now);
@@ -584,7 +585,7 @@ TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
 
 // How many parts kernels divide their work into: what two and five threads share.
 TEST(CpuPlans, PartsAreThoseRecorded) {
-  if (!tg::testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
   add_parts(now);
   EXPECT_GT(now.size(), 100u);

@@ -10,8 +10,8 @@
 #include <random>
 #include <string>
 
+#include "core/base/piece_size.h"
 #include "tests/support/gemm_of_isas.h"
-#include "tests/support/golden.h"
 #include "tests/support/kernel_team.h"
 
 namespace tg::cpu {
@@ -134,7 +134,7 @@ void check_chains(const Isa& isa) {
 }
 
 TEST(GemmBits, TilesMatchPlainLoopsBitwise) {
-  if (!tg::testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   for (const Isa& isa : isas()) {
     check_chains<float>(isa);
     check_chains<double>(isa);
@@ -156,7 +156,7 @@ void check_lanes(const Isa& isa) {
 }
 
 TEST(GemmBits, DotProductsMatchPlainLoopsBitwise) {
-  if (!tg::testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   for (const Isa& isa : isas()) {
     check_lanes<float>(isa);
     check_lanes<double>(isa);

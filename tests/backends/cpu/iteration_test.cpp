@@ -14,6 +14,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/base/piece_size.h"
 #include "tests/support/golden.h"
 
 namespace tg::cpu::baseline {
@@ -183,7 +184,7 @@ TEST(Iteration, CopiesOfPartsOfRegions) {
 using Part = std::vector<i64>;
 
 TEST(Iteration, RowsAreDividedIntoPartsOfAbout8192Elements) {
-  if (!testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (has_small_pieces) GTEST_SKIP() << "other pieces";
   const auto parts = [](i64 rows, i64 n) {
     std::vector<Part> all;
     Worker w;
@@ -200,7 +201,7 @@ TEST(Iteration, RowsAreDividedIntoPartsOfAbout8192Elements) {
 }
 
 TEST(Iteration, BlocksAreOfAtMost1024Elements) {
-  if (!testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (has_small_pieces) GTEST_SKIP() << "other pieces";
   for (const i64 n : {0, 1, 1023, 1024, 1025, 8191, 8192, 8193, 20000}) {
     std::vector<Part> all, expected;
     Worker w;
@@ -211,7 +212,7 @@ TEST(Iteration, BlocksAreOfAtMost1024Elements) {
 }
 
 TEST(Iteration, ListsOfTensorsAreOneListOfChunks) {
-  if (!testing::has_release_pieces) GTEST_SKIP() << "other pieces";
+  if (has_small_pieces) GTEST_SKIP() << "other pieces";
   const i64 sizes[] = {8192, 0, 3, 8193, 20000, 0};
   std::vector<Part> all, expected;
   Worker w;

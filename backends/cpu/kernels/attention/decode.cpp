@@ -39,7 +39,7 @@ T larger(T a, T b) {
 // both.
 struct Cut {
   explicit Cut(const AttentionCall& x)
-      : range(x.d <= 64 ? 512 : 256),
+      : range(x.d <= 64 ? piece_size(512, 128) : piece_size(256, 128)),
         tile(x.d <= 128   ? 128
              : x.d <= 256 ? 64
                           : 32) {}
