@@ -204,7 +204,7 @@ void Notes::hear(Peer& peer) {
 
 void Notes::take(Peer& peer) {
   for (;;) {
-    std::uint64_t kind = 0;
+    std::uint64_t kind;
     if (peer.heard.size() < sizeof kind) return;
     std::memcpy(&kind, peer.heard.data(), sizeof kind);
     if (kind != State{}.kind && kind != Loss{}.kind) return lose(peer, "sent what no rank sends");

@@ -197,14 +197,11 @@ class Host {
 
   // "rank 3", "ranks 1, 3 and 5 others"
   std::string absent() const {
-    std::vector<bool> is_here(static_cast<std::size_t>(world_.size));
-    is_here[0] = true;
-    for (int r = 1; r < world_.size; ++r) is_here[static_cast<std::size_t>(r)] = is_complete(r);
     std::string names;
     int named = 0;
     const int all = world_.size - complete() - 1;
     for (int r = 1; r < world_.size && named < 8; ++r)
-      if (!is_here[static_cast<std::size_t>(r)]) {
+      if (!is_complete(r)) {
         names += (named == 0 ? "" : named + 1 == all ? " and " : ", ") + std::to_string(r);
         ++named;
       }

@@ -17,12 +17,14 @@ TEST(Group, LeavesNothingBehind) {
       namespace fs = std::filesystem;
       return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
     };
+    const std::set<int> inherited = inherited_descriptors();
     parallel::join(world_of(rank, 2));  // what the first thread of a process leaves behind
     const auto files = count("/proc/self/fd"), threads = count("/proc/self/task");
     for (int i = 0; i < 20; ++i) {
       const auto group = parallel::join(world_of(rank, 2));
       numbers(group->communicator(), 0);
       EXPECT_EQ(count("/proc/self/task"), threads + 1);
+      EXPECT_EQ(inherited_descriptors(), inherited);
     }
     EXPECT_EQ(count("/proc/self/fd"), files);
     EXPECT_EQ(count("/proc/self/task"), threads);

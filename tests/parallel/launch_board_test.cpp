@@ -4,16 +4,27 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <string>
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "parallel/shared_memory.h"
 #include "tests/support/ranks.h"
+
+// In place of the system's: one that may find no file.
+static bool has_files = true;
+extern "C" std::FILE* fopen(const char* path, const char* mode) {
+  static const auto open = reinterpret_cast<decltype(&fopen)>(::dlsym(RTLD_NEXT, "fopen"));
+  return has_files ? open(path, mode) : nullptr;
+}
 
 namespace tg {
 namespace {
@@ -37,6 +48,7 @@ std::string found_by(const std::string& launch, const std::string& local_rank) {
         const parallel::Launch* found = parallel::launch_of_this_process();
         EXPECT_EQ(found, parallel::launch_of_this_process());
         if (!found) return std::string("nothing");
+        EXPECT_EQ(own_end_state().saving + own_end_state().writing, 0u) << "of an earlier process";
         own_end_state().saving = 7, own_end_state().asked_by = 9;
         EXPECT_EQ(&own_end_state(), &found->ranks[static_cast<std::size_t>(std::stoi(local_rank))]);
         return std::to_string(found->process == getppid()) + " " + std::to_string(found->ranks.size()) + " " +
@@ -58,6 +70,27 @@ TEST(LaunchBoard, IsFoundByItsVariables) {
     EXPECT_GT(state.process, 0);
   }
   EXPECT_EQ(board.state(1).process, 0) << "no process had that number";
+}
+
+TEST(LaunchBoard, HasUpToMostRanks) {
+  const LaunchBoard largest(parallel::most_ranks, {}), larger(parallel::most_ranks + 1, {});
+  EXPECT_EQ(found_by(largest.value(), "1023"), "1 1024 8000 120000");
+  EXPECT_EQ(found_by(larger.value(), "1023"), "nothing");
+}
+
+TEST(LaunchBoard, LeavesNoMapping) {
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find("tilegrad ranks") != line.npos;
+    return count;
+  };
+  const int before = mappings();
+  {
+    const LaunchBoard board(5, {});
+    EXPECT_EQ(mappings(), before + 1);
+  }
+  EXPECT_EQ(mappings(), before);
 }
 
 // What is no number is not that of the file, 0 either.
@@ -201,6 +234,25 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// A thread may end before its status is read.
+TEST(StopState, ThreadsWithoutAStatusAreNotStopped) {
+  const pid_t process = ::fork();
+  if (process == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    reset_signals();
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(process, &status, WUNTRACED);
+  for (const bool has_status : {false, true}) {
+    has_files = has_status;
+    EXPECT_EQ(parallel::stop_state(process).is_stopped, has_status);
+  }
+  ::kill(process, SIGKILL);
+  ::waitpid(process, &status, 0);
 }
 
 // How a launch ends that was stopped and, if it is not 0, `sent` a signal. Its rank watches it, and was

@@ -1,108 +1,12 @@
 // How ranks of one host meet, to the byte and the millisecond: one side is the code under test, the other a
 // script in virtual time.
-#include <gtest/gtest.h>
-
-#include <array>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-
-#include "parallel/door.h"
-#include "tests/support/failing_calls.h"
-#include "tests/support/joined_ranks.h"
-#include "tests/support/virtual_time.h"
+#include "tests/support/local_meeting.h"
 
 namespace tg {
 namespace {
 
 using namespace parallel;
-using testing::VirtualTime, testing::fail_call_of, testing::has_failed;
-using Lines = std::vector<std::string>;
-
-const std::string job = "scripted " + std::to_string(getpid());
-
-World local(int rank, int size) {
-  return {rank, size, rank, size, "launch", job};
-}
-
-Join join_of_rank(int rank, int size, const std::string& build = "build") {
-  Join join{};
-  join.magic = 0x6e696f6a206774, join.version = 2, join.rank = rank, join.size = size;
-  std::copy(build.begin(), build.end(), join.build.begin());
-  const std::string hash = job_hash(job);
-  std::copy(hash.begin(), hash.end(), join.job.begin());
-  return join;
-}
-
-std::string bytes_of_join(const Join& join) {
-  return {reinterpret_cast<const char*>(&join), sizeof join};
-}
-
-sockaddr_un address(socklen_t& length) {
-  sockaddr_un name{};
-  const std::string text = socket_name(job);
-  name.sun_family = AF_UNIX;
-  std::copy(text.begin(), text.end(), name.sun_path);
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
-  return name;
-}
-
-// A socket at the other end of the code under test.
-struct Peer {
-  FileDescriptor socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  void connects() {
-    socklen_t length = 0;
-    const sockaddr_un name = address(length);
-    EXPECT_EQ(::connect(socket.fd, reinterpret_cast<const sockaddr*>(&name), length), 0);
-  }
-  void listens() {
-    socklen_t length = 0;
-    const sockaddr_un name = address(length);
-    EXPECT_EQ(::bind(socket.fd, reinterpret_cast<const sockaddr*>(&name), length), 0);
-    EXPECT_EQ(::listen(socket.fd, 9), 0);
-  }
-  void says(const std::string& bytes) const {
-    EXPECT_EQ(::send(socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
-  }
-  void comes(const Join& join) { connects(), says(bytes_of_join(join)); }
-  void leaves() { ::close(std::exchange(socket.fd, -1)); }
-  // "nothing", "the end", or the kind and the text of a reply, and whether a descriptor came with it.
-  std::string hears(int* descriptor = nullptr) const {
-    Reply reply{};
-    iovec part{&reply, sizeof reply};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr m{
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.data(), .msg_controllen = control.size()};
-    const ssize_t n = ::recvmsg(socket.fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n < 0) return errno == EAGAIN ? "nothing" : "the end";
-    if (n == 0) return "the end";
-    EXPECT_EQ(n, 512);
-    EXPECT_EQ(reply.magic, 0x6e696f6a206774u);
-    EXPECT_EQ(reply.text.back(), 0);
-    const cmsghdr* header = CMSG_FIRSTHDR(&m);
-    if (header && descriptor) std::memcpy(descriptor, CMSG_DATA(header), sizeof *descriptor);
-    return std::array{"welcome", "wrong", "lost", "stranger"}[reply.kind] + std::string(": ") +
-           reply.text.data() + (header ? " with a descriptor" : "");
-  }
-};
-
-// Rank 0, whose peers follow a script.
-struct Hosted {
-  explicit Hosted(int size, int join_timeout = 2400)
-      : world(local(0, size)),
-        options{.join_timeout = milliseconds(join_timeout), .report = [&](const std::string& line) {
-                  reports.push_back(std::to_string(time.now()) + " " + line);
-                }} {}
-  std::string meets() {
-    return error_of([&] { meeting.emplace(meet(world, options, "build")); });
-  }
-  World world;
-  JoinOptions options;
-  VirtualTime time;
-  Lines reports;
-  std::optional<Meeting> meeting;
-};
+using namespace testing;
 
 TEST(Meeting, RankZeroReportsWhomItWaitsForAndGivesUpInTime) {
   Hosted h(4);
@@ -328,42 +232,6 @@ TEST(Meeting, ARankFindsAnotherProcessAtItsPlace) {
           job + "')");
 }
 
-// Rank 1 of three, whose rank 0 follows a script.
-struct Guested {
-  explicit Guested(int join_timeout = 2400)
-      : options{.join_timeout = milliseconds(join_timeout), .report = [&](const std::string& line) {
-                  reports.push_back(std::to_string(time.now()) + " " + line);
-                }} {}
-  std::string meets() {
-    return error_of([&] { meeting.emplace(meet(local(1, 3), options, "build")); });
-  }
-  void accepts() {
-    peer.socket.fd = (peer.leaves(), ::accept4(host.socket.fd, nullptr, nullptr, SOCK_NONBLOCK));
-  }
-  void replies(std::uint32_t kind, const std::string& text, int descriptor = -1, std::size_t size = 512,
-               std::uint64_t magic = 0x6e696f6a206774) const {
-    std::string bytes(512, '\0');
-    std::memcpy(bytes.data(), &magic, 8), std::memcpy(bytes.data() + 8, &kind, 4);
-    text.copy(bytes.data() + 12, 499);
-    iovec part{bytes.data(), size};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr m{.msg_iov = &part, .msg_iovlen = 1};
-    if (descriptor >= 0) {
-      m.msg_control = control.data(), m.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&m);
-      header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS,
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    }
-    EXPECT_EQ(::sendmsg(peer.socket.fd, &m, MSG_NOSIGNAL), static_cast<ssize_t>(size));
-  }
-  JoinOptions options;
-  VirtualTime time;
-  Lines reports;
-  Peer host, peer;
-  std::optional<Meeting> meeting;
-};
-
 TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
   Guested g;
   EXPECT_EQ(g.meets(), "lost: [ranks] rank 0 did not come in 2.4 s");
@@ -453,6 +321,7 @@ TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
   }
   ::close(STDIN_FILENO);
   EXPECT_EQ(own_build().size(), 32u);
+  errno = EINVAL;  // of an earlier call
   EXPECT_EQ(SharedMemory::create(2)->descriptor(), 0);
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
@@ -462,119 +331,6 @@ TEST(Meeting, NamesOfAJobsAddressDiffer) {
             std::string(1, '\0') + "tilegrad." + std::to_string(geteuid()) + "." + job_hash(job));
   EXPECT_NE(job_hash("a"), job_hash("b"));
   EXPECT_EQ(own_build().size(), 32u);
-}
-
-// A group of rank 1 in the memory that the script sent.
-struct GroupOfRankOne {
-  explicit GroupOfRankOne(JoinOptions options = {}) : memory(SharedMemory::create(3)) {
-    Guested g;
-    g.host.listens();
-    g.time.at(20, [&] { g.accepts(), g.replies(0, "", memory->descriptor()); });
-    group = join(local(1, 3), options);
-    host = std::exchange(g.peer.socket.fd, -1);
-  }
-  ~GroupOfRankOne() { ::close(host); }
-  std::shared_ptr<SharedMemory> memory;
-  std::shared_ptr<Group> group;
-  int host = -1;
-};
-
-TEST(GroupState, ProgressAndPausesAreShared) {
-  GroupOfRankOne one;
-  const RankState& state = one.memory->state(1);
-  std::uint32_t moves = state.moves;
-  for (const auto& [step, steps] : {std::pair<std::int64_t, std::int64_t>{0, 1},
-                                    {41, 42},
-                                    {-1, 1},
-                                    {INT64_MIN, 1},
-                                    {INT64_MAX - 1, INT64_MAX},
-                                    {INT64_MAX, INT64_MAX}}) {
-    one.group->progress(step);
-    EXPECT_EQ(state.steps, steps);
-    EXPECT_EQ(state.moves, ++moves);
-  }
-  {
-    const Group::Pause first = one.group->pause();
-    EXPECT_EQ(state.pauses, 1u);
-    Group::Pause second = one.group->pause();
-    EXPECT_EQ(state.pauses, 2u);
-    const Group::Pause moved = std::move(second);
-    EXPECT_EQ(state.pauses, 2u);
-  }
-  EXPECT_EQ(state.pauses, 0u);
-  EXPECT_EQ(state.is_waiting, 0u);
-  one.group->communicator().note_wait(true);
-  EXPECT_EQ(state.is_waiting, 2u);
-  EXPECT_EQ(state.moves, moves);
-  one.group->communicator().note_wait(false);
-  EXPECT_EQ(state.is_waiting, 0u);
-  EXPECT_EQ(state.moves, moves + 1);
-  EXPECT_EQ(one.group->communicator().rank(), 1);
-  one.group->check();
-  one.group.reset();
-  EXPECT_EQ(state.has_ended, 1u);
-  EXPECT_FALSE(one.memory->lost());
-}
-
-TEST(GroupState, AFailureIsOfThisRank) {
-  for (const bool throws : {false, true}) {
-    GroupOfRankOne one;
-    EXPECT_EQ(error_of([&] {
-                const auto group = std::move(one.group);
-                if (throws) throw WorldError("on purpose");
-                group->fail("no room");
-                group->check();
-              }),
-              throws ? "wrong: on purpose" : "lost: [ranks] rank 1 failed: no room");
-    ASSERT_TRUE(one.memory->lost());
-    EXPECT_EQ(one.memory->lost()->rank, 1);
-    EXPECT_EQ(one.memory->lost()->why, throws ? "failed: ended with an error" : "failed: no room");
-    EXPECT_EQ(one.memory->state(1).has_ended, 0u);
-  }
-}
-
-TEST(GroupState, ALossIsReportedOnce) {
-  for (const bool callback_throws : {false, true}) {
-    std::atomic<int> told = 0, heard = 0;
-    std::string line;
-    GroupOfRankOne one(JoinOptions{.on_lost = [&](const RankLost& e) {
-      line = e.what();
-      ++told;
-      if (callback_throws) throw Error("on purpose");
-    }});
-    const auto listener = one.group->communicator().on_lost([&] { ++heard; });
-    const std::uint32_t beats = one.memory->state(1).beats;
-    one.memory->mark_lost(2, "is somewhere else", 0);
-    while (told == 0 || one.memory->state(1).beats < beats + 2) nap(milliseconds(5));
-    EXPECT_EQ(told, 1);
-    EXPECT_EQ(heard, 1);
-    EXPECT_EQ(line, "[ranks] rank 2 is somewhere else");
-  }
-}
-
-// On one host rank 0 sends nothing: the end of its connection is the end of its process.
-TEST(GroupState, TheEndOfAConnectionIsALossUnlessTheRankHasEnded) {
-  for (const bool has_ended : {false, true}) {
-    GroupOfRankOne one;
-    one.memory->state(0).has_ended = has_ended;
-    ::close(std::exchange(one.host, -1));
-    const std::uint32_t beats = one.memory->state(1).beats;
-    while (one.memory->state(1).beats < beats + 2 && !one.memory->lost()) nap(milliseconds(5));
-    EXPECT_EQ(one.memory->lost().has_value(), !has_ended);
-    if (!has_ended) {
-      EXPECT_EQ(error_of([&] { one.group->check(); }),
-                "lost: [ranks] rank 0 is gone: its process ended without a word, or was killed");
-    }
-  }
-}
-
-std::string failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "none";
 }
 
 // Each system call that can fail, and what the rank reports.
@@ -628,55 +384,47 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
 #endif
 }
 
-TEST(GroupOptions, AreCheckedAtTheirLimits) {
-  constexpr milliseconds year(std::chrono::hours(24 * 365)), ms(1);
-  const VirtualTime time;
-  const auto joined = [](World w, const JoinOptions& o) {
-    try {
-      join(w, o);
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string("none");
-  };
-  const World alone{};
-  for (const milliseconds t : {milliseconds(0), ms, year}) {
-    EXPECT_EQ(joined(alone, {.join_timeout = t}), "none");
-    EXPECT_EQ(joined(alone, {.step_timeout = t}), "none");
-    EXPECT_EQ(joined(alone, {.end_after = t, .save_after = t}), "none");
+TEST(Meeting, WaitsThatAreInterruptedAreRepeated) {
+  for (const int error : {EINTR, ENOMEM}) {
+    Hosted h(2);
+    Peer rank;
+    h.time.at(20, [&] {
+      rank.comes(join_of_rank(1, 2));
+      h.time.next_poll_error = error;
+    });
+    EXPECT_EQ(failure_of([&] { meet(h.world, h.options, "build"); }),
+              error == EINTR ? "none" : "[ranks] poll failed: Cannot allocate memory");
+    EXPECT_EQ(h.time.now(), 20);
   }
-  for (const milliseconds t : {-ms, year + ms}) {
-    const std::string line =
-        "[ranks] a timeout of " + std::to_string(t.count()) + " ms: expected 0 to a year";
-    EXPECT_EQ(joined(alone, {.join_timeout = t}), line);
-    EXPECT_EQ(joined(alone, {.step_timeout = t}), line);
-    EXPECT_EQ(joined(alone, {.end_after = t}), line);
-    EXPECT_EQ(joined(alone, {.save_after = t}), line);
-  }
-  const JoinOptions defaults;
-  EXPECT_EQ(defaults.join_timeout, milliseconds(120'000));
-  EXPECT_EQ(defaults.step_timeout, milliseconds(60'000));
-  EXPECT_EQ(defaults.end_after, milliseconds(0));
-  EXPECT_EQ(defaults.save_after, milliseconds(120'000));
-  // Ranks and sizes; those that are right look for rank 0.
-  const JoinOptions now{.join_timeout = milliseconds(0)};
-  const auto of = [&](int rank, int size) { return joined(local(rank, size), now); };
-  const std::string absent = "[ranks] rank 0 did not come in 0.0 s";
-  EXPECT_EQ(of(1, 2), absent);
-  EXPECT_EQ(of(1023, 1024), absent);
-  for (const auto& [rank, size] : {std::pair(1024, 1025), {1, 1}, {2, 2}, {-1, 2}, {0, 0}, {0, -1}})
-    EXPECT_EQ(of(rank, size), "[ranks] rank " + std::to_string(rank) + " of " + std::to_string(size) +
-                                  ": expected 0 to size − 1, and a size of 1 to 1024");
-  World hosts = local(1, 2);
-  hosts.local_size = 1, hosts.address = "127.0.0.1", hosts.token = std::string(32, 't');
-  for (const int port : {0, -1, 65536}) {
-    hosts.port = port;
-    EXPECT_EQ(joined(hosts, now), "[ranks] port " + std::to_string(port) + ": expected 1 to 65535");
-  }
-  for (const int port : {1, 65535}) {
-    hosts.port = port;
-    EXPECT_EQ(joined(hosts, now).find("[ranks] rank 0 did not come in 0.0 s (127.0.0.1:"), 0u);
-  }
+  const auto memory = SharedMemory::create(3);
+  Guested g;
+  g.host.listens();
+  g.time.at(20, [&] {
+    g.accepts();
+    g.time.next_poll_error = EINTR;
+  });
+  g.time.at(40, [&] { g.replies(0, "", memory->descriptor()); });
+  EXPECT_EQ(g.meets(), "no error");
+  EXPECT_EQ(g.time.now(), 40);
+}
+
+// The user at the other end is not known.
+TEST(Meeting, UnknownUsersAreNoRanks) {
+  Hosted h(2);
+  Peer unknown, rank;
+  h.time.at(20, [&] {
+    fail_call_of("getsockopt", EPERM);
+    unknown.comes(join_of_rank(1, 2));
+  });
+  h.time.at(40, [&] { rank.comes(join_of_rank(1, 2)); });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(unknown.hears(), "the end");
+  EXPECT_EQ(rank.hears(), "welcome:  with a descriptor");
+  Guested g;
+  g.host.listens();
+  fail_call_of("getsockopt", EPERM);
+  EXPECT_EQ(g.meets(),
+            "wrong: [ranks] the address of this job belongs to another user's process: expected rank 0");
 }
 
 }  // namespace

@@ -410,6 +410,7 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       {message(loss_message(3, std::string(496, 'w'))), "3 " + std::string(495, 'w'), true},
       {message(loss_message(3, "why").substr(0, 511)), "none", true},
       {message(state_message({.steps = 3}) + word(9)), "2 " + nonsense},
+      {[](Noting& n) { n.pairs[0].leaves(); }, "1 " + gone},
       {[](Noting& n) { n.pairs[1].leaves(); }, "2 " + gone},
       {[](Noting& n) {
          n.notes->say();  // what nobody reads: the connection is reset
@@ -427,22 +428,24 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
        },
        "none"},
   };
-  for (std::size_t i = 0; i < std::size(cases); ++i) {
-    const Case& c = cases[i];
-    Noting n(0, 4);
-    c.says(n);
-    n.notes->hear();
-    EXPECT_EQ(n.loss(), c.loss) << i;
-    EXPECT_EQ(n.waited_for(), c.stays ? 3u : 2u) << i;
-    n.pairs[2].says(state_message({.steps = 11}));  // the others go on
-    n.notes->hear(), n.notes->say();
-    EXPECT_EQ(n.memory->state(3).steps, 11) << i;
-    EXPECT_NE(n.pairs[2].hears(), "") << i;
-    if (!c.stays && c.loss == "2 " + nonsense) {
-      EXPECT_EQ(n.pairs[1].hears(), "");
-      EXPECT_TRUE(n.pairs[1].has_ended()) << "it may wait for that";
+  for (std::size_t i = 0; i < std::size(cases); ++i)
+    for (const int earlier_error : {0, EINTR, EAGAIN, EPIPE, ETIMEDOUT}) {
+      const Case& c = cases[i];
+      Noting n(0, 4);
+      c.says(n);
+      errno = earlier_error;  // a recv() that succeeds leaves it
+      n.notes->hear();
+      EXPECT_EQ(n.loss(), c.loss) << i;
+      EXPECT_EQ(n.waited_for(), c.stays ? 3u : 2u) << i;
+      n.pairs[2].says(state_message({.steps = 11}));  // the others go on
+      n.notes->hear(), n.notes->say();
+      EXPECT_EQ(n.memory->state(3).steps, 11) << i;
+      EXPECT_NE(n.pairs[2].hears(), "") << i;
+      if (!c.stays && c.loss == "2 " + nonsense) {
+        EXPECT_EQ(n.pairs[1].hears(), "");
+        EXPECT_TRUE(n.pairs[1].has_ended()) << "it may wait for that";
+      }
     }
-  }
 }
 
 // A peer that does not read gets whole messages: a state, and the loss.
@@ -512,6 +515,22 @@ TEST(NotesRules, TheLastWordsWaitUntilAllHaveHeardThem) {
     });
     n.notes->say_goodbye();
     EXPECT_EQ(n.time.now(), all_end ? 310 : 1010) << "it looks each 50 ms";
+  }
+}
+
+// A connection with an error has ended. After a call that was interrupted it may go on.
+TEST(NotesRules, TheLastWordsDoNotWaitForABrokenConnection) {
+  for (const int error : {ECONNRESET, ETIMEDOUT, EINTR, EAGAIN}) {
+    Noting n(0, 3);
+    n.pairs[1].leaves();
+    n.time.at(130, [&] {
+      n.pairs[0].says("x");
+      n.time.next_recv_error = error;
+    });
+    n.time.at(410, [&] { n.pairs[0].leaves(); });
+    errno = EINTR;
+    n.notes->say_goodbye();
+    EXPECT_EQ(n.time.now(), error == EINTR || error == EAGAIN ? 410 : 130) << error;
   }
 }
 

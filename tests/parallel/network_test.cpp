@@ -334,11 +334,13 @@ TEST(Network, EndsQuietlyInAnyOrderAndLeavesNothingBehind) {
                       return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
                     };
                     const auto before = files();
+                    const std::set<int> inherited = inherited_descriptors();
                     int losses = 0;
                     const auto start = std::chrono::steady_clock::now();
                     {
                       const auto group = parallel::join(w, {.on_lost = [&](const RankLost&) { ++losses; }});
                       numbers(group->communicator(), 0);
+                      EXPECT_EQ(inherited_descriptors(), inherited);
                       nap(milliseconds(w.rank == first ? 0 : 300 + 300 * w.rank));
                       group->check();
                     }

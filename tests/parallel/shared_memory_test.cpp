@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -149,7 +151,7 @@ TEST(SharedMemory, RanksThatShowDifferentSizesAllSayWhich) {
 // A header of 256 bytes, a slot of 576 for each rank and one for other processes, and from a page of their
 // own two windows of each rank.
 TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
-  for (const int n : {1, 2, 6, 7, 20, 1024}) {
+  for (const int n : {1, 2, 6, 7, 20, 26, 27, 28, 1024}) {  // with 27 the slots end at the end of a page
     const auto memory = SharedMemory::create(n);
     struct stat about;
     ASSERT_EQ(fstat(memory->descriptor(), &about), 0);
@@ -176,6 +178,30 @@ TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
   EXPECT_EQ(state.moves, 4u);
   EXPECT_EQ(state.steps + state.is_waiting + state.pauses + state.beats + state.has_ended, 0);
   EXPECT_FALSE(memory->lost());
+}
+#endif
+
+#if defined(__linux__)
+// Mappings of the memory of ranks, and open files.
+std::pair<std::ptrdiff_t, std::ptrdiff_t> kept() {
+  std::ifstream maps("/proc/self/maps");
+  std::ptrdiff_t mappings = 0;
+  for (std::string line; std::getline(maps, line);) mappings += line.find("tilegrad ranks") != line.npos;
+  namespace fs = std::filesystem;
+  return {mappings, std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator())};
+}
+
+TEST(SharedMemory, LeavesNoMappingAndNoFile) {
+  const auto before = kept();
+  for (const int n : {1, 3, 27, 100, 1024}) {
+    {
+      const auto memory = SharedMemory::create(n), opened = SharedMemory::open(dup(memory->descriptor()), n);
+      EXPECT_EQ(kept(), std::pair(before.first + 2, before.second + 2));
+      EXPECT_THROW(SharedMemory::open(dup(memory->descriptor()), n == 1 ? 2 : n - 1), Error);
+      EXPECT_EQ(kept(), std::pair(before.first + 2, before.second + 2));
+    }
+    EXPECT_EQ(kept(), before) << n;
+  }
 }
 #endif
 

@@ -53,6 +53,8 @@ TG_FAILING_CALL(connect, SYS_connect, (int s, const sockaddr* a, socklen_t n), ,
 TG_FAILING_CALL(accept4, SYS_accept4, (int s, sockaddr* a, socklen_t* n, int flags), , s, a, n, flags)
 TG_FAILING_CALL(setsockopt, SYS_setsockopt, (int s, int level, int name, const void* x, socklen_t n),
                 noexcept, s, level, name, x, n)
+TG_FAILING_CALL(getsockopt, SYS_getsockopt, (int s, int level, int name, void* x, socklen_t* n), noexcept, s,
+                level, name, x, n)
 TG_FAILING_CALL(pipe, SYS_pipe2, (int* ends), noexcept, ends, 0)
 TG_FAILING_CALL(memfd_create, SYS_memfd_create, (const char* name, unsigned flags), noexcept, name, flags)
 TG_FAILING_CALL(ftruncate, SYS_ftruncate, (int file, off_t size), noexcept, file, size)

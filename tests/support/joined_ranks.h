@@ -1,7 +1,10 @@
 // Ranks for tests that join as those of a launcher do (parallel/group.h).
 #pragma once
 
+#include <set>
 #include <thread>
+
+#include <fcntl.h>
 
 #include <tilegrad/parallel/group.h>
 #include "tests/support/ranks.h"
@@ -29,6 +32,14 @@ inline std::string error_of(const std::function<void()>& f) {
     return std::string("wrong: ") + e.what();
   }
   return "no error";
+}
+
+// The descriptors that a program which this process starts would have.
+inline std::set<int> inherited_descriptors() {
+  std::set<int> all;
+  for (int fd = 0; fd < 1024; ++fd)
+    if (const int flags = ::fcntl(fd, F_GETFD); flags >= 0 && (flags & FD_CLOEXEC) == 0) all.insert(fd);
+  return all;
 }
 
 // f in n processes.

@@ -44,18 +44,24 @@ class VirtualTime {
   std::vector<std::int64_t> naps;   // ms of each sleep
   std::vector<std::size_t> corked;  // sizes of the messages that were sent with MSG_MORE
   int next_recv_error = 0;          // the next recv() fails with it
+  int next_poll_error = 0;          // the same of poll()
   int grace = 0;                    // ms of real time that poll() waits for messages in flight
 
   static inline thread_local VirtualTime* current = nullptr;
 
   int poll(pollfd* fds, nfds_t count, int timeout) {
     if (++polls_ > 100'000) std::abort();  // the code under test waits in a loop that never ends
+    if (next_poll_error != 0) return errno = std::exchange(next_poll_error, 0), -1;
     const std::int64_t end = timeout < 0 ? INT64_MAX : now_ + std::int64_t{timeout} * 1'000'000;
     for (;;) {
       const int ready = poll_really(fds, count, timeout == 0 ? 0 : grace);
       if (ready != 0) return ready;
       if (!runs_event_until(end)) return 0;
     }
+  }
+  int recv_error() {
+    if (++recvs_ > 1'000'000) std::abort();  // as in poll()
+    return std::exchange(next_recv_error, 0);
   }
   void sleep(std::int64_t ns) {
     naps.push_back(ns / 1'000'000);
@@ -81,7 +87,7 @@ class VirtualTime {
   }
 
   static constexpr std::int64_t start = 3'600'000'000'000;
-  std::int64_t now_ = 0, polls_ = 0;
+  std::int64_t now_ = 0, polls_ = 0, recvs_ = 0;
   std::multimap<std::int64_t, std::function<void()>> events_;
 };
 
@@ -106,7 +112,7 @@ extern "C" ssize_t send(int socket, const void* bytes, size_t size, int flags) {
   return ::syscall(SYS_sendto, socket, bytes, size, flags, nullptr, 0);
 }
 extern "C" ssize_t recv(int socket, void* bytes, size_t size, int flags) {
-  if (auto* t = tg::testing::VirtualTime::current; t && t->next_recv_error != 0)
-    return errno = std::exchange(t->next_recv_error, 0), -1;
+  if (auto* t = tg::testing::VirtualTime::current)
+    if (const int error = t->recv_error(); error != 0) return errno = error, -1;
   return ::syscall(SYS_recvfrom, socket, bytes, size, flags, nullptr, nullptr);
 }
