@@ -377,7 +377,7 @@ std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tok
   if (ranks_) throw Error("[training] the first bad node is looked for on one rank only");
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     std::vector<Feed> feeds = feeds_of(part, tokens, targets);
-    if (!parts_) feeds.emplace_back(update_.learning_rate, 1);
+    if (!parts_) feeds.emplace_back(update_.learning_rate, 0);  // so that no new weight overflows
     std::string bad = tg::first_bad_node(graph_, feeds, seed_, step * accumulate_ + part, threads_);
     if (!bad.empty()) return bad;
   }
@@ -438,10 +438,7 @@ EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const Progr
 
 Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
                                  const std::vector<std::int32_t>& targets) {
-  if (own_->ranks() == 1)
-    program_.run({{tokens_, tokens}, {targets_, targets}});
-  else
-    program_.run({{tokens_, own_->of(tokens)}, {targets_, own_->of(targets)}});
+  program_.run({{tokens_, own_->of(tokens)}, {targets_, own_->of(targets)}});
   return program_.fetch_later(results_);
 }
 

@@ -164,6 +164,13 @@ TEST(Muon, OrthogonalizesMatricesOfAnyFiniteSize) {
   const Vector ordinary = of(1);
   EXPECT_TRUE(close(of(0x1p70), ordinary, 1e-5));
   EXPECT_TRUE(close(of(0x1p120), ordinary, 1e-5));
+  // The norm is that of x plus 1e-7.
+  for (const double size : {1e-6, 1e-7, 3e-8}) {
+    Vector small = x;
+    for (double& v : small) v *= size;
+    EXPECT_TRUE(close(of(size), plain_orthogonalized(small, 2, 3, 5), 1e-4)) << size;
+  }
+  for (const double y : of(0)) EXPECT_EQ(y, 0);
 }
 
 TEST(Muon, TakesMatricesOfOneShapeAsABatch) {

@@ -178,10 +178,29 @@ TEST(RanksTraining, EarlySumsNeedLessMemory) {
   });
 }
 
-// What a rank does not update stays as it was until the ranks gather the weights.
+// A rank that is killed when it is to send message number `last`, from 0; it counts those that it sends.
+class Mortal final : public Communicator {
+ public:
+  Mortal(Communicator& ranks, std::int64_t last)
+      : Communicator(ranks.rank(), ranks.size()), ranks_(ranks), last_(last) {}
+  void share(std::span<const std::byte> own, const Reader& read) override {
+    if (sent_++ == last_) ::raise(SIGKILL);
+    ranks_.share(own, read);
+  }
+  void check_lost() const override { ranks_.check_lost(); }
+  std::int64_t sent() const { return sent_; }
+
+ private:
+  Communicator& ranks_;
+  const std::int64_t last_;
+  std::int64_t sent_ = 0;
+};
+
+// A rank does not change the other ranks' pieces of a weight until they gather the weights, once after each
+// step.
 TEST(RanksTraining, WeightsOfHalfCopiesAreWholeAfterGathering) {
   run_ranks(2, [&](Communicator& ranks) {
-    const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
+    const auto shared = std::make_shared<Mortal>(ranks, -1);
     nn::Params params(1);
     const nn::Model model(params, ranks_gpt());
     const optim::AdamW optimizer(params.all(), {.ranks = shared});
@@ -191,6 +210,12 @@ TEST(RanksTraining, WeightsOfHalfCopiesAreWholeAfterGathering) {
                                      .precision = nn::Precision::bf16,
                                      .accumulate = 2,
                                      .ranks = shared});
+    const auto messages_of_gathering = [&] {
+      const std::int64_t before = shared->sent();
+      training.gather_weights();
+      return shared->sent() - before;
+    };
+    EXPECT_EQ(messages_of_gathering(), 0) << "before the first step";
     Parameter divided;
     for (const Parameter& p : params.all())
       if (numel(p.shape()) == 16384) divided = p;
@@ -205,8 +230,54 @@ TEST(RanksTraining, WeightsOfHalfCopiesAreWholeAfterGathering) {
     };
     EXPECT_TRUE(changed(ranks.rank()));
     EXPECT_FALSE(changed(1 - ranks.rank()));
-    training.gather_weights();
+    EXPECT_GT(messages_of_gathering(), 0);
     EXPECT_TRUE(changed(1 - ranks.rank()));
+    EXPECT_EQ(messages_of_gathering(), 0) << "the weights are whole";
+  });
+}
+
+// Only "table" is read by nothing but its half copy. A view that nobody uses reads nothing.
+TEST(RanksTraining, WeightsThatAStepReadsAreWholeAfterIt) {
+  run_ranks(2, [](Communicator& ranks) {
+    const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
+    constexpr std::int64_t size = 128;
+    nn::Params params(1);
+    const Parameter before = params.create("before", {size * size}, nn::Init::normal(0.1));
+    const nn::Embedding table(nn::Path(params) / "table", size, size);
+    const Parameter after = params.create("after", {size, size}, nn::Init::normal(0.1)),
+                    of_table = *params.find("table.weight");
+    const nn::LanguageModel model{
+        .features =
+            [&](TensorArg ids, const nn::Call& call) {
+              Graph& g = ids.tensor().graph();
+              transpose(g.param(of_table), 0, 1);
+              const Tensor x = table(ids, call);
+              const Tensor y = matmul(x, cast(reshape(g.param(before), {size, size}), x.dtype()));
+              return matmul(y, cast(g.param(after), x.dtype()));
+            },
+        .context = 4,
+        .parameters = params.all()};
+    const optim::AdamW optimizer(params.all(), {.ranks = shared});
+    train::TrainingProgram training(
+        model, optimizer,
+        {.batch = 64, .threads = 1, .precision = nn::Precision::bf16, .accumulate = 2, .ranks = shared});
+    std::vector<Array> old;
+    for (const Parameter& p : params.all()) old.push_back(p.read());
+    std::vector<std::int32_t> tokens(2 * 64 * 4);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i % size);
+    training.run(tokens, tokens, 1e-2);
+    const auto changed = [&](std::size_t i, int half) {
+      const Array now = params.all()[i].read();
+      const std::int64_t part = now.numel() / 2;
+      for (std::int64_t k = half * part; k < (half + 1) * part; ++k)
+        if (now.at(k) != old[i].at(k)) return true;
+      return false;
+    };
+    for (std::size_t i = 0; i < params.all().size(); ++i)
+      for (const int half : {0, 1})
+        EXPECT_EQ(changed(i, half), i != 1 || half == ranks.rank()) << params.all()[i].name() << " " << half;
+    training.gather_weights();
+    EXPECT_TRUE(changed(1, 0) && changed(1, 1));
   });
 }
 
@@ -257,24 +328,6 @@ TEST(RanksTraining, StateIsSetFromTheWhole) {
     for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(whole[i].read().same_bits(values[i])) << i;
   });
 }
-
-// A rank that is killed when it is to send message number `last`, from 0; it counts those that it sends.
-class Mortal final : public Communicator {
- public:
-  Mortal(Communicator& ranks, std::int64_t last)
-      : Communicator(ranks.rank(), ranks.size()), ranks_(ranks), last_(last) {}
-  void share(std::span<const std::byte> own, const Reader& read) override {
-    if (sent_++ == last_) ::raise(SIGKILL);
-    ranks_.share(own, read);
-  }
-  void check_lost() const override { ranks_.check_lost(); }
-  std::int64_t sent() const { return sent_; }
-
- private:
-  Communicator& ranks_;
-  const std::int64_t last_;
-  std::int64_t sent_ = 0;
-};
 
 // From compiling to the state that is gathered for a checkpoint: all others learn of it, and none ends
 // otherwise.

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/sgd.h>
@@ -81,7 +82,8 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
                                              {1, 2},
                                              {1, 1, 1},
                                              {2, 1, 1, 2, 1, 1},
-                                             {100, 300, 100, 700, 100, 100, 100}};
+                                             {100, 300, 100, 700, 100, 100, 100},
+                                             {250, 6, 400, 400}};  // in f32 16 MiB are 256 units
   for (const std::array dtypes : {std::array{f32, f32}, std::array{bf16, bf16}, std::array{f32, bf16}})
     for (const auto& list : lists)
       for (const bool early : {false, true}) {
@@ -116,6 +118,40 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
           EXPECT_EQ(sums[i].dtype(), f32);
         }
       }
+}
+
+// The blocks of a divided part and those of a rest are separate tensors on any number of ranks.
+TEST(Shards, NormsAreOfTheSameTensorsOnAnyNumberOfRanks) {
+  const std::vector<std::int64_t> counts{7, 16384, 16385, 3 * 16384 + 2000, 16383, 2 * 16384};
+  for (const int n : {1, 2, 4, 8})
+    for (const bool is_divisible : {true, false}) {
+      Graph graph;
+      std::vector<Parameter> parameters;
+      for (const std::int64_t count : counts)
+        parameters.emplace_back("p" + std::to_string(count), Shape{count}, f32, Device::cpu());
+      const detail::Shards shards(parameters, std::make_shared<Alone>(n - 1, n),
+                                  [&](const Parameter&) { return is_divisible; });
+      std::vector<Tensor> z;
+      for (std::size_t i = 0; i < shards.list().size(); ++i)
+        z.push_back(graph.input("z" + std::to_string(i), shards.shape_of(i)));
+      shards.norm(z);
+      const int parts = is_divisible ? n : 1;  // of each divided tensor
+      std::vector<std::int64_t> expected, got, gathered;
+      std::size_t pieces = 0;
+      for (const std::int64_t count : counts) {
+        const std::int64_t divided = count / 16384 * 16384;
+        if (divided > 0) expected.push_back(divided / parts), ++pieces;
+        if (count > divided) expected.push_back(count - divided);
+      }
+      for (const Node& node : graph.nodes())
+        for (const ValueId v : node.in) {
+          const std::string_view op = node.op->name;
+          if (op == "block_norms") got.push_back(graph.tensor(v).numel());
+          if (op == "gather_ranks") gathered.push_back(graph.tensor(v).numel());
+        }
+      EXPECT_EQ(got, expected) << n << " ranks";
+      EXPECT_EQ(gathered.size(), parts > 1 ? pieces : 0) << n << " ranks";
+    }
 }
 
 // If an f32 weight is read in a 16-bit type, its gradient is the input of the cast to f32.
@@ -497,6 +533,28 @@ TEST(DividedUpdates, ContinueFromAState) {
     }
     EXPECT_EQ(at, kept[rank].size());
   }
+}
+
+// A piece of more bytes than ranks share at a time.
+TEST(DividedUpdates, LargeStatesAreGatheredInParts) {
+  static constexpr std::int64_t piece = Communicator::most_shared / 4 + 16384;
+  run_thread_ranks(2, [](const std::shared_ptr<Communicator>& ranks) {
+    nn::Params params(1);
+    params.create("p", {2 * piece + 5}, nn::Init::zeros());
+    const AdamW optimizer(params.all(), {.ranks = ranks});
+    ASSERT_EQ(optimizer.shards().list()[0].count, piece);
+    std::vector<Array> values;
+    for (const Parameter& p : optimizer.whole_state()) {
+      std::vector<float> numbers(static_cast<std::size_t>(numel(p.shape())));
+      std::iota(numbers.begin(), numbers.end(), static_cast<float>(values.size()));
+      values.push_back(Array::of<float>(p.shape(), numbers));
+    }
+    optimizer.set_state(values);
+    const std::vector<Parameter> whole = optimizer.whole_state();
+    optimizer.gather_state(whole);
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      EXPECT_TRUE(whole[i].read().same_bits(values[i])) << whole[i].name();
+  });
 }
 
 // A user's optimizer may create a state for a shard.

@@ -286,6 +286,8 @@ TEST(Optimizers, ParametersThatCannotBeTrainedAreRefused) {
   EXPECT_EQ(muon({.takes = taking("cube")}), "[Muon] cube is [2, 3, 4], expected two dimensions");
   EXPECT_EQ(muon({.products = i32}), "[Muon] products is i32, expected f64, f32, bf16 or f16");
   for (const DType t : {f64, f32, bf16, f16}) EXPECT_EQ(muon({.products = t}), "none");
+  EXPECT_EQ(muon({.momentum = 2, .beta1 = 3}).find("[Muon] beta1 is out of range: got 3"), 0u)
+      << "the options of AdamW are checked first";
   EXPECT_EQ(error_of([&] { optim::Sgd(List{a}, {.momentum = 0, .nesterov = true}); }),
             "[Sgd] nesterov needs a momentum, got 0");
   EXPECT_EQ(error_of([&] { optim::Sgd(List{a}, {.momentum = 0.99, .nesterov = true}); }), "none");

@@ -284,8 +284,10 @@ TEST(TrainingSteps, FirstBadNodeIsOfTheBatchThatHasIt) {
     Bigram bigram(f32, false, 2);
     Array numbers = bigram.table.read();
     numbers.set(4 * vocabulary, 3e38);
+    numbers.set(1, 10);
     bigram.table.write(numbers);
-    const optim::Sgd optimizer(bigram.params.all(), {});
+    // At a learning rate of 1, this decay makes an infinite weight.
+    const optim::AdamW optimizer(bigram.params.all(), {.weight_decay = 3e38});
     train::TrainingProgram training(bigram.model, optimizer,
                                     {.batch = batch, .threads = 1, .accumulate = accumulate});
     const auto size = static_cast<std::size_t>(accumulate * batch * context);
@@ -385,6 +387,26 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
     }
 }
 
+// One batch of one rank has the norm of the optimizer by itself, which takes a step less.
+TEST(TrainingSteps, NormsAreOfBlocksIfAStepHasSeveralBatches) {
+  const auto block_norms = [](const train::ProgramOptions& o, const std::shared_ptr<Communicator>& dividing) {
+    Bigram bigram;
+    const optim::Sgd optimizer(bigram.params.all(), {.ranks = dividing});
+    train::TrainingProgram training(bigram.model, optimizer, o);
+    return std::ranges::count_if(training.program().graph().nodes(),
+                                 [](const Node& n) { return std::string_view(n.op->name) == "block_norms"; });
+  };
+  EXPECT_EQ(block_norms({.batch = batch, .threads = 1}, nullptr), 0);
+  run_thread_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
+    train::ProgramOptions o{.batch = batch, .threads = 1, .accumulate = 2, .ranks = ranks};
+    EXPECT_EQ(block_norms(o, nullptr), 1);
+    EXPECT_EQ(block_norms(o, ranks), 1);
+    o.accumulate = 1, o.context_parallel = true;
+    EXPECT_EQ(block_norms(o, nullptr), 0);
+    EXPECT_EQ(block_norms(o, ranks), 1);
+  });
+}
+
 // Everything that a budget could choose, one by one: the choice moves as few bytes as any that fits.
 struct Planned {
   std::pair<bool, double> cost;
@@ -433,6 +455,10 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
           try {
             const Planned p = planned(in_units, optimizer, one);
             EXPECT_EQ(p.chunks, chunks);
+            // Chunks that were requested save nothing.
+            EXPECT_EQ(p.memory.recomputed.moved, p.program.recomputed.moved);
+            EXPECT_EQ(p.memory.recomputed.price, p.program.recomputed.price);
+            EXPECT_EQ(p.memory.recomputed.saved, p.program.recomputed.saved);
             if (!best || p.cost < *best) best = p.cost;
           } catch (const OutOfMemory&) {
           }
