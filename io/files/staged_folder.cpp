@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -51,22 +50,18 @@ StagedFolder::StagedFolder(const std::string& folder, std::string who)
   std::error_code error;
   const bool is_new = fs::create_directory(staged_, error);
   if (error) fail_file(who_, "create", folder_, error.value());
-  lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (lock_ < 0) fail_file(who_, "create", folder_, errno);
+  lock_.fd = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (lock_.fd < 0) fail_file(who_, "create", folder_, errno);
   // The system releases the lock when the process ends. On a file system without locks there is none.
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(lock_);
+  if (::flock(lock_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw Error("[" + who_ + "] another process is writing " + folder_);
-  }
   if (is_new || fs::is_empty(staged_, error)) {
     mark();
     return;
   }
-  if (!is_there(path(mark_name))) {
-    ::close(lock_);
-    throw Error("[" + who_ + "] " + std::exchange(staged_, "") + " is in the way: no file " + mark_name +
+  if (!is_there(path(mark_name)))
+    throw Error("[" + who_ + "] " + staged_ + " is in the way: no file " + mark_name +
                 " marks it as unfinished; move it away");
-  }
   std::vector<fs::path> left;  // by a process that was killed
   for (fs::directory_iterator it(staged_, error), end; !error && it != end; it.increment(error))
     if (it->path().filename() != mark_name) left.push_back(it->path());
@@ -80,7 +75,6 @@ void StagedFolder::mark() const {
 StagedFolder::~StagedFolder() {
   std::error_code ignored;
   if (!staged_.empty()) fs::remove_all(staged_, ignored);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 void StagedFolder::publish_file(const std::string& name) {

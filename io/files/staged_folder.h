@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "core/base/file_write.h"
+
 namespace tg::io {
 
 // Throws Error, "[who] …", if something has that name, or none can be made of it.
@@ -31,7 +33,7 @@ class StagedFolder {
  private:
   void mark() const;
   std::string folder_, staged_, parent_, who_;
-  int lock_ = -1;
+  FileDescriptor lock_{-1};
 };
 
 }  // namespace tg::io

@@ -39,6 +39,20 @@ TEST(HfFolder, WeightsAreRoundedToTheDtypeThatIsAskedFor) {
   EXPECT_NE(error_of([&] { nn::from_pretrained(f.path, Device::cpu(), {.dtype = i32}); }), "no error");
 }
 
+// A GPT-2's parameters as the tensors of its folder.
+std::vector<Parameter> gpt2_tensors(const nn::Params& params, const nn::ModelConfig& c) {
+  std::vector<Parameter> theirs;
+  for (const Parameter& p : params.all()) {
+    const io::HfTensor t = io::hf_tensor("gpt2", c, p.name(), p.shape());
+    Array values(t.shape, f32);
+    const Array ours = p.read();
+    for (std::int64_t i = 0; i < ours.numel(); ++i)
+      values.set(t.is_transposed ? i % t.shape[0] * t.shape[1] + i / t.shape[0] : i, ours.at(i));
+    theirs.emplace_back(p.name(), values);
+  }
+  return theirs;
+}
+
 // Large enough for several pieces, whose last one is not full.
 TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 523},
@@ -50,15 +64,7 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
                           .bias = true};
   nn::Params params(1);
   const nn::Model model(params, c);
-  std::vector<Parameter> theirs;
-  for (const Parameter& p : params.all()) {
-    const io::HfTensor t = io::hf_tensor("gpt2", c, p.name(), p.shape());
-    Array values(t.shape, f32);
-    const Array ours = p.read();
-    for (std::int64_t i = 0; i < ours.numel(); ++i)
-      values.set(t.is_transposed ? i % t.shape[0] * t.shape[1] + i / t.shape[0] : i, ours.at(i));
-    theirs.emplace_back(p.name(), values);
-  }
+  std::vector<Parameter> theirs = gpt2_tensors(params, c);
   const TemporaryDirectory directory;
   io::save_parameters(directory / "model.safetensors", theirs);
   directory.file("config.json", R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1,
@@ -67,6 +73,37 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
     const nn::Pretrained made = nn::from_pretrained(directory.path.string(), Device::cpu(), {.dtype = dtype});
     for (const Parameter& p : made.model.parameters())
       EXPECT_TRUE(p.read().same_bits(params.find(p.name())->read().to(dtype))) << p.name();
+  }
+}
+
+// Files of GPT-2 have either names with "transformer." or without. If a file has both, the former are read.
+TEST(HfFolder, TensorsOfGpt2HaveOneOfTwoNames) {
+  const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 8},
+                          .vocabulary = 5,
+                          .context = 4,
+                          .layers = 1,
+                          .heads = 1,
+                          .width = 4,
+                          .bias = true};
+  nn::Params params(1);
+  const nn::Model model(params, c);
+  const TemporaryDirectory directory;
+  directory.file("config.json", R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1,
+    "n_head": 1, "n_embd": 4, "n_inner": 8})");
+  const std::string root = "transformer.";
+  for (const bool is_short : {true, false}) {
+    std::vector<Parameter> theirs = gpt2_tensors(params, c);
+    for (Parameter& p : theirs)
+      if (is_short) p = Parameter(p.name().substr(root.size()), p.read());
+    io::save_parameters(directory / "model.safetensors", theirs);
+    const nn::Pretrained made = nn::from_pretrained(directory.path.string());
+    for (const Parameter& p : made.model.parameters())
+      EXPECT_TRUE(p.read().same_bits(params.find(p.name())->read())) << p.name();
+    theirs.emplace_back(is_short ? "transformer.wte.weight" : "wte.weight", Array({5, 4}, f32));
+    io::save_parameters(directory / "model.safetensors", theirs);
+    EXPECT_EQ(error_of([&] { nn::from_pretrained(directory.path.string()); }),
+              "[from_pretrained] " + (directory / "model.safetensors") +
+                  ": has a tensor wte.weight that a gpt2 of this config.json does not have");
   }
 }
 

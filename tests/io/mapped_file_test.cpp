@@ -21,6 +21,7 @@
 #include <tilegrad/io/text/token_file.h>
 #include <tilegrad/nn/models/llama.h>
 #include "io/interop/model_source.h"
+#include "tests/support/count_allocations.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -92,6 +93,20 @@ TEST(MappedFile, RangeOfAClosedFileIsUsedAgain) {
     EXPECT_THROW(lost.check(), Error);
     EXPECT_NO_THROW(kept.check());
   }
+}
+
+TEST(MappedFile, NewFilesTakeNoMemoryForRangesOfClosedOnes) {
+  const TemporaryDirectory dir;
+  const std::string path = dir.file("data", "x");
+  const auto made = [&] {
+    const long before = allocations;
+    std::vector<io::MappedFile> files;
+    for (int i = 0; i < 64; ++i) files.emplace_back(path, "load");
+    return allocations - before;
+  };
+  const long first = made(), second = made();
+  EXPECT_LT(second, first);
+  EXPECT_EQ(made(), second);
 }
 
 // A mapping that the library does not know, of a file that has become empty.

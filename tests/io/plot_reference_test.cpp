@@ -3,10 +3,14 @@
 #include <tilegrad/io/plots/png_plot.h>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <random>
 
 #include <tilegrad/core/base/error.h>
@@ -118,6 +122,25 @@ TEST(StrokeReference, ImageHasOneToMostPixelsEachWay) {
   EXPECT_EQ(Image(5, 3, white).width(), 5);
   EXPECT_EQ(Image(5, 3, white).height(), 3);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(StrokeReference, APngForWhichThereIsNoMemoryIsAnError) {
+  const Image image(2000, 2000, white);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * static_cast<rlim_t>(::getpagesize()) + (4 << 20);
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_AS, &limit);
+    const std::string error = error_of([&] { image.png(); });
+    ::_exit(error == "[image] no memory to compress 12000000 bytes" ? 7 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+#endif
 
 // ---- Axes
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 
+#include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/files/file.h>
 #include "tests/support/files.h"
 
@@ -187,6 +188,28 @@ TEST(StagedFolder, LeftoversOfAKilledProcessAreRemoved) {
   fs::create_directory(left);  // it was killed before it made the mark
   io::StagedFolder folder(dir / "new", "test");
   EXPECT_EQ(names_in(left), Names{".unfinished"});
+}
+
+TEST(StagedFolder, NothingStaysOpen) {
+  const TemporaryDirectory dir;
+  const auto open_files = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto before = open_files();
+  std::optional<io::StagedFolder> folder(std::in_place, dir / "new", "test");
+  std::optional<io::CheckpointStore> store(dir / "run");
+  EXPECT_EQ(open_files(), before + 2);
+  EXPECT_THROW(io::StagedFolder(dir / "new", "test"), Error);
+  EXPECT_THROW(io::CheckpointStore(dir / "run"), Error) << "another process is training";
+  fs::create_directory(dir / ".theirs.unfinished"), dir.file(".theirs.unfinished/a", "x");
+  EXPECT_THROW(io::StagedFolder(dir / "theirs", "test"), Error);
+  fs::create_directory(dir / "other"), dir.file("other/last", "x");
+  EXPECT_THROW(io::CheckpointStore(dir / "other"), Error) << "a file is in the way";
+  EXPECT_EQ(open_files(), before + 2);
+  folder.reset(), store.reset();
+  EXPECT_EQ(open_files(), before);
+  io::CheckpointStore(dir / "run");
+  EXPECT_EQ(open_files(), before);
 }
 
 }  // namespace

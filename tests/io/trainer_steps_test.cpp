@@ -365,6 +365,20 @@ TEST(TrainerSteps, TrapNamesTheStepAndTheNode) {
   }
 }
 
+TEST(TrainerSteps, TrapIgnoresStepsThatAnEarlierRunSkipped) {
+  CountedRun run;
+  std::vector<Array> state;
+  for (const Parameter& p : run.optimizer.whole_state()) {
+    state.push_back(p.read());
+    if (p.name() == "optimizer.skipped") state.back().set(0, 3);
+  }
+  run.optimizer.set_state(state);
+  train::Trainer trainer(run.model, run.optimizer, run.batches,
+                         {.steps = 2, .program = {.batch = batch}, .trap_nan = true}, {});
+  EXPECT_EQ(error_of([&] { trainer.run(); }), "no error");
+  EXPECT_EQ(trainer.last().skipped, 3);
+}
+
 // ---- The optimizer's state in a checkpoint
 
 std::string state_error(const std::string& name, const std::vector<double>& numbers, std::int64_t steps) {
