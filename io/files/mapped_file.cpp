@@ -64,7 +64,6 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     errno = error;
     if (zeros != MAP_FAILED) return;
-    break;
   }
   call_earlier(signal, info, context);
 }

@@ -70,7 +70,7 @@ class Gguf {
     GgufKind kind, item;  // item: of an array
     std::uint64_t count;  // 1 if it is none
     std::string_view bytes;
-    std::size_t index = 0;  // among keys_
+    std::size_t index;  // among keys_
   };
   std::optional<Value> find(std::string_view key) const;
   Value value(std::string_view key, const char* expected) const;

@@ -27,6 +27,7 @@ struct Failures {
   int pread = 0, write = 0, close = 0, unlink = 0, fstat = 0, mmap = 0, symlink = 0;
   bool is_interrupted = false;  // each second call fails with EINTR; others transfer 7 bytes at most
   bool keeps_unlinked = false;  // unlink() succeeds and does nothing
+  bool has_no_zeros = false;    // mmap() of no file fails
   std::function<void()> after_lstat = {};  // another process, once lstat() has returned
 } failures;
 unsigned calls = 0;
@@ -83,6 +84,7 @@ extern "C" int lstat(const char* path, struct stat* to) noexcept {
 }
 extern "C" void* mmap(void* at, std::size_t size, int protection, int flags, int fd, off_t offset) noexcept {
   if (failures.mmap != 0 && fd >= 0) return failed(failures.mmap), MAP_FAILED;
+  if (failures.has_no_zeros && fd < 0) return failed(ENOMEM), MAP_FAILED;
   return reinterpret_cast<void*>(::syscall(SYS_mmap, at, size, protection, flags, fd, offset));
 }
 
@@ -193,6 +195,21 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
   EXPECT_EQ(
       error_of([&] { io::sync_directory(dir / "none", "test"); }),
       "[test] cannot open the directory " + (dir / "none") + ": " + std::generic_category().message(ENOENT));
+}
+
+// A page that is lost must become zeros. If it cannot, the process ends, as without a handler.
+TEST(FileCallsDeathTest, LostPageThatCannotBecomeZerosEndsTheProcess) {
+  const TemporaryDirectory dir;
+  const io::MappedFile file(dir.file("data", std::string(10'000, 'x')), "test");
+  fs::resize_file(dir / "data", 0);
+  const auto read = [&] {
+    failures.has_no_zeros = true;
+    const volatile char byte = file.bytes()[5000];
+    ::_exit(byte == 0 ? 0 : 1);
+  };
+  EXPECT_EXIT(
+      read(), [](int status) { return !WIFEXITED(status) || WEXITSTATUS(status) > 1; }, "");
+  EXPECT_EQ(file.bytes()[5000], 0);
 }
 
 // Something that another process puts in a file's place between two calls is neither overwritten nor

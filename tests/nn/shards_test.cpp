@@ -274,6 +274,7 @@ std::vector<std::pair<std::string, Shape>> shapes(int n) {
   return {{"matrix", {2 * n, g / (2 * n)}},
           {"wte", {5, g / 5 + 20}},
           {"row", {1, g}},
+          {"flat", {g}},  // the shape of all pieces of the row
           {"gain", {2 * g + 1}},
           {"short", {g - 1}},
           {"bias", {7}}};
