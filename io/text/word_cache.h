@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,7 @@ class WordCache {
   // The word's place: its entry, or an empty one (of length 0) to be filled with fill(), before the next
   // find().
   Entry& find(std::string_view word) {
-    std::size_t i = hash(word) & (entries_.size() - 1);
+    std::size_t i = std::hash<std::string_view>()(word) & (entries_.size() - 1);
     while (entries_[i].length != 0 && !same(entries_[i], word)) i = (i + 1) & (entries_.size() - 1);
     return entries_[i];
   }
@@ -53,19 +54,6 @@ class WordCache {
   bool same(const Entry& entry, std::string_view word) const {
     return entry.length == word.size() &&
            std::memcmp(words_.data() + entry.word, word.data(), word.size()) == 0;
-  }
-  static std::size_t hash(std::string_view word) {
-    std::uint64_t h = word.size();
-    const char* at = word.data();
-    for (std::size_t left = word.size(); left > 0;) {
-      std::uint64_t chunk = 0;
-      const std::size_t n = left < 8 ? left : 8;
-      std::memcpy(&chunk, at, n);
-      h = (h ^ chunk) * 0x9e3779b97f4a7c15u;
-      h ^= h >> 29;
-      at += n, left -= n;
-    }
-    return h * 0xbf58476d1ce4e5b9u >> 32;
   }
   void grow() {
     std::vector<Entry> old(2 * entries_.size());

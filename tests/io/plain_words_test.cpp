@@ -273,6 +273,25 @@ TEST(PlainWords, RunsOfDigitsAndSpacesAgreeWithALoop) {
   }
 }
 
+// A word ends as if the text began with it.
+TEST(PlainWords, EndsDoNotDependOnTheTextBefore) {
+  std::mt19937 random(8);
+  std::vector<std::string> pieces = kinds_of_letters;
+  for (int i = 0; i < 12; ++i) pieces.emplace_back("\u2581");
+  for (int i = 0; i < 150; ++i) {
+    const std::string text = random_text(random, pieces, 14);
+    for (const WordRule rule :
+         {WordRule::bytes, WordRule::gpt2, WordRule::llama3, WordRule::qwen2, WordRule::qwen35,
+          WordRule::gpt4o, WordRule::tekken, WordRule::deepseek_digits, WordRule::deepseek_ideographs,
+          WordRule::deepseek_words, WordRule::each_digit, WordRule::digits, WordRule::each_space,
+          WordRule::spaces})
+      for (const Letter& l : letters_of(text))
+        ASSERT_EQ(text::word_end(rule, text, l.begin),
+                  l.begin + text::word_end(rule, std::string_view(text).substr(l.begin), 0))
+            << io::json_string(text) << " from " << l.begin << ", rule " << static_cast<int>(rule);
+  }
+}
+
 // The rule of older checkpoints, read from its comment.
 std::vector<std::string> words_by_bytes(std::string_view text) {
   const auto kind = [&](std::size_t i) {
