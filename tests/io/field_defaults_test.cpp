@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include <tilegrad/io/checkpoints/manifest.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
@@ -14,7 +15,6 @@
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/io/training/progress.h>
 #include <tilegrad/io/training/trainer.h>
-#include "io/checkpoints/manifest.h"
 #include "io/interop/gguf_architectures.h"
 #include "io/interop/gguf_names.h"
 #include "io/interop/gguf_pre_tokenizers.h"
