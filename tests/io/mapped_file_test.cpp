@@ -107,6 +107,8 @@ TEST(MappedFile, NewFilesTakeNoMemoryForRangesOfClosedOnes) {
   const long first = made(), second = made();
   EXPECT_LT(second, first);
   EXPECT_EQ(made(), second);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) EXPECT_EQ(line.find(path), line.npos) << line;
 }
 
 // A mapping that the library does not know, of a file that has become empty.

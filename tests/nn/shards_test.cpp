@@ -154,6 +154,36 @@ TEST(Shards, NormsAreOfTheSameTensorsOnAnyNumberOfRanks) {
     }
 }
 
+// Pieces of whole rows are gathered straight into the parameter. Others need a view of the result.
+TEST(Shards, PiecesOfWholeRowsNeedNoView) {
+  constexpr int n = 2;
+  const std::int64_t g = granule(n);
+  const struct {
+    Shape shape;
+    std::string op;  // that makes the new value
+  } cases[] = {{{4, g / 4}, "gather_ranks"},
+               {{g}, "gather_ranks"},
+               {{2, 3, g}, "gather_ranks"},
+               {{1, g}, "view"},
+               {{3, g}, "view"},
+               {{g + 7}, "concat"},
+               {{2, g / 2 + 5}, "view"},
+               {{5, g / 5 + 20}, "view"}};
+  for (const auto& c : cases) {
+    Graph graph;
+    const detail::Shards shards({Parameter("p", c.shape, f32, Device::cpu())}, std::make_shared<Alone>(1, n),
+                                {});
+    std::vector<NewWeight> news;
+    for (std::size_t i = 0; i < shards.list().size(); ++i)
+      news.push_back({graph.input("w" + std::to_string(i), shards.shape_of(i))});
+    std::vector<Assign> assign;
+    shards.assign(news, {}, assign);
+    ASSERT_EQ(assign.size(), 1u);
+    EXPECT_EQ(assign[0].value.shape(), c.shape);
+    EXPECT_EQ(graph.node_of(assign[0].value.id()).op->name, c.op) << c.shape.text();
+  }
+}
+
 // If an f32 weight is read in a 16-bit type, its gradient is the input of the cast to f32.
 TEST(Optimizers, ReadGradientsBeforeTheirCast) {
   for (const DType weight : {f32, f64})

@@ -495,5 +495,49 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
   }
 }
 
+// Each plan and the program itself record the model once. Of 512 rows up to 4 chunks are planned. More chunks
+// are not planned if nothing is computed again, or if the loss has no chunks.
+TEST(TrainingBudget, NoMoreVariantsArePlannedThanMayHelp) {
+  nn::Params params(1);
+  const nn::Model model(params, {.vocabulary = 1024, .context = 64, .layers = 2, .heads = 2, .width = 32});
+  const optim::AdamW optimizer(params.all());
+  int recorded = 0;
+  bool has_chunks = true;
+  const nn::LanguageModel whole = model;
+  nn::LanguageModel counted = whole;
+  counted.features = [&](TensorArg tokens, const nn::Call& call) {
+    ++recorded;
+    return whole.features(tokens, call);
+  };
+  counted.loss = [&](TensorArg x, TensorArg targets, nn::LossOptions options) {
+    options.unit_rows = 64;
+    if (!has_chunks) options.chunk_rows = 0;
+    return model.loss(x, targets, options);
+  };
+  const auto plans_of = [&](const train::ProgramOptions& o) {
+    recorded = 0;
+    const Planned p = planned(counted, optimizer, o);
+    return std::pair(recorded - 1, p.chunks);
+  };
+  for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+    train::ProgramOptions o{.batch = 8, .precision = precision};
+    const int ways = precision == nn::Precision::full ? 1 : 2;  // with half copies and without
+    EXPECT_EQ(plans_of(o), std::pair(0, std::int64_t{1})) << "without a budget";
+    const MemoryReport free = planned(counted, optimizer, o).memory;
+    o.memory_budget = free.peak();
+    EXPECT_EQ(plans_of(o), std::pair(1, std::int64_t{1})) << "it fits as it is";
+    o.memory_budget = free.parameters + (free.peak() - free.parameters) * 6 / 10;
+    const auto [plans, chunks] = plans_of(o);
+    EXPECT_EQ(plans, 3 * ways + (chunks > 1)) << "and the arena without chunks";
+    o.loss_chunks = 2;
+    EXPECT_EQ(plans_of(o), std::pair(ways, std::int64_t{2}));
+    if (precision != nn::Precision::full) continue;
+    o.loss_chunks = 0, has_chunks = false;
+    o.memory_budget = free.peak() - free.arena / 20;
+    EXPECT_EQ(plans_of(o).first, 2) << "two chunks make the same graph as one";
+    has_chunks = true;
+  }
+}
+
 }  // namespace
 }  // namespace tg

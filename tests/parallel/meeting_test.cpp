@@ -1,5 +1,10 @@
 // How ranks of one host meet, to the byte and the millisecond: one side is the code under test, the other a
 // script in virtual time.
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/base/hash.h"
 #include "tests/support/local_meeting.h"
 
 namespace tg {
@@ -330,7 +335,24 @@ TEST(Meeting, NamesOfAJobsAddressDiffer) {
   EXPECT_EQ(socket_name(job),
             std::string(1, '\0') + "tilegrad." + std::to_string(geteuid()) + "." + job_hash(job));
   EXPECT_NE(job_hash("a"), job_hash("b"));
-  EXPECT_EQ(own_build().size(), 32u);
+}
+
+TEST(Meeting, BuildIsTheHashOfTheWholeProgram) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::ostringstream content;
+  content << std::ifstream(program, std::ios::binary).rdbuf();
+  const std::string bytes = content.str();
+  const std::array<std::string_view, 1> pieces{bytes};
+  const auto mappings = [&] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.ends_with(program);
+    return count;
+  };
+  const int before = mappings();
+  EXPECT_EQ(own_build(), xxh3_128(pieces));
+  EXPECT_EQ(mappings(), before) << "none is left";
+  EXPECT_GT(before, 0);
 }
 
 // Each system call that can fail, and what the rank reports.
