@@ -461,6 +461,12 @@ TEST(GgufTokenizer, Phi3sAddedTokensComeBack) {
   const auto read = io::read_gguf_tokenizer(file);
   for (const char* text : {"a<|end|>  b", "a<|endoftext|>  b", "a</s>\n b", "a<s> b"})
     EXPECT_EQ(read->encode(text), tokenizer.encode(text)) << text;
+  for (const auto& [name, strips] : {std::pair("PHI3", true), {"xPHI", false}}) {
+    std::string renamed = bytes;
+    renamed.replace(renamed.find("phi3"), 4, name);
+    const auto other = io::read_gguf_tokenizer(io::Gguf(renamed, "test"));
+    EXPECT_EQ(other->encode("a<|end|>  b") == tokenizer.encode("a<|end|>  b"), strips) << name;
+  }
 }
 
 TEST(GgufTokenizer, RefusesWhatDoesNotFit) {

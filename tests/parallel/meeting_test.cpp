@@ -154,6 +154,27 @@ TEST(Meeting, LatecomersHearTheRefusal) {
   }
 }
 
+// A rank that has received the refusal ends, which is no loss.
+TEST(Meeting, RanksMayLeaveAfterARefusal) {
+  Hosted h(5);
+  Peer first, wrong, late, last;
+  Join other = join_of_rank(2, 5);
+  other.size = 6;
+  const std::string line = "wrong: [ranks] rank 2 is of 6 ranks, rank 0 of 5: expected the same number";
+  h.time.at(10, [&] { first.comes(join_of_rank(1, 5)); });
+  h.time.at(20, [&] { wrong.comes(other); });
+  h.time.at(100, [&] {
+    EXPECT_EQ(first.hears(), line);
+    first.leaves();
+  });
+  h.time.at(300, [&] { late.comes(join_of_rank(3, 5)); });
+  h.time.at(400, [&] { last.comes(join_of_rank(4, 5)); });
+  EXPECT_EQ(h.meets(), line);
+  EXPECT_EQ(h.time.now(), 400);
+  EXPECT_EQ(late.hears(), line);
+  EXPECT_EQ(last.hears(), line);
+}
+
 TEST(Meeting, AMissingRankEndsTheOthers) {
   for (const bool says_more : {false, true}) {
     Hosted h(3);
