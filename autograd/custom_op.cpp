@@ -95,7 +95,7 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
 namespace {
 
 std::vector<OutSpec> row_major_all(std::vector<OutSpec> specs) {
-  for (OutSpec& s : specs) s = {s.dtype, row_major(s.layout.shape), -1};
+  for (OutSpec& s : specs) s = {s.dtype, row_major(s.layout.shape)};
   return specs;
 }
 

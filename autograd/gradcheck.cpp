@@ -140,15 +140,14 @@ class Checker {
     }
   }
 
+  Result empty_result(View view, DType dtype) const {
+    return {.owner = case_.owner, .name = case_.name, .view = view, .dtype = dtype, .order = case_.order};
+  }
+
   // Runs a check; an exception becomes its result.
   template <class F>
   Result guarded(View view, DType dtype, F&& f) const {
-    Result r;
-    r.owner = case_.owner;
-    r.name = case_.name;
-    r.view = view;
-    r.dtype = dtype;
-    r.order = case_.order;
+    Result r = empty_result(view, dtype);
     const auto stop = [&r](Status status, const std::string& why) {
       r.status = status;
       r.note = why;
@@ -214,12 +213,7 @@ class Checker {
 
   // Reports a failed projection by the element that causes it.
   void by_elements(Harness& wide, Result& r) const {
-    Result slow = r;
-    slow.status = Status::ok;
-    slow.worst = {};
-    slow.ratio = slow.max_abs = slow.max_rel = 0;
-    slow.checked = slow.skipped = slow.special = slow.undecided = slow.rules = 0;
-    slow.note.clear();
+    Result slow = empty_result(r.view, r.dtype);
     check_elements(wide, options_, slow);
     if (slow.status != Status::ok)
       r = slow;

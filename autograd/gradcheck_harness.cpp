@@ -242,7 +242,7 @@ Harness::Harness(const Case& c, View view, DType dtype, const HarnessOptions& op
   if (options.twice) {
     Replay again(graph_, graph_);
     again.run(first, last);
-    used.insert(used.end(), out_.begin(), out_.end());
+    for (const Tensor& t : out_) used.push_back(t);
     for (int k = 0; k < 2; ++k)
       for (const Tensor& t : out_) used.push_back(again(t));
   }
@@ -398,6 +398,11 @@ void Harness::set(const Point& x) {
     for (std::size_t k = 0; k < x[i].size(); ++k) leaves_[i].buffer.set(leaves_[i].place[k], x[i][k]);
     write(leaves_[i]);
   }
+}
+
+void Harness::set(const Point& x, const Point& r) {
+  set(x);
+  set_cotangents(r);
 }
 
 void Harness::set(std::size_t leaf, std::size_t element, double value) {

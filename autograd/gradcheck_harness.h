@@ -74,6 +74,7 @@ class Harness {
   Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
   Point draw_direction(std::uint64_t seed) const;   // ±[0.5, 1.5) for every element of every leaf
   void set(const Point& x);
+  void set(const Point& x, const Point& r);  // both
   void set(std::size_t leaf, std::size_t element, double value);
   void set_cotangents(const Point& r);
 

@@ -34,7 +34,7 @@ Tensor transposed_gradient(const Tensor& z) {
 Vjp forgets_last_element(std::size_t o) {
   return [o](const Op& op, const Backprop& g) {
     Tensors z(g.z.begin(), g.z.end());
-    if (o < z.size() && z[o].defined() && z[o].numel() > 0) {
+    if (o < z.size() && z[o].defined()) {
       Array mask(z[o].shape(), z[o].dtype());
       for (std::int64_t i = 0; i + 1 < mask.numel(); ++i) mask.set(i, 1);
       z[o] = z[o] * z[o].graph().constant(mask);
@@ -62,8 +62,7 @@ Vjp stale(bool inputs) {
 // As if inputs and outputs were constants: the gradient is right, and the gradient's gradient misses them.
 Tensors held(std::span<const Tensor> values) {
   Tensors t(values.begin(), values.end());
-  for (Tensor& v : t)
-    if (is_float(v.dtype())) v = stop_gradient(v);
+  for (Tensor& v : t) v = stop_gradient(v);
   return t;
 }
 
@@ -87,7 +86,7 @@ Vjp misses_zeros(std::size_t k) {
 Vjp overflows(std::size_t k) {
   return [k](const Op& op, const Backprop& g) {
     Tensors z = op.vjp(g);
-    const double limit = 1e12;
+    constexpr double limit = 1e12;
     if (k < z.size() && z[k].defined())
       z[k] = where(greater(abs(g.in[k]), limit), std::numeric_limits<double>::quiet_NaN(), z[k]);
     return z;
@@ -264,12 +263,17 @@ class Setting {
   const Harness& plain() const { return plain_; }
   bool applies() const { return plain_.view_changes_something() && plain_.differentiable(); }
 
+  Mutant mutant(Mutant::Fate fate, const std::string& fault) const {
+    return {fate,
+            case_.owner,
+            case_.name,
+            fault,
+            {.owner = case_.owner, .name = case_.name, .view = view_, .dtype = dtype_},
+            {}};
+  }
+
   // Whether the check passes, with a fault or without.
   bool passes(const HarnessOptions& how, Result& result) {
-    result.owner = case_.owner;
-    result.name = case_.name;
-    result.view = view_;
-    result.dtype = dtype_;
     if (dtype_ != f64) {
       Harness wide(case_, view_, f64, {});
       check_dtype(case_, view_, dtype_, wide, options_, result, how);
@@ -284,7 +288,7 @@ class Setting {
   }
 
   Mutant judge(const Fault& fault) {
-    Mutant m{Mutant::survived, case_.owner, case_.name, fault.name, {}, {}};
+    Mutant m = mutant(Mutant::survived, fault.name);
     try {
       Harness wrong(case_, view_, wide_type(), fault.how);
       if (same(gradients(wrong))) {
@@ -297,10 +301,6 @@ class Setting {
       m.why = e.what();
     }
     if (m.fate == Mutant::survived && !passes(fault.how, m.result)) m.fate = Mutant::caught;
-    m.result.owner = case_.owner;
-    m.result.name = case_.name;
-    m.result.view = view_;
-    m.result.dtype = dtype_;
     return m;
   }
 
@@ -318,8 +318,7 @@ class Setting {
   }
   Point gradients(Harness& h) const { return gradients(h, point_.x, point_.r); }
   static Point gradients(Harness& h, const Point& x, const Point& r) {
-    h.set(x);
-    h.set_cotangents(r);
+    h.set(x, r);
     return h.gradients();
   }
 
@@ -392,9 +391,8 @@ class Mutation {
     for (const auto& [name, vjp] : faults) {
       Planted planted(op, vjp);
       const Case wrong = replayed(case_, planted.substitute());
-      Mutant m{Mutant::survived, case_.owner, case_.name, name, {}, {}};
-      m.result.owner = case_.owner;
-      m.result.name = case_.name;
+      Mutant m{
+          Mutant::survived, case_.owner, case_.name, name, {.owner = case_.owner, .name = case_.name}, {}};
       try {
         check_special(wrong, options_, m.result);
         if (m.result.status != Status::ok) {
@@ -446,7 +444,7 @@ class Mutation {
 
   // Refuses a case whose check fails as it is: every fault would be "caught".
   bool is_right(Setting& setting) {
-    Mutant m{Mutant::refused, case_.owner, case_.name, "none", {}, {}};
+    Mutant m = setting.mutant(Mutant::refused, "none");
     if (setting.passes({}, m.result)) return true;
     m.why = "its check fails without a fault, so nothing was planted";
     mutants_.push_back(m);

@@ -83,12 +83,12 @@ class Elements {
       : harness_(harness), options_(options), find_(find) {}
 
   Result round(Result result, std::uint64_t seed) {
+    wrong_ = 0;
     Tally tally(result);
     x_ = harness_.draw(seed);
     harness_.set(x_);
     at_x_ = harness_.outputs();
     make_rows(seed);
-    wrong_ = 0;
     std::size_t number = 0;
     for (std::size_t l = 0; l < x_.size(); ++l) {
       if (!harness_.leaves()[l].floating) continue;
@@ -135,25 +135,23 @@ class Elements {
     const double x = x_[l][k], h = step(options_.h, x);
     const Point numeric = slopes(harness_, l, k, x, h).four_point;
     std::vector<Point> closer;  // quotients of smaller steps
-    bool kink_known = false, kink = false, wrong = false;
+    std::optional<bool> kink;
+    bool wrong = false;
     for (Row& row : rows_) {
       Comparison c = compared(row, number, k, dot(numeric, row.r), h);
       if (!passes(c) && !sure()) {
         measure_jitter(row);
         c = closer_look(row, number, l, k, c, closer);
-        if (!passes(c) && !kink_known) {
-          kink = at_kink(l, k, row, c.analytic, c.numeric, h);
-          kink_known = true;
-        }
+        if (!passes(c) && !kink) kink = at_kink(l, k, row, c.analytic, c.numeric, h);
       }
-      if (kink) continue;
+      if (kink.value_or(false)) continue;
       wrong = wrong || !passes(c);
       tally.add(c, [&] {
         return "input " + std::to_string(l) + " " +
                index_text(harness_.leaves()[l].shape, static_cast<std::int64_t>(k)) + " for " + row.text;
       });
     }
-    result.skipped += kink;
+    result.skipped += kink.value_or(false);
     wrong_ += wrong;
   }
 
@@ -203,7 +201,7 @@ class Elements {
     const double at_h = jump(h), at_small = jump(small);
     const double near = dot(slopes(harness_, l, k, x, small).four_point, row.r);
     const double apart = std::abs(a - n), noise = 1e-8 * std::max(1.0, std::abs(dot(mid, row.r)));
-    if (!std::isfinite(apart)) return false;
+    // Neither holds if `apart` is not finite.
     return (at_small > noise && at_small > 0.5 * at_h && at_small > 0.5 * apart) ||
            (std::abs(near - n) > noise && std::abs(near - n) > 0.1 * apart);
   }
@@ -260,8 +258,7 @@ class Projection {
       for (std::size_t k = 0; k < x_[l].size(); ++k)
         direction_[l][k] *= only && l != *only ? 0 : std::max(1.0, std::abs(x_[l][k]));
     const Point r = harness_.draw_cotangents(seed);
-    harness_.set(x_);
-    harness_.set_cotangents(r);
+    harness_.set(x_, r);
     const Along z = along(harness_.gradients());
     // A smaller step if the function bends too much for this one; the noise depends on the step.
     double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
@@ -277,7 +274,7 @@ class Projection {
     if (noise > 1e-6 * std::max({1.0, std::abs(best), z.size})) return false;
     double allowed = options_.tol.allowed(best) + noise;
     // Two quotients can agree by chance: where they do not confirm the gradient, the noise is measured.
-    if (std::abs(z.slope - best) > allowed && h > 0) allowed += jitters * jitter(harness_, x_, r) / h;
+    if (std::abs(z.slope - best) > allowed) allowed += jitters * jitter(harness_, x_, r) / h;
     tally.add({z.slope, best, allowed, options_.tol.atol / options_.tol.rtol, h},
               [&] { return "a random projection" + (only ? " on input " + std::to_string(*only) : ""); });
     return true;

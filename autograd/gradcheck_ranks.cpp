@@ -139,7 +139,7 @@ void check_differences(const RankCase& c, const std::shared_ptr<Communicator>& r
         const auto all = gather_one(*ranks, own);
         if (!moves) continue;  // h is the mover's
         std::array<double, 4> loss{};
-        for (const auto& l : c.is_output_replicated ? std::vector(1, all[0]) : all)
+        for (const auto& l : c.is_output_replicated ? std::vector(1, own) : all)
           for (std::size_t s = 0; s < 4; ++s) loss[s] += l[s];
         const double numeric = (8 * (loss[2] - loss[1]) - (loss[3] - loss[0])) / (12 * h);
         tally.add({tensors[p.outputs() + k].at(i), numeric, options.tol.allowed(numeric), 0, h}, [&] {
@@ -151,8 +151,7 @@ void check_differences(const RankCase& c, const std::shared_ptr<Communicator>& r
 
 double largest_on_any_rank(Communicator& ranks, const Array& a) {
   double most = 1;
-  for (std::int64_t i = 0; i < a.numel(); ++i)
-    if (std::isfinite(a.at(i))) most = std::max(most, std::abs(a.at(i)));
+  for (std::int64_t i = 0; i < a.numel(); ++i) most = std::max(most, std::abs(a.at(i)));
   return std::ranges::max(gather_one(ranks, most));
 }
 
@@ -199,17 +198,17 @@ void join_results(Communicator& ranks, Result& r) {
   copy_text(own.where, r.worst.where);
   copy_text(own.note, r.note);
   const std::vector<Shown> all = gather_one(ranks, own);
-  r.status = Status::ok, r.checked = 0, r.ratio = -1, r.note.clear();
+  r.checked = 0, r.note.clear();
   for (const Shown& s : all) {
     r.status = std::max(r.status, s.status);
     r.checked += s.checked;
     r.max_abs = std::max(r.max_abs, s.max_abs), r.max_rel = std::max(r.max_rel, s.max_rel);
     if (r.note.find(s.note) == std::string::npos)
       r.note += (r.note.empty() ? "" : "; ") + std::string(s.note);
-    if (s.ratio <= r.ratio) continue;
-    r.ratio = s.ratio;
-    r.worst = {s.where, s.analytic, s.numeric, s.h, s.ulp};
   }
+  const auto worst = std::ranges::max_element(all, {}, &Shown::ratio);
+  r.ratio = worst->ratio;
+  r.worst = {worst->where, worst->analytic, worst->numeric, worst->h, worst->ulp};
 }
 
 }  // namespace

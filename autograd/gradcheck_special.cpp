@@ -46,9 +46,8 @@ std::vector<SpecialPoint> points_of(const Case& c, const Harness& harness, std::
   for (std::size_t l = 0; l < inputs; ++l) {
     const Leaf& leaf = harness.leaves()[l];
     if (!leaf.floating || drawn[l].empty() || !leaf.spec.values.empty()) continue;
-    const auto add = [&](const char* name, Values v) {
-      SpecialPoint p{name + (" in input " + std::to_string(l)), drawn, l};
-      for (double x : v) p.is_huge = p.is_huge || (std::abs(x) >= huge / 2 && std::isfinite(x));
+    const auto add = [&](const char* name, Values v, bool is_huge = false) {
+      SpecialPoint p{name + (" in input " + std::to_string(l)), drawn, l, is_huge};
       p.x[l] = std::move(v);
       points.push_back(std::move(p));
     };
@@ -60,8 +59,8 @@ std::vector<SpecialPoint> points_of(const Case& c, const Harness& harness, std::
     zeros.front() = 0;
     add("zeros", std::move(zeros));
     // All have one sign: in a sum, huge numbers that cancel would leave their rounding errors.
-    add("huge numbers", in_turn(v, {huge, 1, huge / 2}));
-    if (!is_positive(leaf)) add("huge negative numbers", in_turn(v, {-huge, 1, -huge / 2}));
+    add("huge numbers", in_turn(v, {huge, 1, huge / 2}), true);
+    if (!is_positive(leaf)) add("huge negative numbers", in_turn(v, {-huge, 1, -huge / 2}), true);
     constexpr double infinity = std::numeric_limits<double>::infinity();
     add("infinity", replaced(v, infinity, everywhere));
     if (!is_positive(leaf)) add("negative infinity", replaced(v, -infinity, everywhere));
@@ -119,8 +118,7 @@ class SpecialElements {
  private:
   void at(const SpecialPoint& p, const Visit& visit) {
     harness_.set(p.x);
-    f_ = harness_.outputs();
-    const bool finite = is_finite(f_);
+    const bool finite = is_finite(harness_.outputs());
     // A gradient that is not finite has no derivatives, and must belong to a function without a slope.
     if (!finite && first_)
       first_->at(
@@ -157,8 +155,7 @@ class SpecialElements {
     // A function may bend within 1 of a huge number, or rounding errors may hide its slope in all but large
     // steps.
     std::vector<double> steps{1e-3, 1e-4, 1e-5};
-    if (std::abs(at) >= 1)
-      for (double& step : steps) step *= std::abs(at);
+    for (double& step : steps) step *= std::max(1.0, std::abs(at));
     if (std::abs(at) >= huge / 2) steps.insert(steps.begin(), {0x1p-4, 0x1p-5});
     for (const double h : steps) {
       const Sides s = sides(l, k, at, h);
@@ -232,7 +229,7 @@ class SpecialElements {
   const Options& options_;
   SpecialElements* const first_;
   Harness harness_;
-  Point r_, f_;
+  Point r_;
 };
 
 // With `repeats`, first derivatives also at those points of the second where these do not exist.

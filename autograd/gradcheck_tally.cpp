@@ -48,8 +48,7 @@ Point nudged(const Point& x, double u, const std::vector<bool>& which, std::uint
 }
 
 Read read(Harness& h, const Point& x, const Point& r) {
-  h.set(x);
-  h.set_cotangents(r);
+  h.set(x, r);
   return {h.outputs(), h.gradients()};
 }
 

@@ -20,8 +20,7 @@ struct Reference {
 
 Reference reference(Harness& wide, const Harness& narrow, std::uint64_t seed) {
   Reference ref{narrow.draw(seed), narrow.draw_cotangents(seed), {}};
-  wide.set(ref.x);
-  wide.set_cotangents(ref.r);
+  wide.set(ref.x, ref.r);
   ref.z = wide.gradients();
   for (const Values& v : ref.z)
     for (double z : v) ref.largest = std::max(ref.largest, std::abs(z));

@@ -1,6 +1,7 @@
 #include <tilegrad/autograd/gradients.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <tilegrad/ops/ops.h>
 #include "ops/index.h"
@@ -58,7 +59,7 @@ class ReverseWalk {
  private:
   bool active(ValueId v) const { return v >= base_ && active_[v - base_]; }
   void activate(ValueId v) {
-    if (v >= base_ && is_float(graph_.values()[v].dtype)) active_[v - base_] = true;
+    if (is_float(graph_.values()[v].dtype)) active_[v - base_] = true;
   }
 
   bool has_slot(const Node& node) const {
@@ -174,8 +175,7 @@ class ReverseWalk {
 
   // Records the segment's nodes once more; the copies then replace the originals.
   void recompute(std::int32_t segment) {
-    const std::vector<NodeId> nodes = std::move(segments_[segment]);  // empty when it has been done
-    segments_[segment].clear();
+    const std::vector<NodeId> nodes = std::exchange(segments_[segment], {});  // empty when it has been done
     const SegmentScope outside(-1);
     for (NodeId n : nodes) {
       const Node node = graph_.nodes()[n];

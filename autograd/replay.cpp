@@ -49,7 +49,7 @@ void Replay::run(NodeId first, NodeId last) {
     for (ValueId v : node.in) in.push_back(now(v));
     int segment = -1;
     if (node.segment >= 0) {
-      const auto [it, fresh] = segments_.try_emplace(node.segment, 0);
+      const auto [it, fresh] = segments_.try_emplace(node.segment);
       if (fresh) it->second = to_.new_segment();
       segment = it->second;
     }
