@@ -20,25 +20,37 @@ using Function = std::function<double(double)>;
 
 constexpr double u = 0x1p-53;
 
-// y_k = f(x_k) + f(w_k) for each k, with this slope. One input, or two; an input of indices is not read.
+Values joined(const Point& p) {
+  Values all;
+  for (const Values& v : p) all.insert(all.end(), v.begin(), v.end());
+  return all;
+}
+
+// y_k = f(x_k) + f(w_k) for each k, with this slope, in one tensor or two. One input, or two; an input of
+// indices is not read.
 struct Problem {
   std::size_t n, inputs;
+  mutable std::int64_t evaluations = 0;  // of all y
   Function f = [](double) { return 0.0; }, slope = f;
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   Case c;
   std::unique_ptr<Harness> harness;
 
-  Problem(std::int64_t count, std::size_t inputs, Fill fill = {})
+  Problem(std::int64_t count, std::size_t inputs, bool is_split = false, Fill fill = {})
       : n(static_cast<std::size_t>(count)), inputs(inputs) {
-    host->outputs = [this](const Point& x, DType) {
+    const std::int64_t first = is_split ? count / 2 : count;
+    host->outputs = [this, first](const Point& x, DType) {
       host->seen.clear();
-      return Point{outputs(x)};
+      ++evaluations;
+      const Values y = outputs(x);
+      const auto middle = y.begin() + first;
+      return middle == y.end() ? Point{y} : Point{{y.begin(), middle}, {middle, y.end()}};
     };
     host->gradients = [this](const Point& x, const Point& r, DType) {
       Point z;
       for (std::size_t l : leaves()) {
         z.emplace_back();
-        for (std::size_t k = 0; k < n; ++k) z.back().push_back(slope(x[l][k]) * r[0][k]);
+        for (std::size_t k = 0; k < n; ++k) z.back().push_back(slope(x[l][k]) * joined(r)[k]);
       }
       return z;
     };
@@ -47,9 +59,11 @@ struct Problem {
       in.push_back({{2}, {Fill::index, 0, 9}});
       in.push_back({{count}, fill});
     }
-    c = case_of(host, in, {{count}});
+    c = case_of(host, in,
+                is_split ? std::vector<Shape>{{first}, {count - first}} : std::vector<Shape>{{count}});
     harness = std::make_unique<Harness>(c, View::contiguous, f64, HarnessOptions{});
   }
+  Values cotangents(std::uint64_t seed) const { return joined(harness->draw_cotangents(seed)); }
   std::vector<std::size_t> leaves() const {
     return inputs == 1 ? std::vector<std::size_t>{0} : std::vector<std::size_t>{0, 2};
   }
@@ -84,6 +98,7 @@ double quotient(const std::function<Values(double)>& at, const Values& r, double
 double jitter(const Problem& p, const Point& x, const Values& r) {
   std::vector<bool> floating(x.size(), false);
   for (std::size_t l : p.leaves()) floating[l] = true;
+  p.evaluations += 1 + 8;
   double most = 0;
   for (std::uint64_t s = 0; s < 8; ++s)
     most = std::max(most, std::abs(dot(minus(p.outputs(nudged(x, 4 * u, floating, s)), p.outputs(x)), r)));
@@ -103,8 +118,9 @@ struct PlainElements {
     Tally tally(result);
     const Point x = p.harness->draw(seed);
     const Values at_x = p.outputs(x);
-    std::vector<Values> rows{p.harness->draw_cotangents(seed)[0], p.harness->draw_cotangents(seed + 1000)[0]};
+    std::vector<Values> rows{p.cotangents(seed), p.cotangents(seed + 1000)};
     for (std::size_t k = 0; p.n <= 64 && k < p.n; ++k) rows.emplace_back(p.n, 0.0), rows.back()[k] = 1;
+    p.evaluations += 1 + static_cast<std::int64_t>(rows.size());
     std::vector<double> jitters(rows.size(), -1);
     wrong = 0;
     for (std::size_t l : p.leaves())
@@ -116,11 +132,14 @@ struct PlainElements {
           return p.outputs(moved);
         };
         bool is_kink = false, is_known = false, is_wrong = false;
+        double smallest = h;  // of the steps whose quotient is known
+        p.evaluations += 4;
         for (std::size_t i = 0; i < rows.size(); ++i) {
           const Values& r = rows[i];
           const double analytic = p.slope(x[l][k]) * r[k];
           double size = 0;
-          for (std::size_t j = 0; j < p.n; ++j) size += std::abs(at_x[j] * r[j]);
+          for (std::size_t j = 0; j < p.n; ++j)
+            if (std::isfinite(at_x[j])) size += std::abs(at_x[j] * r[j]);
           const auto compared = [&](double step) {
             const double numeric = quotient(at, r, step);
             const double noise = std::max(16 * u * size / step, 4 * std::max(0.0, jitters[i]) / step);
@@ -136,9 +155,13 @@ struct PlainElements {
             best = compared(h);
             for (const double step : {h / 4, h / 16, h / 64}) {
               if (passes(best)) break;
+              if (step < smallest) smallest = step, p.evaluations += 4;
               if (const Comparison closer = compared(step); passes(closer)) best = closer;
             }
-            if (!passes(best) && !is_known) is_kink = kink(at, r, best, h), is_known = true;
+            if (!passes(best) && !is_known) {
+              is_kink = kink(at, r, best, h), is_known = true;
+              p.evaluations += 1 + 2 + 2 + 4;
+            }
           }
           if (is_kink) continue;
           is_wrong = is_wrong || !passes(best);
@@ -191,7 +214,7 @@ struct PlainProjections {
     for (std::size_t l = 0; l < d.size(); ++l)
       for (std::size_t k = 0; k < d[l].size(); ++k)
         d[l][k] = only && *only != l ? 0 : d[l][k] * std::max(1.0, std::abs(x[l][k]));
-    const Values r = p.harness->draw_cotangents(seed)[0];
+    const Values r = p.cotangents(seed);
     const auto at = [&](double t) {
       Point moved = x;
       for (std::size_t l : p.leaves())
@@ -205,7 +228,9 @@ struct PlainProjections {
         analytic += term, size += std::abs(term);
       }
     double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
+    ++p.evaluations;
     for (const double step : {o.h, o.h / 4, o.h / 16}) {
+      p.evaluations += 4 + 4;
       const double coarse = quotient(at, r, step), fine = quotient(at, r, step / 2);
       if (!std::isfinite(fine)) best = fine, noise = 0;
       if (!(std::abs(coarse - fine) < noise)) continue;
@@ -292,7 +317,12 @@ int compare_near_changes(Problem& p, const Family& family, Kind kind, double low
   const auto compare = [&](double t) {
     Options o;
     family.set(p, o, t);
-    expect_same(product(p, o, kind), plain(p, o, kind), family.name + (" at " + std::to_string(t)));
+    const std::string what = family.name + (" at " + std::to_string(t));
+    p.evaluations = 0;
+    const Result expected = plain(p, o, kind);
+    const std::int64_t evaluations = std::exchange(p.evaluations, 0);
+    expect_same(product(p, o, kind), expected, what);
+    EXPECT_EQ(p.evaluations, evaluations) << what;
   };
   int changes = 0, number = 0;
   std::string last = verdict_at(low);
@@ -339,7 +369,7 @@ Family crafted(const char* name, std::function<Crafted(double t, double r)> of) 
 
 // Each condition of a kink decides at its bound.
 TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
-  Problem p(1, 1, {Fill::uniform, 0, 0});
+  Problem p(1, 1, false, {Fill::uniform, 0, 0});
   const Family families[] = {
       crafted("jump compared with the distance", [](double t, double) { return Crafted{.jump_small = t}; }),
       crafted("jump compared with that of the whole step",
@@ -368,64 +398,81 @@ TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
 
 // x⁵, whose quotients are off by 4·h⁴; kinks; a gradient that is off; a large constant, whose rounding
 // counts.
-const Family families[] = {{"fifth power",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [t](double x) { return t * x * x * x * x * x; };
-                              p.slope = [t](double x) { return t * 5 * x * x * x * x; };
-                              o.h = 0.02;
-                            }},
-                           {"fifth power in small steps",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [t](double x) { return t * x * x * x * x * x; };
-                              p.slope = [t](double x) { return t * 5 * x * x * x * x; };
-                              o.h = 0.005, o.tol = {.rtol = 1e-6, .atol = 1e-8};
-                            }},
-                           {"off by a share",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [](double x) { return x * x * x; };
-                              p.slope = [t](double x) { return 3 * x * x * (1 + 1e-6 * t); };
-                              o.seed = 3;
-                            }},
-                           {"off in some elements",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [](double x) { return x * x; };
-                              p.slope = [t](double x) { return 2 * x * (x > 0.4 ? 1 + 1e-4 * t : 1); };
-                              o.seed = 5;
-                            }},
-                           {"a kink that moves",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [t](double x) { return std::abs(x - 0.1 * t); };
-                              p.slope = [t](double x) { return x > 0.1 * t ? 1 : -1; };
-                              o.h = 0.04, o.seed = 1;
-                            }},
-                           {"a kink with a wrong gradient",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [](double x) { return std::max(0.0, x - 0.2) + x; };
-                              p.slope = [t](double x) { return x > 0.2 ? 2 : 1 + 1e-3 * t; };
-                              o.h = 0.02, o.seed = 2;
-                            }},
-                           {"a large constant",
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [t](double x) { return 1e5 * t + x; };
-                              p.slope = [](double) { return 1; };
-                              o.tol = {.rtol = 1e-12, .atol = 1e-12};
-                            }},
-                           {"magnified rounding",  // of x: what x·(1 + ε) − x adds to f
-                            [](Problem& p, Options& o, double t) {
-                              p.f = [t](double x) { return x + 1e-10 * t * std::sin(1e15 * x); };
-                              p.slope = [](double) { return 1; };
-                              o.seed = 4;
-                            }},
-                           {"not finite", [](Problem& p, Options&, double t) {
-                              p.f = [t](double x) {
-                                return x > 2 * t ? std::numeric_limits<double>::infinity() : x;
-                              };
-                              p.slope = [](double) { return 1; };
-                            }}};
+const Family families[] = {
+    {"fifth power",
+     [](Problem& p, Options& o, double t) {
+       p.f = [t](double x) { return t * x * x * x * x * x; };
+       p.slope = [t](double x) { return t * 5 * x * x * x * x; };
+       o.h = 0.02;
+     }},
+    {"fifth power in small steps",
+     [](Problem& p, Options& o, double t) {
+       p.f = [t](double x) { return t * x * x * x * x * x; };
+       p.slope = [t](double x) { return t * 5 * x * x * x * x; };
+       o.h = 0.005, o.tol = {.rtol = 1e-6, .atol = 1e-8};
+     }},
+    {"off by a share",
+     [](Problem& p, Options& o, double t) {
+       p.f = [](double x) { return x * x * x; };
+       p.slope = [t](double x) { return 3 * x * x * (1 + 1e-6 * t); };
+       o.seed = 3;
+     }},
+    {"off in some elements",
+     [](Problem& p, Options& o, double t) {
+       p.f = [](double x) { return x * x; };
+       p.slope = [t](double x) { return 2 * x * (x > 0.4 ? 1 + 1e-4 * t : 1); };
+       o.seed = 5;
+     }},
+    {"a kink that moves",
+     [](Problem& p, Options& o, double t) {
+       p.f = [t](double x) { return std::abs(x - 0.1 * t); };
+       p.slope = [t](double x) { return x > 0.1 * t ? 1 : -1; };
+       o.h = 0.04, o.seed = 1;
+     }},
+    {"a kink with a wrong gradient",
+     [](Problem& p, Options& o, double t) {
+       p.f = [](double x) { return std::max(0.0, x - 0.2) + x; };
+       p.slope = [t](double x) { return x > 0.2 ? 2 : 1 + 1e-3 * t; };
+       o.h = 0.02, o.seed = 2;
+     }},
+    {"a large constant",
+     [](Problem& p, Options& o, double t) {
+       p.f = [t](double x) { return 1e5 * t + x; };
+       p.slope = [](double) { return 1; };
+       o.tol = {.rtol = 1e-12, .atol = 1e-12};
+     }},
+    {"magnified rounding",  // of x: what x·(1 + ε) − x adds to f
+     [](Problem& p, Options& o, double t) {
+       p.f = [t](double x) { return x + 1e-10 * t * std::sin(1e15 * x); };
+       p.slope = [](double) { return 1; };
+       o.seed = 4;
+     }},
+    {"fifth power in large steps",
+     [](Problem& p, Options& o, double t) {
+       p.f = [t](double x) { return 0.02 * t * x * x * x * x * x; };
+       p.slope = [t](double x) { return 0.1 * t * x * x * x * x; };
+       o.h = 1;
+     }},
+    {"a small slope that is off",
+     [](Problem& p, Options& o, double t) {
+       p.f = [](double x) { return 1e-3 * x * x; };
+       p.slope = [t](double x) { return 2e-3 * x * (1 + 1e-6 * t); };
+       o.seed = 6;
+     }},
+    {"not finite next to a constant",
+     [](Problem& p, Options&, double t) {
+       p.f = [t](double x) { return x > 2 * t ? std::numeric_limits<double>::infinity() : 0; };
+       p.slope = [](double) { return 0; };
+     }},
+    {"not finite", [](Problem& p, Options&, double t) {
+       p.f = [t](double x) { return x > 2 * t ? std::numeric_limits<double>::infinity() : x; };
+       p.slope = [](double) { return 1; };
+     }}};
 
 TEST(Elements, AreJudgedAsByPlainCode) {
-  Problem one(4, 1), two(3, 2), many(66, 1);
+  Problem one(4, 1), two(3, 2, true), many(66, 1, true), most(64, 1, true);
   int changes = 0;
+  compare_near_changes(most, families[0], Kind::elements, 1, 1.1);
   for (const Family& f : families) {
     changes += compare_near_changes(one, f, Kind::elements, 0.1, 10);
     changes += compare_near_changes(two, f, Kind::elements, 0.7, 1.4);
@@ -436,13 +483,46 @@ TEST(Elements, AreJudgedAsByPlainCode) {
 }
 
 TEST(Projections, AreJudgedAsByPlainCode) {
-  Problem one(4, 1), two(3, 2);
+  Problem one(4, 1), two(3, 2, true);
   int changes = 0;
   for (const Family& f : families) {
     changes += compare_near_changes(one, f, Kind::projections, 0.1, 10);
     changes += compare_near_changes(two, f, Kind::projections, 0.1, 10);
   }
   EXPECT_GE(changes, 20);
+}
+
+// A difference exactly at its bound passes without a closer look.
+TEST(Bounds, DifferencesAtTheBoundPass) {
+  Problem p(1, 1);
+  const auto compare = [&](const Options& o, Kind kind) {
+    p.evaluations = 0;
+    const Result expected = plain(p, o, kind);
+    const std::int64_t evaluations = std::exchange(p.evaluations, 0);
+    expect_same(product(p, o, kind), expected, "at a bound");
+    EXPECT_EQ(p.evaluations, evaluations);
+  };
+  p.slope = [](double) { return 2.5; };  // f is 0
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    Options o;
+    o.tol.atol = std::abs(2.5 * p.cotangents(1000 * i)[0]);
+    compare(o, Kind::elements);
+    const double x = p.harness->draw(0)[0][0], d = p.harness->draw_direction(77 * i)[0][0];
+    o.tol.atol = std::abs(2.5 * p.cotangents(77 * i)[0] * (d * std::max(1.0, std::abs(x))));
+    compare(o, Kind::projections);
+  }
+  // No smaller step is tried if the noise is exactly at its bound.
+  p.f = [](double x) { return x * x * x * x * x; };
+  p.slope = [](double x) { return 5 * x * x * x * x; };
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const double x = p.harness->draw(0)[0][0],
+                 d = p.harness->draw_direction(77 * i)[0][0] * std::max(1.0, std::abs(x));
+    const auto at = [&](double t) { return Values{p.f(x + t * d)}; };
+    const Values r = p.cotangents(77 * i);
+    Options o;
+    o.tol = {.rtol = 0, .atol = std::abs(quotient(at, r, o.h) - quotient(at, r, o.h / 2))};
+    compare(o, Kind::projections);
+  }
 }
 
 // One element of 20 may be skipped: 5 %.

@@ -201,6 +201,12 @@ struct Crafted {
     }
     return at_0;
   }
+  Crafted times(double factor) const {
+    Crafted c = *this;
+    for (Sides& s : c.steps) s.central *= factor, s.left *= factor, s.right *= factor;
+    c.a *= factor, c.at_0 *= factor;
+    return c;
+  }
 };
 
 enum class Verdict { agrees, wrong, kink, undecided };
@@ -210,12 +216,15 @@ struct Decision {
   double ratio = 0, numeric = 0, h = 0;
 };
 
+// The function is made of three outputs, whose shares of it add up to 1, and their sizes to 2.
+constexpr double shares[] = {0.75, -0.5, 0.75}, sizes = 2;
+
 // docs/gradcheck.md, "Special points", as plain code.
-Decision decide(const Crafted& c, double r, bool is_pointwise) {
+Decision decide(const Crafted& c, bool is_pointwise) {
   Decision d;
   const double hs[] = {1e-3, 1e-4, 1e-5}, a = c.a;
-  const auto noise = [&](int i) { return 16 * 0x1p-53 * std::abs(c.at_0 * r) / hs[i]; };
-  const auto bend = [&](int i) { return std::abs(c.steps[i].right - c.steps[i].left); };
+  const auto noise = [&](int i) { return 16 * 0x1p-53 * std::abs(c.at_0) * sizes / hs[i]; };
+  const auto bend = [&](int i) { return std::abs(c.steps[i].right - c.steps[i].left) * sizes; };
   for (int i = 0; i < 3; ++i) {
     const double apart = std::abs(a - c.steps[i].central),
                  allowed = 1e-5 * std::max({1.0, std::abs(a), std::abs(c.steps[i].central)}) + noise(i);
@@ -263,15 +272,15 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
                               0.5, 2, 1},
                              {"slopes on both sides",
                               [&](double t) {
-                                return same({0.5, 0.5, 0.5 + 0.01 * t}, 0.5);
+                                return same({0.5, 0.5, 0.5 + 0.005 * t}, 0.5);
                               },
                               0.5, 2, 1},
                              {"slopes on both sides of a larger slope",
                               [&](double t) {
-                                return same({3, 3 + 0.03 * t, 3}, 3);
+                                return same({3, 3 + 0.015 * t, 3}, 3);
                               },
                               0.5, 2, 1},
-                             {"noise", [&](double t) { return same({}, 0, 5.6e8 * t); }, 0.5, 2, 1},
+                             {"noise", [&](double t) { return same({}, 0, 2.8e8 * t); }, 0.5, 2, 1},
                              {"quotients of two steps",
                               [](double t) {
                                 return Crafted{{{0.05 * t, 0, 0}, {}, {}}, 1};
@@ -284,7 +293,7 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
                               0.5, 2, 1},
                              {"a bend of a smooth function",
                               [](double t) {
-                                return Crafted{{{9, 9, 0}, {0, 5, 0}, {0, 0.1 * t, 0}}, 1};
+                                return Crafted{{{9, 9, 0}, {0, 5, 0}, {0, 0.05 * t, 0}}, 1};
                               },
                               0.5, 2, 1},
                              {"right slopes that differ",
@@ -319,70 +328,103 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
                               0.5, 2, 1},
                              {"noise of a wrong slope",  // at the third step, after that at the second
                               [&](double t) {
-                                Crafted c = same({}, 1, 5.6e8 * t);
+                                Crafted c = same({}, 1, 2.8e8 * t);
                                 c.steps[0].central = 9;
                                 return c;
                               },
-                              0.5, 20, 1}};
-  for (const bool is_pointwise : {true, false})
+                              0.5, 20, 1},
+                             {"a later step that agrees between two slopes",
+                              [](double t) {
+                                return Crafted{{{9, 0, 1}, {0.5, 0, 1}, {0.5, 0, 1}}, 0.5 + 1e-5 * t};
+                              },
+                              0.5, 2, 1},
+                             {"between the slopes of a smooth function",
+                              [&](double t) {
+                                return same({0, 0.98, 1.02}, 0.98 + 0.02 * t);
+                              },
+                              0.5, 2, 0}};
+  const auto crafted = std::make_shared<Crafted>();
+  const auto host = std::make_shared<HostFunction>();
+  Case c = case_of(host, {{{1}}}, {{2}, {1}});
+  const Options o = f64_contiguous(false);
+  const Point r = Harness(c, View::contiguous, f64, {}).draw_cotangents(0);
+  host->outputs = [=](const Point& x, DType) {
+    const double y = (*crafted)(x[0][0]);
+    return Point{{shares[0] * y / r[0][0], shares[1] * y / r[0][1]}, {shares[2] * y / r[1][0]}};
+  };
+  host->gradients = [=](const Point& x, const Point& cotangents, DType) {
+    return Point{{x[0][0] == 0 ? crafted->a * (cotangents[0][0] / r[0][0]) : 0}};
+  };
+  for (const double factor : {1., 3.})
     for (const Family& f : families) {
-      const auto crafted = std::make_shared<Crafted>();
-      double r = 1;
-      Case c =
-          case_of(HostFunction::of_elements([&r, crafted](double x) { return (*crafted)(x) / r; },
-                                            [&r, crafted](double x) { return x == 0 ? crafted->a / r : 0; }),
-                  {{{1}}}, {{1}});
-      c.op = is_pointwise ? &pointwise : &other;
-      const Options o = f64_contiguous(false);
-      r = Harness(c, View::contiguous, f64, {}).draw_cotangents(0)[0][0];
-      int changes = 0, number = 0;
-      Decision last;
-      double before = 0;
-      const auto compare = [&](double t) {
-        *crafted = f.of(t);
-        const Decision d = decide(*crafted, 1, is_pointwise);
-        const std::string what =
-            f.name + (" at " + std::to_string(t)) + (is_pointwise ? "" : " of another op");
-        Result result;
-        check_special(c, o, result);
-        const bool is_decided = d.verdict != Verdict::undecided;
-        EXPECT_EQ(result.special, 4 + (is_decided ? 3 : 0)) << what;  // the point 0 is met three times
-        EXPECT_EQ(result.undecided, is_decided ? 0 : 3) << what;
-        EXPECT_EQ(result.status, d.verdict == Verdict::wrong ? Status::mismatch : Status::ok) << what;
-        if (d.verdict == Verdict::wrong) {
-          EXPECT_NEAR(result.ratio, 10, 1e-6) << what;
-          EXPECT_NEAR(result.worst.numeric, d.numeric, 1e-6) << what;
-          EXPECT_NEAR(result.worst.analytic, crafted->a, 1e-9) << what;
-          EXPECT_EQ(result.worst.h, d.h) << what;
-          EXPECT_EQ(result.worst.where, "first derivative at a special point (zeros and ties), input 0 [0]");
-        } else if (d.verdict == Verdict::agrees && d.ratio > 1e-6) {
-          EXPECT_NEAR(result.ratio, d.ratio, 2e-3 * d.ratio) << what;
-          EXPECT_EQ(result.worst.h, d.h) << what;
+      for (const bool is_pointwise : {true, false}) {
+        c.op = is_pointwise ? &pointwise : &other;
+        int changes = 0, number = 0;
+        Decision last;
+        double before = 0;
+        const auto compare = [&](double t) {
+          *crafted = f.of(t).times(factor);
+          const Decision d = decide(*crafted, is_pointwise);
+          const std::string what = f.name + (" at " + std::to_string(t)) + ", times " +
+                                   std::to_string(factor) + (is_pointwise ? "" : " of another op");
+          const double relative = std::abs(crafted->a - d.numeric) / std::max(1.0, std::abs(d.numeric));
+          Result result;
+          check_special(c, o, result);
+          const bool is_decided = d.verdict != Verdict::undecided;
+          EXPECT_EQ(result.special, 4 + (is_decided ? 3 : 0)) << what;  // the point 0 is met three times
+          EXPECT_EQ(result.undecided, is_decided ? 0 : 3) << what;
+          EXPECT_EQ(result.status, d.verdict == Verdict::wrong ? Status::mismatch : Status::ok) << what;
+          if (d.verdict == Verdict::wrong) {
+            EXPECT_NEAR(result.ratio, 10, 1e-6) << what;
+            EXPECT_NEAR(result.worst.numeric, d.numeric, 1e-6) << what;
+            EXPECT_EQ(result.worst.analytic, crafted->a) << what;
+            EXPECT_NEAR(result.max_rel, relative, 1e-6) << what;
+            EXPECT_EQ(result.worst.h, d.h) << what;
+            EXPECT_EQ(result.worst.where,
+                      "first derivative at a special point (zeros and ties), input 0 [0]");
+          } else if (d.verdict == Verdict::agrees && d.ratio > 1e-6) {
+            EXPECT_NEAR(result.ratio, d.ratio, 2e-3 * d.ratio) << what;
+            EXPECT_NEAR(result.max_rel, relative, 2e-3 * relative) << what;
+            EXPECT_EQ(result.worst.h, d.h) << what;
+          }
+          const auto all = special_derivatives(c, o);
+          ASSERT_EQ(all.size(), 7u);
+          for (const std::size_t i : {0u, 1u, 2u}) {
+            EXPECT_EQ(all[i].value, crafted->a) << what;
+            EXPECT_EQ(all[i].is_smooth, d.is_smooth) << what;
+          }
+          for (const std::size_t i : {3u, 4u, 5u, 6u}) EXPECT_EQ(all[i].value, 0) << what;
+        };
+        for (double t = f.low; t <= f.high; t *= 1.004, ++number) {
+          const Decision now = decide(f.of(t).times(factor), is_pointwise);
+          if (number > 0 &&
+              (now.verdict != last.verdict || now.is_smooth != last.is_smooth || now.h != last.h)) {
+            ++changes;
+            compare(before);
+            compare(t);
+          } else if (number % 60 == 0) {
+            compare(t);
+          }
+          last = now, before = t;
         }
-        const auto all = special_derivatives(c, o);
-        ASSERT_EQ(all.size(), 7u);
-        for (const std::size_t i : {0u, 1u, 2u}) {
-          EXPECT_DOUBLE_EQ(all[i].value, crafted->a / r * r) << what;
-          EXPECT_EQ(all[i].is_smooth, d.is_smooth) << what;
+        if (is_pointwise && factor == 1) {
+          EXPECT_GE(changes, f.changes) << f.name;
         }
-        for (const std::size_t i : {3u, 4u, 5u, 6u}) EXPECT_EQ(all[i].value, 0) << what;
-      };
-      for (double t = f.low; t <= f.high; t *= 1.004, ++number) {
-        const Decision now = decide(f.of(t), 1, is_pointwise);
-        if (number > 0 &&
-            (now.verdict != last.verdict || now.is_smooth != last.is_smooth || now.h != last.h)) {
-          ++changes;
-          compare(before);
-          compare(t);
-        } else if (number % 60 == 0) {
-          compare(t);
-        }
-        last = now, before = t;
-      }
-      if (is_pointwise) {
-        EXPECT_GE(changes, f.changes) << f.name;
       }
     }
+}
+
+// If all values are 0, the bound depends only on the derivative.
+TEST(SpecialPoints, AFunctionThatIsZeroAddsNoNoise) {
+  Case c = case_of(HostFunction::of_elements([](double) { return 0; }, [](double) { return 5e-6; }), {{{2}}},
+                   {{2}});
+  c.op = &other;
+  const Options o = f64_contiguous(false);
+  double largest = 0;
+  for (const SpecialDerivative& d : special_derivatives(c, o)) largest = std::max(largest, std::abs(d.value));
+  Result r;
+  check_special(c, o, r);
+  EXPECT_DOUBLE_EQ(r.ratio, largest / 1e-5);
 }
 
 // A gradient that is not finite is wrong where any quotient is finite.
@@ -396,6 +438,18 @@ TEST(SpecialPoints, AGradientThatIsNotFiniteIsWrongWhereTheFunctionIs) {
     check_special(c, f64_contiguous(false), r);
     EXPECT_EQ(r.status, Status::non_finite);
     EXPECT_EQ(r.special, 7);
+    const auto all = special_derivatives(c, f64_contiguous(false));
+    ASSERT_EQ(all.size(), 7u);
+    for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(all[i].is_smooth, i >= 3) << i;
+    // No quotient decides if the function is finite at 0 only.
+    Case alone = case_of(
+        HostFunction::of_elements([](double x) { return x == 0 ? 0 : inf; }, [=](double) { return bad; }),
+        {{{1}}}, {{1}});
+    alone.op = &other;
+    Result none;
+    check_special(alone, f64_contiguous(false), none);
+    EXPECT_EQ(none.status, Status::ok);
+    EXPECT_EQ(none.undecided, 7);
   }
 }
 
@@ -453,63 +507,114 @@ TEST(SpecialPoints, AreThoseOfEveryFourthSampleOfManyWithQuick) {
   }
 }
 
-// The derivatives of a power x^n by its order: the k-th op is the derivative of the one before.
-struct OrderAttrs {
-  int order;
-  void fields(auto&& field) const { field("order", order); }
-};
 double derivative_of_cube(int order, double x) {
   return order == 0 ? x * x * x : order == 1 ? 3 * x * x : order == 2 ? 6 * x : order == 3 ? 6 : 0;
 }
 
-// The second derivative is compared at the same points. If the first is not finite, it is compared again.
-TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
-  static double wrong_from = inf;  // |x| from which the second derivative is off
-  static Op op{.name = "cube_of_order",
-               .infer =
-                   [](std::span<const Operand> in, const Attrs&) {
-                     return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
-                   },
-               .vjp =
-                   [](const Backprop& g) {
-                     const int order = g.attrs.as<OrderAttrs>().order + 1;
-                     return Tensors{g.z[0] * record(op, {g.in[0]}, OrderAttrs{order})};
-                   },
-               .host =
-                   [](std::span<const HostView> in, std::span<const HostView> out, const Attrs& a) {
-                     const int order = a.as<OrderAttrs>().order;
-                     for (std::int64_t i = 0; i < in[0].numel(); ++i) {
-                       const double x = in[0].at(i), y = derivative_of_cube(order, x);
-                       out[0].set(i, order == 2 && std::abs(x) < wrong_from ? y + (wrong_from < inf) : y);
-                     }
-                   },
-               .pointwise = false};
-  Case c{"cube", "one", {{{1}}}, [](DType, Device) {
-           return Callable{
-               {}, [](std::span<const Tensor> x) { return Tensors{record(op, {x[0]}, OrderAttrs{0})}; }};
+// An op whose derivative by its first input is itself with the next order. Another input may change it.
+struct OrderAttrs {
+  int order;
+  void fields(auto&& field) const { field("order", order); }
+};
+struct OrderOp {
+  std::function<double(int order, double x, double w)> f;
+  Op op;
+  Case c;
+  OrderOp(std::vector<SampleInput> inputs, std::function<double(int, double, double)> function)
+      : f(std::move(function)) {
+    op = {.name = "of_order",
+          .infer =
+              [](std::span<const Operand> in, const Attrs&) {
+                return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+              },
+          .vjp =
+              [this](const Backprop& g) {
+                Tensors z(g.in.size());
+                z[0] = g.z[0] * recorded(g.in, g.attrs.as<OrderAttrs>().order + 1);
+                return z;
+              },
+          .host =
+              [this](std::span<const HostView> in, std::span<const HostView> out, const Attrs& a) {
+                for (std::int64_t i = 0; i < in[0].numel(); ++i)
+                  out[0].set(i, f(a.as<OrderAttrs>().order, in[0].at(i), in.size() > 1 ? in[1].at(i) : 0));
+              }};
+    c = {"of_order", "one", std::move(inputs), [this](DType, Device) {
+           return Callable{{}, [this](std::span<const Tensor> x) { return Tensors{recorded(x, 0)}; }};
          }};
-  c.op = &other;
+    c.op = &other;
+  }
+  OrderOp(const OrderOp&) = delete;
+
+ private:
+  Tensor recorded(std::span<const Tensor> in, int order) const {
+    return in[0].graph().record(op, in, OrderAttrs{order}, std::source_location::current())[0];
+  }
+};
+
+// The second derivative is compared at the same points as the first.
+TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
+  bool is_off = false;  // at 0
+  OrderOp cube({{{1}}}, [&](int order, double x, double) {
+    return derivative_of_cube(order, x) + (is_off && order == 2 && x == 0);
+  });
   const Options o = f64_contiguous(false);
   Result right;
-  wrong_from = inf;
-  check_special(c, o, right);
+  check_special(cube.c, o, right);
   EXPECT_EQ(right.status, Status::ok) << right.worst.where;
-  const std::int64_t all = right.special + right.undecided;
-  EXPECT_EQ(all, 2 * 7);
-  EXPECT_EQ(special_derivatives(c, o).size(), 14u);
-  wrong_from = 0.5;  // only at 0
+  EXPECT_EQ(right.special, 2 * 5);
+  EXPECT_EQ(right.undecided, 2 * 2);  // at ±∞
+  is_off = true;
   Result wrong;
-  check_special(c, o, wrong);
+  check_special(cube.c, o, wrong);
   EXPECT_EQ(wrong.status, Status::mismatch);
   EXPECT_EQ(wrong.worst.where.substr(0, 42), "second derivative at a special point (zero")
       << wrong.worst.where;
   static const Op first_only{.name = "first_only", .first_order_only = true};
-  c.op = &first_only;
+  cube.c.op = &first_only;
   Result first;
-  check_special(c, o, first);
+  check_special(cube.c, o, first);
   EXPECT_EQ(first.status, Status::ok);
   EXPECT_EQ(first.special + first.undecided, 7);
-  EXPECT_EQ(special_derivatives(c, o).size(), 7u);
+  EXPECT_EQ(special_derivatives(cube.c, o).size(), 7u);
+}
+
+// Cotangents, which are inputs of the second derivative, stay as they are drawn.
+TEST(SpecialPoints, DerivativesAreThoseOfPlainCode) {
+  const std::pair<Fill, Values> rows[] = {{{}, {0, 0, 0, huge, -huge, inf, -inf}},
+                                          {{Fill::uniform, 0.25, 2}, {0, 1, 0, huge, inf}}};
+  for (const auto& [fill, xs] : rows) {
+    const OrderOp cube({{{1}, fill}},
+                       [](int order, double x, double) { return derivative_of_cube(order, x); });
+    Options o = f64_contiguous(false);
+    o.seed = 3;
+    const double r = Harness(cube.c, View::contiguous, f64, {}).draw_cotangents(3)[0][0];
+    const Harness second(derivative(cube.c), View::contiguous, f64, {});
+    const double r_as_input = second.draw(3)[1][0], s = second.draw_cotangents(3)[0][0];
+    const auto all = special_derivatives(cube.c, o);
+    ASSERT_EQ(all.size(), 2 * xs.size());
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+      EXPECT_DOUBLE_EQ(all[i].value, r * derivative_of_cube(1, xs[i])) << i;
+      EXPECT_DOUBLE_EQ(all[xs.size() + i].value, r_as_input * s * derivative_of_cube(2, xs[i])) << i;
+    }
+  }
+}
+
+// If the gradient is not finite at a point of the second derivative, the first is compared there. It is not
+// counted again.
+TEST(SpecialPoints, AGradientThatIsNotFiniteIsComparedWithTheFunction) {
+  double special = 99;  // with this w, the gradient is infinite at 0
+  OrderOp cube({{{1}}, {{1}}}, [&](int order, double x, double w) {
+    return order == 1 && x == 0 && w == special ? inf : derivative_of_cube(order, x);
+  });
+  Result right;
+  check_special(cube.c, f64_contiguous(false), right);
+  EXPECT_EQ(right.status, Status::ok) << right.worst.where;
+  special = Harness(derivative(cube.c), View::contiguous, f64, {}).draw(0)[1][0];
+  Result wrong;
+  check_special(cube.c, f64_contiguous(false), wrong);
+  EXPECT_EQ(wrong.status, Status::non_finite);
+  EXPECT_EQ(wrong.worst.where, "first derivative at a special point (zeros in input 0), input 0 [0]");
+  EXPECT_EQ(wrong.special + wrong.undecided, right.special + right.undecided);
 }
 
 }  // namespace
