@@ -109,6 +109,11 @@ std::string fates(const Case& c, const Options& o) {
     text += " " + m.fault + (m.fate == Mutant::caught ? "" : " (" + fate_of(m) + ")") + ";";
     EXPECT_EQ(m.why.empty(), m.fate == Mutant::caught || m.fate == Mutant::survived) << m.fault;
     EXPECT_EQ(m.result.status == Status::ok, m.fate != Mutant::caught) << m.fault;
+    if (m.result.status == Status::mismatch && m.result.dtype == f64 && m.result.special == 0) {
+      EXPECT_EQ(m.result.worst.where.starts_with("a random projection"),
+                o.fast || m.result.view != View::contiguous)
+          << m.fault << ": " << m.result.worst.where;
+    }
   }
   return text;
 }
@@ -153,6 +158,12 @@ TEST(Mutants, AreThoseOfTheListInTheirOrder) {
        "zero where input 0 is; NaN where input 0 is huge;"}};
   for (const auto& [name, expected] : cases)
     EXPECT_EQ(fates(named(name), f64_contiguous(true)), expected) << name;
+  Options narrow = f64_contiguous(true);
+  narrow.dtypes = {f64, bf16};
+  EXPECT_EQ(fates(named("cast/to f64"), narrow),  // which records nothing in f64
+            "contiguous f32: sign of input 0; scale of input 0; transposed of input 0; zero of input 0; "
+            "dropped term: last element of output 0; stale inputs (equivalent); stale outputs (equivalent);\n"
+            "contiguous bf16: scale of floating input 0;");
   EXPECT_EQ(fates(named("prod/zeros"), f64_contiguous(true)), "");  // a special point
   EXPECT_EQ(fates(named("adamw/2d"), f64_contiguous(true)), "");    // no gradient
 }
@@ -233,27 +244,192 @@ TEST(Mutants, OfOtherSettingsTakeTurns) {
   EXPECT_EQ(settings.find("sliced"), std::string::npos);  // its dtype is f64
 }
 
-// The gradient of Σx, off by a share where all numbers are nudged by the signs of one number.
+// If all faults are equivalent, four are tried in each setting: the next ones in turn.
+TEST(Mutants, ZeroGradientsMakeAllEquivalent) {
+  const std::pair<std::vector<SampleInput>, std::vector<std::string>> rows[] = {
+      {{{{2, 3}}, {{2, 3}}},
+       {"sign of floating input 0", "scale of floating input 0", "transposed of floating input 0",
+        "zero of floating input 0", "sign of floating input 1", "scale of floating input 1",
+        "transposed of floating input 1", "zero of floating input 1"}},
+      {{{{3}}}, {"sign of floating input 0", "scale of floating input 0", "zero of floating input 0"}}};
+  for (const auto& [inputs, faults] : rows)
+    for (std::size_t seed = 0; seed < 5; ++seed) {
+      const bool is_matrix = inputs.size() == 2;
+      const Case c = custom_case(
+          inputs, [](const Tensors& in) { return Tensors{in[0] * 0}; },
+          [](const Tensors& in, auto&, auto&) {
+            Tensors z;
+            for (const Tensor& x : in) z.push_back(zeros_like(x));
+            return z;
+          });
+      const auto line = [&](const char* setting, const std::vector<std::string>& names) {
+        std::string text = setting;
+        for (const std::string& name : names) text += " " + name + " (equivalent);";
+        return text;
+      };
+      std::string expected = line("contiguous f64:", faults);
+      std::size_t turn = seed;
+      for (const char* setting :
+           {"transposed f64:", "sliced f64:", "offset f64:", "expanded f64:", "expanded_last f64:",
+            "contiguous f32:", "contiguous bf16:", "contiguous f16:"}) {
+        const std::size_t first = 5 * turn++;
+        if (!is_matrix && setting == std::string("transposed f64:")) continue;
+        std::vector<std::string> names;
+        for (std::size_t i = 0; i < std::min<std::size_t>(4, faults.size()); ++i) {
+          const std::string& name = faults[(first + i) % faults.size()];
+          if (!name.starts_with("scale")) names.push_back(name);
+        }
+        for (const std::string& name : faults)
+          if (name.starts_with("scale")) names.push_back(name);
+        expected += "\n" + line(setting, names);
+      }
+      Options o;
+      o.seed = seed;
+      EXPECT_EQ(fates(c, o), expected) << seed;
+    }
+}
+
+Op host_op(std::string name, std::size_t outputs, std::function<Tensors(const Backprop&)> vjp,
+           std::function<double(std::span<const HostView> in, std::size_t output, std::int64_t i)> f) {
+  return {.name = std::move(name),
+          .infer =
+              [outputs](std::span<const Operand> in, const Attrs&) {
+                return std::vector<OutSpec>(outputs, {in[0].dtype, row_major(in[0].shape())});
+              },
+          .vjp = std::move(vjp),
+          .host =
+              [f](std::span<const HostView> in, std::span<const HostView> out, const Attrs&) {
+                for (std::size_t o = 0; o < out.size(); ++o)
+                  for (std::int64_t i = 0; i < out[o].numel(); ++i) out[o].set(i, f(in, o, i));
+              }};
+}
+
+// Calls of one op may differ in their operands and in the outputs that are used.
+TEST(Mutants, CallsOfOneOpMayDiffer) {
+  const Op sums = host_op(
+      "sum_of_all", 1,
+      [](const Backprop& g) {
+        Tensors z;
+        for (std::size_t k = 0; k < g.in.size(); ++k) z.push_back(g.z[0] * 1);
+        return z;
+      },
+      [](auto in, std::size_t, std::int64_t i) {
+        double sum = 0;
+        for (const HostView& v : in) sum += v.at(i);
+        return sum;
+      });
+  Case c{"sum_of_all", "calls", {{{2, 3}}, {{2, 3}}}, [&](DType, Device) {
+           return Callable{{}, [&](std::span<const Tensor> x) {
+                             return Tensors{record(sums, {x[0]}) * 2 + record(sums, {x[1], x[0]}) * 3};
+                           }};
+         }};
+  c.op = &sums;
+  EXPECT_EQ(fates(c, f64_contiguous(false)),
+            "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; zero of input 0; "
+            "sign of input 1; scale of input 1; transposed of input 1; zero of input 1; "
+            "dropped term: last element of output 0; stale inputs (equivalent); stale outputs (equivalent);");
+
+  const Op pair = host_op(
+      "pair", 2,
+      [](const Backprop& g) {
+        Tensor z = g.z[0].defined() ? g.z[0] * 2 : zeros_like(g.in[0]);
+        if (g.z[1].defined()) z = z + g.z[1] * 3;
+        return Tensors{z, Tensor()};
+      },
+      [](auto in, std::size_t output, std::int64_t i) { return in[0].at(i) * (output == 0 ? 2 : 3); });
+  for (const bool both : {true, false}) {
+    Case of_pair{"pair", "outputs", {{{2, 3}}, {{2, 3}, {Fill::index, 0, 3}}}, [&](DType, Device) {
+                   return Callable{{}, [&](std::span<const Tensor> x) {
+                                     Tensors y = record_all(pair, {x[0], x[1]});
+                                     if (!both) y.pop_back();
+                                     return y;
+                                   }};
+                 }};
+    of_pair.op = &pair;
+    const std::string of_sums = both ? "dropped term: second of sum 0; dropped term: first of sum 0; " : "";
+    EXPECT_EQ(fates(of_pair, f64_contiguous(false)),
+              "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; zero of input 0; "
+              "dropped term: last element of output 0; dropped term: last element of output 1" +
+                  std::string(both ? "" : " (equivalent)") + "; " + of_sums +
+                  "stale inputs (equivalent); stale outputs (equivalent);");
+  }
+}
+
+// A gradient that is wrong in one view or dtype: no mutants are made there, nor in the settings that follow.
+TEST(Mutants, EndAtTheFirstSettingInWhichTheCheckFails) {
+  const std::tuple<View, DType, const char*> rows[] = {
+      {View::contiguous, f64, "contiguous f64 "},
+      {View::offset, f64, "contiguous f64 transposed f64 sliced f64 offset f64 "},
+      {View::contiguous, bf16,
+       "contiguous f64 transposed f64 sliced f64 offset f64 expanded f64 expanded_last f64 contiguous f32 "
+       "contiguous bf16 "}};
+  for (const auto& [view, dtype, settings] : rows) {
+    const std::int64_t offset = view == View::offset ? 3 : 0;
+    const Case c = cube([dtype = dtype, offset](auto& in, auto&, auto& z) {
+      const Layout& seen = in[0].layout();
+      const bool is_wrong = in[0].dtype() == dtype && seen.offset == offset && seen.is_contiguous();
+      return Tensors{right(in, z) * (is_wrong ? 1.5 : 1)};
+    });
+    Options o;
+    if (dtype == f64) o.dtypes = {f64, f32};
+    std::string seen, last;
+    const std::vector<Mutant> mutants = mutate(c, o);
+    for (const Mutant& m : mutants) {
+      const std::string now = name_of(m.result.view) + " " + std::string(tg::name_of(m.result.dtype)) + " ";
+      if (now != last) seen += now;
+      last = now;
+      EXPECT_EQ(m.fate == Mutant::refused, &m == &mutants.back()) << m.fault << " " << now;
+    }
+    EXPECT_EQ(seen, settings);
+    EXPECT_EQ(mutants.back().why, "its check fails without a fault, so nothing was planted");
+    EXPECT_EQ(mutants.back().fault, "none");
+    EXPECT_EQ(mutants.back().owner + "/" + mutants.back().name, c.text());
+    EXPECT_EQ(mutants.back().result.text(), c.text());
+  }
+}
+
+TEST(Mutants, CasesWithoutAGradientHaveNone) {
+  for (const bool is_float_output : {false, true}) {
+    const SampleInput in = is_float_output ? SampleInput{{2}, {Fill::index, 0, 5}} : SampleInput{{2}};
+    const Case c{"nothing", "case", {in}, [=](DType, Device) {
+                   return Callable{{}, [=](std::span<const Tensor> x) {
+                                     return Tensors{is_float_output ? cast(x[0], f64) : greater(x[0], 0)};
+                                   }};
+                 }};
+    EXPECT_TRUE(mutate(c, {}).empty());
+  }
+}
+
+// The gradient of Σx, or of x, off by a share where all numbers, or cotangents, are nudged by the signs of
+// one number.
 struct Nudged {
   std::shared_ptr<tg::testing::HostFunction> host = std::make_shared<tg::testing::HostFunction>();
   DType dtype = f64;  // in which it is off
   double step = 0;    // of the nudge
   std::uint64_t sign = 0;
   double share = 0;
+  Point cotangents;
   Case c;
-  Nudged() {
-    host->outputs = [](const Point& x, DType) {
+  explicit Nudged(bool of_cotangents) {
+    host->outputs = [of_cotangents](const Point& x, DType) {
+      if (of_cotangents) return x;
       double sum = 0;
       for (const double e : x[0]) sum += e;
       return Point{{sum}};
     };
-    host->gradients = [this](const Point& x, const Point& r, DType t) {
-      const bool is_off = t == dtype && x[0] == nudged(Point{Values(8, 1.0)}, step, {true}, sign)[0];
-      return Point{Values(8, r[0][0] * (is_off ? 1 + share : 1))};
+    host->gradients = [this, of_cotangents](const Point& x, const Point& r, DType t) {
+      Values off = nudged(of_cotangents ? cotangents : Point{Values(8, 1.0)}, step, {true},
+                          of_cotangents ? sign + 100 : sign)[0];
+      for (double& e : off) e = tg::testing::rounded_to(t, e);
+      const bool is_off = t == dtype && (of_cotangents ? r : x)[0] == off;
+      Point z{of_cotangents ? r[0] : Values(8, r[0][0])};
+      for (double& e : z[0]) e *= is_off ? 1 + share : 1;
+      return z;
     };
-    c = tg::testing::case_of(host, {{{8}, {Fill::uniform, 1, 1}}}, {{1}});
+    c = tg::testing::case_of(host, {{{8}, {Fill::uniform, 1, 1}}}, {{of_cotangents ? 8 : 1}});
   }
   std::string fate_of_scale(DType checked) {
+    cotangents = Harness(c, View::contiguous, checked, {}).draw_cotangents(0);
     Options o;
     o.views = {View::contiguous}, o.dtypes = {checked};
     std::string fate;
@@ -275,14 +451,15 @@ TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
                       {f32, f64, 0x1p-24, 0.1 / 20},
                       {f16, f32, 4 * 0x1p-24, 0.1 / 100}};
   for (const Row& row : rows)
-    for (std::uint64_t sign = 0; sign < 5; ++sign) {
-      Nudged n;
+    for (std::uint64_t number = 0; number < 10; ++number) {
+      Nudged n(number >= 5);
+      const std::uint64_t sign = number % 5;
       n.dtype = row.off, n.step = row.step, n.sign = sign;
       n.share = 0.995 * row.limit;
-      EXPECT_EQ(n.fate_of_scale(row.checked), "caught") << tg::name_of(row.checked) << " " << sign;
+      EXPECT_EQ(n.fate_of_scale(row.checked), "caught") << tg::name_of(row.checked) << " " << number;
       n.share = 1.005 * row.limit;
       EXPECT_EQ(n.fate_of_scale(row.checked), sign < 4 ? "equivalent" : "caught")
-          << tg::name_of(row.checked) << " " << sign;
+          << tg::name_of(row.checked) << " " << number;
     }
 }
 

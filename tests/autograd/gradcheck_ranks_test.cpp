@@ -33,28 +33,41 @@ double drawn(std::uint64_t seed, int rank, std::uint32_t tensor, std::uint32_t i
   return b[2] % 2 == 1 ? -size : size;
 }
 
-// y = x⁵ on each rank for itself, with a gradient that is off by a share on one rank.
+// y = factor·x⁵ on each rank for itself, for one x or two, with a gradient that is off by a share on one
+// rank.
 struct Fifth {
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   Point first_x, first_r;
-  double share = 0, error = 0;  // of the gradient; of element 1 of y in dtypes other than f64
+  double factor = 1, share = 0;
+  // An error in dtypes other than f64: of element `element` of the gradient, or of y, with this number.
+  double error = 0;
+  bool is_of_gradient = false;
+  std::size_t number = 0, element = 0;
   RankCase c;
-  explicit Fifth(bool is_input_replicated = false, bool is_output_replicated = false) {
+  explicit Fifth(bool is_input_replicated = false, bool is_output_replicated = false, bool is_pair = false) {
     host->outputs = [this](const Point& x, DType t) {
       if (first_x.empty()) first_x = x;
       Point y = x;
-      for (double& e : y[0]) e = e * e * e * e * e;
-      if (t != f64) y[0][1] += error;
+      for (Values& v : y)
+        for (double& e : v) e = value(e);
+      if (t != f64 && !is_of_gradient) y[number][element] += error;
       return y;
     };
-    host->gradients = [this](const Point& x, const Point& r, DType) {
+    host->gradients = [this](const Point& x, const Point& r, DType t) {
       if (first_r.empty()) first_r = r;
       Point z = r;
-      for (std::size_t k = 0; k < r[0].size(); ++k) z[0][k] *= 5 * std::pow(x[0][k], 4) * (1 + share);
+      for (std::size_t i = 0; i < r.size(); ++i)
+        for (std::size_t k = 0; k < r[i].size(); ++k) z[i][k] = gradient(x[i][k], r[i][k]) * (1 + share);
+      if (t != f64 && is_of_gradient) z[number][element] += error;
       return z;
     };
-    c = {case_of(host, {{{3}}}, {{3}}), is_input_replicated, is_output_replicated};
+    const std::vector<Shape> shapes = is_pair ? std::vector<Shape>{{3}, {2}} : std::vector<Shape>{{3}};
+    std::vector<SampleInput> inputs;
+    for (const Shape& s : shapes) inputs.push_back({s});
+    c = {case_of(host, inputs, shapes), is_input_replicated, is_output_replicated};
   }
+  double value(double x) const { return factor * x * x * x * x * x; }
+  double gradient(double x, double r) const { return r * 5 * factor * x * x * x * x; }
 };
 
 TEST(RankChecks, DrawNumbersForEachRankOrTheSameForAll) {
@@ -67,6 +80,8 @@ TEST(RankChecks, DrawNumbersForEachRankOrTheSameForAll) {
           EXPECT_EQ(f.first_x.at(0)[i], drawn(7, of_input ? -1 : ranks.rank(), 0, i));
           EXPECT_EQ(f.first_r.at(0)[i], drawn(7, of_output ? -1 : ranks.rank(), 1, i));
         }
+        // Once at this point, and at four points for each element that moves.
+        EXPECT_EQ(f.host->seen.size(), 1u + 3 * 4 * (of_input ? 1 : 2));
       }
   });
 }
@@ -136,6 +151,9 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
           EXPECT_EQ(r.status, Status::ok) << r.note << " " << r.worst.where << " " << r.ratio;
           // A gradient; or a result, too.
           EXPECT_EQ(r.checked, 3 * (r.dtype == f64 ? 2 : 4)) << name_of(r.dtype);
+          if (of_input && of_output) {  // all ranks are equally far off
+            EXPECT_TRUE(r.worst.where.starts_with("rank 0, ")) << r.worst.where;
+          }
         }
       }
   });
@@ -143,38 +161,77 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
 
 TEST(RankChecks, BoundsOfOtherDtypesAreThoseOfTheDocumentation) {
   run_ranks(2, [](Communicator& ranks) {
-    for (const DType dtype : {f32, bf16, f16}) {
-      Fifth plain;
-      // The program that is checked: the loss, y and its gradient.
-      Graph g;
-      const Tensor x = g.input("x", {3}, dtype), w = g.input("w", {3}, dtype);
-      const Tensor y = plain.c.f.make(dtype, Device::cpu()).call(std::vector{x})[0], loss = sum(w * y);
-      const double steps =
-          static_cast<double>(compile(g, {loss, y, gradients(loss, {x})[0]}, {.threads = 1}).steps().size());
-      const double u = dtype == f32 ? 0x1p-24 : dtype == bf16 ? 0x1p-8 : 0x1p-11;
-      double m = 1;
-      for (int rank = 0; rank < 2; ++rank)
-        for (std::uint32_t i = 0; i < 3; ++i)
-          m = std::max(m, std::abs(std::pow(rounded_to(dtype, drawn(7, rank, 0, i)), 5)));
-      const double bound = 2 * u * m + 2 * (steps + 1) * 0x1p-24 * m;
-      for (const double share : {0.7, 3.0}) {
-        Fifth f;
-        const double exact = std::pow(rounded_to(dtype, drawn(7, 1, 0, 1)), 5);
-        f.error = ranks.rank() == 1 ? share * bound : 0;
-        const Result r = checked(f.c, ranks, in(dtype)).at(0);
-        EXPECT_EQ(r.checked, 2 * 6);
-        const double error = std::abs(rounded_to(dtype, exact + share * bound) - exact);
-        EXPECT_GE(r.ratio, error / bound * (1 - 1e-9));
-        if (share > 1) {
-          EXPECT_NEAR(r.ratio, error / bound, 1e-9 * r.ratio);
-          EXPECT_EQ(r.worst.where, "rank 1, output 0 [1]");
-          EXPECT_EQ(r.status, Status::mismatch);
-          EXPECT_NEAR(r.max_rel, error / m, 1e-9 * r.max_rel);
-        } else {
-          EXPECT_EQ(r.status, Status::ok) << r.ratio;
-        }
+    for (const DType dtype : {f32, bf16, f16})
+      for (const double factor : {1.0, 0.02}) {  // with values above and below 1
+        Fifth f(false, false, true);
+        f.factor = factor;
+        // The program that is checked: the loss, results and gradients.
+        Graph g;
+        const Tensors x{g.input("x", {3}, dtype), g.input("x", {2}, dtype)},
+            w{g.input("w", {3}, dtype), g.input("w", {2}, dtype)},
+            y = f.c.f.make(dtype, Device::cpu()).call(x);
+        const Tensor loss = sum(w[0] * y[0]) + sum(w[1] * y[1]);
+        const Tensors z = gradients(loss, x);
+        const double steps =
+            static_cast<double>(compile(g, {loss, y[0], y[1], z[0], z[1]}, {.threads = 1}).steps().size());
+        const double u = dtype == f32 ? 0x1p-24 : dtype == bf16 ? 0x1p-8 : 0x1p-11;
+        Point exact[2];  // results and gradients of each rank
+        Values most(4, 1.0);
+        for (int rank = 0; rank < 2; ++rank)
+          for (std::uint32_t t = 0; t < 4; ++t) {
+            exact[rank].emplace_back();
+            for (std::uint32_t i = 0; i < (t % 2 == 0 ? 3u : 2u); ++i) {
+              const double x_i = rounded_to(dtype, drawn(7, rank, t % 2, i)),
+                           w_i = rounded_to(dtype, drawn(7, rank, 2 + t % 2, i));
+              exact[rank][t].push_back(t < 2 ? f.value(x_i) : f.gradient(x_i, w_i));
+              most[t] = std::max(most[t], std::abs(exact[rank][t][i]));
+            }
+          }
+        for (std::size_t faulty = 0; faulty < 4; ++faulty)
+          for (std::size_t element = 0; element < exact[0][faulty].size(); ++element)
+            for (const double share : {0.7, 3.0}) {
+              const auto bound = [&](std::size_t t) {
+                return 2 * u * most[t] + 2 * (steps + 1) * 0x1p-24 * most[t];
+              };
+              const double error = share * bound(faulty);
+              double ratio = 0, relative = 0;
+              for (int rank = 0; rank < 2; ++rank)
+                for (std::size_t t = 0; t < 4; ++t)
+                  for (std::size_t i = 0; i < exact[rank][t].size(); ++i) {
+                    const double e = exact[rank][t][i];
+                    const bool is_off = rank == 1 && t == faulty && i == element;
+                    const double distance = std::abs(rounded_to(dtype, is_off ? e + error : e) - e);
+                    ratio = std::max(ratio, distance / bound(t));
+                    relative = std::max(relative, distance / most[t]);
+                  }
+              f.is_of_gradient = faulty >= 2, f.number = faulty % 2, f.element = element;
+              f.error = ranks.rank() == 1 ? error : 0;
+              const Result r = checked(f.c, ranks, in(dtype)).at(0);
+              EXPECT_EQ(r.checked, 2 * 10);
+              EXPECT_NEAR(r.ratio, ratio, 1e-9 * ratio) << faulty << " " << element;
+              EXPECT_NEAR(r.max_rel, relative, 1e-9 * relative);
+              EXPECT_EQ(r.status, ratio > 1 ? Status::mismatch : Status::ok);
+              EXPECT_EQ(r.worst.h, 0);
+              if (share > 1) {
+                EXPECT_EQ(r.worst.where, "rank 1, " + std::string(faulty < 2 ? "output " : "input ") +
+                                             std::to_string(faulty % 2) + " [" + std::to_string(element) +
+                                             "]");
+              }
+            }
       }
-    }
+  });
+}
+
+// If all ranks are equally close to their bounds, the first is reported.
+TEST(RankChecks, TheFirstOfEqualRanksIsReported) {
+  run_ranks(2, [](Communicator& ranks) {
+    const RankCase c{{"ranks", "copy", {{{2}}}, [](DType, Device) {
+                        return Callable{{}, [](std::span<const Tensor> x) { return Tensors{copy(x[0])}; }};
+                      }}};
+    const Result r = checked(c, ranks, in(f32)).at(0);
+    EXPECT_EQ(r.ratio, 0);
+    EXPECT_EQ(r.worst.where, "rank 0, output 0 [0]");
+    EXPECT_EQ(r.worst.analytic, rounded_to(f32, drawn(7, 0, 0, 0)));
   });
 }
 
@@ -271,24 +328,47 @@ TEST(RankChecks, CoverEveryOpOnRowsColumnsAndLists) {
           "ranks/several ops: [6, 3] replicated in replicated out wide\n");
 }
 
-// Each case calls the op that it names, as a list of results.
+// Each case records the call that it names.
 TEST(RankChecks, CasesCallTheirOps) {
-  for (const RankCase& c : rank_cases(2)) {
-    Graph g;
-    Tensors x;
-    for (const SampleInput& i : c.f.inputs) x.push_back(g.input("x", i.shape, f64));
-    const Tensors y = c.f.make(f64, Device::cpu()).call(x);
-    EXPECT_EQ(y.size(), c.f.inputs.size()) << c.f.text();
-    bool calls = false;
-    for (const Node& n : g.nodes()) calls |= n.op->name == c.f.owner;
-    EXPECT_TRUE(calls || c.f.owner == "ranks") << c.f.text();
-    const bool by_columns = c.f.name.starts_with("columns");
-    if (c.f.owner == "gather_ranks") {
-      EXPECT_EQ(y[0].shape(), by_columns ? (Shape{3, 8}) : (Shape{8, 3}));
-    }
-    if (c.f.owner == "scatter_sum" || c.f.owner == "own_piece") {
-      EXPECT_EQ(y[0].shape(), by_columns ? (Shape{3, 2}) : (Shape{2, 3})) << c.f.text();
-    }
+  const RankSumOptions wide{.wide = true};
+  const std::pair<const char*, std::function<Tensors(const Tensors&)>> calls[] = {
+      {"sum_ranks/rows", [](auto& x) { return sum_ranks(x, 3); }},
+      {"sum_ranks/list", [](auto& x) { return sum_ranks(x, 3); }},
+      {"sum_ranks/wide", [&](auto& x) { return sum_ranks(x, 3, wide); }},
+      {"spread_ranks/list", [](auto& x) { return spread_ranks(x, 3); }},
+      {"gather_ranks/rows", [](auto& x) { return gather_ranks(x, 3, 0); }},
+      {"gather_ranks/list", [](auto& x) { return gather_ranks(x, 3, 0); }},
+      {"gather_ranks/columns", [](auto& x) { return gather_ranks(x, 3, 1); }},
+      {"scatter_sum/rows", [](auto& x) { return scatter_sum(x, 3, 0); }},
+      {"scatter_sum/list", [](auto& x) { return scatter_sum(x, 3, 0); }},
+      {"scatter_sum/columns, wide", [&](auto& x) { return scatter_sum(x, 3, 1, wide); }},
+      {"exchange_ranks/rows", [](auto& x) { return exchange_ranks(x, 3, 0); }},
+      {"exchange_ranks/list", [](auto& x) { return exchange_ranks(x, 3, 0); }},
+      {"exchange_ranks/columns", [](auto& x) { return exchange_ranks(x, 3, 1); }},
+      {"shift_ranks/to the next", [](auto& x) { return shift_ranks(x, 3, 1); }},
+      {"shift_ranks/list, back", [](auto& x) { return shift_ranks(x, 3, -1); }},
+      {"own_piece/rows", [](auto& x) { return own_piece(x, 3, 0); }},
+      {"own_piece/list", [](auto& x) { return own_piece(x, 3, 0); }},
+      {"own_piece/columns", [](auto& x) { return own_piece(x, 3, 1); }},
+      {"ranks/several ops", [](auto& x) {
+         const Tensor piece = own_piece({tanh(x[0])}, 3)[0];
+         const Tensors shifted = shift_ranks({piece * piece}, 3, 1);
+         return sum_ranks({gather_ranks(shifted, 3)[0] * spread_ranks(x, 3)[0]}, 3);
+       }}};
+  const std::vector<RankCase> cases = rank_cases(3);
+  ASSERT_EQ(cases.size(), std::size(calls));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto recorded = [&](const std::function<Tensors(const Tensors&)>& call) {
+      Graph g;
+      Tensors x;
+      for (const SampleInput& in : cases[i].f.inputs) x.push_back(g.input("x", in.shape, bf16));
+      EXPECT_EQ(call(x).size(), x.size()) << calls[i].first;
+      return g.hash();
+    };
+    EXPECT_EQ(cases[i].f.text(), calls[i].first);
+    EXPECT_EQ(recorded([&](const Tensors& x) { return cases[i].f.make(bf16, Device::cpu()).call(x); }),
+              recorded(calls[i].second))
+        << calls[i].first;
   }
 }
 
