@@ -204,6 +204,12 @@ TEST(CustomOp, SeveralOutputsAndIntegerInputs) {
            },
        .backward =
            [](const HostGradient& g) {
+             EXPECT_EQ(g.in.size(), 2u);
+             EXPECT_EQ(g.z_in.size(), 1u);  // integers have no gradient
+             EXPECT_EQ(g.z.size(), 2u);
+             ASSERT_EQ(g.out.size(), 2u);
+             EXPECT_EQ(g.out[0].at(4), g.in[0].at(4) * g.in[1].at(1));
+             EXPECT_EQ(g.out[1].at(0), 21);
              for (int i = 0; i < 6; ++i) g.z_in[0].set(i, g.in[1].at(i / 3) * (g.z[0].at(i) + g.z[1].at(0)));
            }});
   Graph g;

@@ -154,7 +154,9 @@ void expect_counts(const Case& c, const Options& o, int& refused) {
   if (results.size() == 1 && results[0].status == Status::refused) {
     ++refused;
     const bool nothing = s.inputs.empty() || s.outputs.empty();
-    EXPECT_TRUE(nothing || !c.op->not_differentiable.empty() || (o.order == 2 && c.op->first_order_only))
+    // Second derivatives of some ops that have only the first are those of their decompositions.
+    EXPECT_TRUE(nothing || !c.op->not_differentiable.empty() ||
+                (o.order == 2 && c.op->first_order_only && !c.op->decompose))
         << c.text() << ": " << results[0].note;
     EXPECT_EQ(results[0].rules, o.order == 1 && c.op->decompose ? 1 : 0) << c.text();
     return;

@@ -195,6 +195,39 @@ TEST(DTypes, FortyNeighbouringPointsAreMeasured) {
   }
 }
 
+// y = (x + 1000) − 1000 with a stored sum, as its decomposition computes it.
+TEST(DTypes, KernelsMayRoundAsTheirDecompositionsDo) {
+  for (const bool is_decomposed : {true, false}) {
+    Op op{.name = "rounds_inside",
+          .infer =
+              [](std::span<const Operand> in, const Attrs&) {
+                return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+              },
+          .vjp = [](const Backprop& g) { return std::vector<Tensor>{g.z[0] * 1}; },
+          .host =
+              [](std::span<const HostView> in, std::span<const HostView> out, const Attrs&) {
+                for (std::int64_t i = 0; i < in[0].numel(); ++i)
+                  out[0].set(i, rounded_to(in[0].dtype, in[0].at(i) + 1000) - 1000);
+              }};
+    if (is_decomposed)
+      op.decompose = [](std::span<const Tensor> in, const Attrs&) {
+        return std::vector<Tensor>{sum(unsqueeze(in[0] + 1000, 1), {1}) - 1000};
+      };
+    const Case c{"rounds_inside", "vector", {{{6}}}, [&op](DType, Device) {
+                   return Callable{{}, [&op](std::span<const Tensor> x) {
+                                     return std::vector<Tensor>{record(op, {x[0]})};
+                                   }};
+                 }};
+    for (const DType dtype : {f32, f16}) {
+      Harness wide(c, View::contiguous, f64, {});
+      Result r;
+      r.dtype = dtype;
+      check_dtype(c, View::contiguous, dtype, wide, {}, r);
+      EXPECT_EQ(r.status, is_decomposed ? Status::ok : Status::mismatch) << name_of(dtype) << r.ratio;
+    }
+  }
+}
+
 TEST(DTypes, ResultsAreNamed) {
   Problem p(f32, {1.5, -0.25, 1});
   p.fault = 1;

@@ -240,6 +240,46 @@ TEST(Views, KeepEachElementAtItsPlace) {
     }
 }
 
+// Only floating inputs repeat their elements.
+TEST(Views, BuffersOfIntegersAreNeverExpanded) {
+  struct Row {
+    View view;
+    std::int64_t floating, integer;
+  };
+  const Row rows[] = {{View::contiguous, 6, 6}, {View::transposed, 6, 6}, {View::sliced, 28, 28},
+                      {View::offset, 9, 9},     {View::expanded, 3, 6},   {View::expanded_last, 2, 6}};
+  for (const Row& row : rows) {
+    const Case c{"views",
+                 "of dtypes",
+                 {{{2, 3}},
+                  {{2, 3}, {}, f32},
+                  {{2, 3}, {Fill::index, 0, 3}},
+                  {{2, 3}, {Fill::bits}},
+                  {{2, 3}, {Fill::index, 0, 3}, i32}},
+                 [](DType, Device) {
+                   return Callable{{}, [](std::span<const Tensor> x) { return Tensors{x[0] * 2}; }};
+                 }};
+    const Harness h(c, row.view, f64, {});
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(h.leaves()[i].buffer.numel(), i < 2 ? row.floating : row.integer) << name_of(row.view) << i;
+      EXPECT_EQ(h.leaves()[i].seen.size(), 6u);
+    }
+  }
+}
+
+TEST(Views, ChangeSomethingIfTheyChangeOneInput) {
+  const SampleInput matrix{{2, 3}}, scalar{{}};
+  const auto changes = [](std::vector<SampleInput> inputs) {
+    const Case c{"views", "of inputs", std::move(inputs), [](DType, Device) {
+                   return Callable{{}, [](std::span<const Tensor> x) { return Tensors{x[0] * 2}; }};
+                 }};
+    return Harness(c, View::transposed, f64, {}).view_changes_something();
+  };
+  EXPECT_TRUE(changes({matrix, scalar}));
+  EXPECT_TRUE(changes({scalar, matrix}));
+  EXPECT_FALSE(changes({scalar, scalar}));
+}
+
 TEST(Views, AreSurroundedByNumbersThatAreNoticed) {
   const std::pair<SampleInput, double> inputs[] = {{{{3}}, nan},
                                                    {{{3}, {Fill::index, 0, 3}}, -1048576},
@@ -303,15 +343,40 @@ TEST(Programs, RoundEveryResultOrThoseThatAreStored) {
     }
 }
 
+// Inputs, constant arrays and views are not rounded. A number is a result of full().
+TEST(Programs, RoundResultsOfOpsOnly) {
+  const double third = 1. / 3;
+  const Case c{
+      "rounds", "views", {{{2, 3}}}, [=](DType, Device) {
+        return Callable{
+            {}, [=](std::span<const Tensor> x) {
+              const Tensor factor = x[0].graph().constant(Array::of<double>({2}, {third, 7 * third}));
+              return Tensors{transpose(x[0], 0, 1) * factor * third};
+            }};
+      }};
+  for (const bool chains : {true, false}) {
+    Harness h(c, View::contiguous, f64, {.round_to = bf16, .round_chains = chains});
+    const Point x = h.draw(1);
+    h.set(x);
+    const Values y = h.outputs()[0];
+    for (std::size_t k = 0; k < 6; ++k) {
+      const double product = x[0][k % 2 * 3 + k / 2] * (k % 2 == 0 ? third : 7 * third);
+      EXPECT_EQ(y[k], bf((chains ? bf(product) : product) * bf(third))) << k;
+    }
+  }
+}
+
 // y₀ = x·w and y₁ = w², by C++ functions that count.
 struct Pair {
   std::shared_ptr<HostFunction> f = std::make_shared<HostFunction>();
   int backward_runs = 0;
+  std::vector<Point> cotangents = {};
   Case c;
   Pair() {
     f->outputs = [](const Point& x, DType) { return Point{{x[0][0] * x[1][0]}, {x[1][0] * x[1][0]}}; };
     f->gradients = [this](const Point& x, const Point& r, DType) {
       ++backward_runs;
+      cotangents.push_back(r);
       return Point{{r[0][0] * x[1][0]}, {r[0][0] * x[0][0] + r[1][0] * 2 * x[1][0]}};
     };
     c = case_of(f, {{{1}}, {{1}}}, {{1}, {1}});
@@ -324,10 +389,12 @@ TEST(Programs, DifferentiateByTheirOptions) {
   const auto gradients = [&](const HarnessOptions& how) {
     Harness h(p.c, View::contiguous, f64, how);
     EXPECT_TRUE(h.differentiable());
+    p.cotangents.clear();
     return read(h, x, r).gradients;
   };
   EXPECT_EQ(gradients({}), (Point{{10}, {76}}));
   EXPECT_EQ(gradients({.twice = true}), (Point{{40}, {304}}));
+  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // of each call, whose outputs are used twice
   EXPECT_EQ(gradients({.use_output = {true, false}}), (Point{{10}, {6}}));
   EXPECT_EQ(gradients({.use_output = {false, true}}), (Point{{0}, {70}}));
   EXPECT_EQ(gradients({.twice = true, .use_output = {false, true}}), (Point{{0}, {280}}));

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "autograd/gradcheck_special.h"
+#include "backends/cpu/kernel.h"
 #include "tests/support/gradcheck_cases.h"
 #include "tests/support/host_function.h"
 
@@ -106,6 +107,28 @@ TEST(Rules, ARunThatDiffersBreaksTheRuleThatItServes) {
     const bool is_exact = run == 2 || run == 3 || run == 4 || run == 7 || run == 8;
     EXPECT_EQ(outcome(p, run, 0x1p-50, structure).note != "", is_exact || run == 1) << "run " << run;
   }
+}
+
+// x, and its gradient, off by a little if two threads run.
+TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
+  static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
+    const double factor = w.threads == 2 ? 1 + 0x1p-50 : 1;
+    w.each(1, [&](std::int64_t) {
+      const auto* x = reinterpret_cast<const double*>(c.in[0].data);
+      auto* out = reinterpret_cast<double*>(c.out[0].data);
+      for (std::int64_t i = 0; i < c.out[0].layout.numel(); ++i) out[i] = x[i] * factor;
+    });
+  }};
+  cpu::register_kernel("counts_threads", kernel);
+  static Op op{.name = "counts_threads", .infer = [](std::span<const Operand> in, const Attrs&) {
+                 return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+               }};
+  op.vjp = [](const Backprop& g) { return Tensors{record(op, {contiguous(g.z[0])})}; };
+  op.cost = [](auto, auto, const Attrs&) { return Cost{.flops = 1e9}; };  // which is worth two threads
+  const Case c{"counts_threads", "vector", {{{4}}}, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
+               }};
+  EXPECT_EQ(one(c).note, "two threads give different bits than one");
 }
 
 // Tolerances are relative to the largest number of a gradient, or to 1 if all are smaller.
@@ -427,6 +450,80 @@ TEST(Checks, AnErrorOfTheCaseIsItsResult) {
     EXPECT_EQ(r.status, r.dtype == bf16 ? Status::unsupported : Status::ok) << name_of(r.dtype);
 }
 
+// References run on the CPU, and what is checked on a device that does not exist.
+TEST(Checks, RunOnTheDeviceOfTheOptions) {
+  const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+  Options o;
+  o.device = Device::cuda(99);
+  const auto results = check(c, o);
+  EXPECT_EQ(results.size(), 6u * 4);
+  for (const Result& r : results) EXPECT_EQ(r.status, Status::unsupported) << tg::name_of(r.dtype) << r.note;
+}
+
+// So is that of its second derivative.
+TEST(Checks, AnErrorOfTheDerivativeIsTheOnlyResult) {
+  const Case c{"errors", "case", {{{2}}}, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor>) -> Tensors { throw ShapeError("none"); }};
+               }};
+  Options o;
+  o.order = 2;
+  const auto results = check(c, o);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].status, Status::mismatch);
+  EXPECT_EQ(results[0].note, "none");
+  EXPECT_EQ(results[0].text(), c.text());
+}
+
+// A result that all views and dtypes share is reported for any choice of them.
+TEST(Checks, OneRefusalStandsForAllDtypes) {
+  const Case c{"nothing", "case", {{{2}}}, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> x) { return Tensors{greater(x[0], 0)}; }};
+               }};
+  for (const auto& dtypes : std::vector<std::vector<DType>>{{f64}, {f32}, {bf16, f16}}) {
+    Options o;
+    o.dtypes = dtypes, o.views = {View::offset, View::contiguous};
+    const auto results = check(c, o);
+    ASSERT_EQ(results.size(), 1u);
+    EXPECT_EQ(results[0].status, Status::refused);
+    EXPECT_EQ(results[0].view, View::offset);
+  }
+}
+
+TEST(Checks, ResultsAreThoseOfTheOptionsInTheirOrder) {
+  const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+  Options o;
+  o.views = {View::sliced, View::contiguous};
+  for (const auto& dtypes : std::vector<std::vector<DType>>{{f64, f32, bf16, f16}, {f16, f32}, {bf16}}) {
+    o.dtypes = dtypes;
+    std::string got, expected;
+    for (const Result& r : check(c, o)) {
+      got += name_of(r.view) + " " + std::string(tg::name_of(r.dtype)) + ", ";
+      EXPECT_EQ(r.status, Status::ok);
+      EXPECT_EQ(r.order, 1);
+    }
+    for (const View view : o.views)
+      for (const DType t : {f64, f32, bf16, f16})
+        if (std::find(dtypes.begin(), dtypes.end(), t) != dtypes.end())
+          expected += name_of(view) + " " + std::string(tg::name_of(t)) + ", ";
+    EXPECT_EQ(got, expected);
+  }
+}
+
+// If a dtype is wrong for two tensors, the check of one tensor as both is left out.
+TEST(Checks, OneTensorAsTwoInputsIsCheckedIfTwoAreRight) {
+  const Case c = custom_case(
+      {{{2, 3}}, {{2, 3}}}, [](const Tensors& in) { return Tensors{in[0] * in[1]}; },
+      [](auto& in, auto&, auto& z) {
+        const double factor = in[0].dtype() == bf16 ? 1.5 : 1;
+        return Tensors{z[0] * in[1] * factor, z[0] * in[0]};
+      });
+  Options o;
+  o.views = {View::contiguous}, o.dtypes = {bf16};
+  const Result r = check(c, o).at(0);
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_EQ(r.note, "");
+}
+
 TEST(Checks, CasesWithoutFloatingInputOrOutputAreRefused) {
   const auto refused = [](std::vector<SampleInput> inputs, const Op* op, bool is_float_output) {
     Case c{"nothing", "case", std::move(inputs), [=](DType, Device) {
@@ -478,6 +575,7 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
   const Case d = derivative(c);
   EXPECT_EQ(d.order, 2);
   EXPECT_EQ(derivative(d).order, 3);
+  EXPECT_EQ(derivative(named("adamw/2d")).order, 2);  // which needs shapes only
   ASSERT_EQ(d.inputs.size(), 5u);
   EXPECT_EQ(d.inputs[3].shape, (Shape{2}));
   EXPECT_EQ(d.inputs[4].shape, (Shape{2}));

@@ -321,6 +321,92 @@ TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
       }
 }
 
+// Parts whose start is given by a tensor.
+TEST(Gradients, SlicesAtGivenStartsAccumulate) {
+  for (const std::int64_t start : {0, 1, 3}) {
+    Graph g;
+    const Tensor x = g.input("x", {5, 2}, f64), w = g.input("w", {5, 2}, f64), at = g.input("at", {}, i64);
+    const Tensor z =
+        gradients(sum(x * w) + sum(slice_at(x, 0, at, 2) * 10) + sum(slice_at(x, 0, at, 2) * 100), {x})[0];
+    std::vector<double> ws(10), expected(10);
+    for (std::size_t i = 0; i < 10; ++i) {
+      const auto row = static_cast<std::int64_t>(i / 2);
+      ws[i] = 1 + double(i), expected[i] = ws[i] + (row == start || row == start + 1 ? 110 : 0);
+    }
+    EXPECT_EQ(eval(z, {{x, std::vector<double>(10, 2)}, {w, ws}, {at, std::vector<std::int64_t>{start}}})
+                  .values<double>(),
+              expected);
+  }
+}
+
+// The gradient of a region reaches its inputs, whatever is between.
+TEST(Gradients, CustomGradientsPassIntegers) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const CustomOp rounded =
+      custom_op("rounded", {[](const Tensors& in) {
+                              return Tensors{cast(cast(in[0] * 10, i32), f64), cast(cast(in[0], i32), f64)};
+                            },
+                            [](auto&, auto&, auto& z) { return Tensors{z[0] * 3 + z[1] * 5}; }});
+  const Tensors y = rounded.all({x * 2});
+  EXPECT_EQ(eval(gradients(sum(y[0]), {x})[0]).values<double>(), (std::vector<double>{6, 6}));
+  EXPECT_EQ(eval(gradients(sum(y[1]), {x})[0]).values<double>(), (std::vector<double>{10, 10}));
+}
+
+// Nodes before the tensors to differentiate by are not differentiated.
+TEST(Gradients, StopAtTheTensorsToDifferentiateBy) {
+  const Op opaque{.name = "opaque",
+                  .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+                    return {{in[0].dtype, row_major(in[0].shape())}};
+                  },
+                  .not_differentiable = "it is a step"};
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), y = record(opaque, {x});
+  const auto before = g.nodes().size();
+  EXPECT_EQ(error_of([&] { gradients(y, {y}, x); }), "none");
+  EXPECT_EQ(g.nodes().size(), before);
+  EXPECT_EQ(gradients(y, {y}, x)[0].id(), x.id());
+  EXPECT_EQ(error_of([&] { gradients(y, {x}, x); }), "[opaque] the gradient cannot pass: it is a step");
+}
+
+// Nothing of a gradient is computed again, and it reads nothing of a segment but what this returns.
+TEST(Checkpoint, GradientsBelongToNoSegment) {
+  const Op pair{.name = "pair",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs&) {
+                      const OutSpec s{in[0].dtype, row_major(in[0].shape())};
+                      return std::vector<OutSpec>{s, s};
+                    },
+                .vjp =
+                    [](const Backprop& g) {
+                      Tensor z = g.z[1] * g.out[0];
+                      if (g.z[0].defined()) z = z + g.z[0] * g.out[1];
+                      return Tensors{z};
+                    }};
+  const auto layer = [&](const Tensors& in) {
+    const Tensors two = record_all(pair, {exp(in[0])});
+    return Tensors{sin(two[0]), two[1] * in[0]};
+  };
+  for (const bool is_first : {true, false}) {
+    Graph g;
+    const Tensor x = g.input("x", {2}, f64);
+    const Tensor from = is_first ? x : checkpoint(layer, {x})[1];
+    const Tensors y = checkpoint(layer, {from});
+    const std::size_t before = g.nodes().size();
+    gradients(sum(y[0] * y[1]), {x});
+    int again = 0;
+    for (std::size_t n = before; n < g.nodes().size(); ++n) {
+      const Node& node = g.nodes()[n];
+      EXPECT_EQ(node.segment, -1) << node.op->name;
+      again += node.op->name == "exp";
+      for (const ValueId v : node.in)
+        EXPECT_TRUE(g.node_of(v).segment < 0 || v == y[0].id() || v == y[1].id() || v == from.id())
+            << node.op->name << " reads " << g.node_of(v).op->name;
+    }
+    EXPECT_EQ(again, is_first ? 1 : 2);
+  }
+}
+
 // A segment is computed once more for the backward pass, and read from there.
 TEST(Checkpoint, ComputesEachSegmentAgainOnce) {
   static int runs[2];
@@ -425,18 +511,23 @@ TEST(Replay, KeepsOrLeavesCustomGradientsAndSegments) {
       custom_op("ten", {[](const Tensors& in) { return Tensors{in[0] * in[0]}; },
                         [](const Tensors&, const Tensors&, const Tensors& z) { return Tensors{z[0] * 10}; }});
   const auto first = static_cast<NodeId>(g.nodes().size());
-  const Tensor y = checkpoint([&](const Tensors& in) { return Tensors{op(in[0]) * 1}; }, {x * 1})[0];
+  const Tensor y = checkpoint([&](const Tensors& in) { return Tensors{op(in[0]) * 3}; }, {x * 1})[0];
   const auto last = static_cast<NodeId>(g.nodes().size());
   const auto slope = [&](const Tensor& t) {
     return eval(gradients(sum(t), {x})[0], {{x, std::vector<double>{3, 4}}}).values<double>();
   };
-  EXPECT_EQ(slope(y), (std::vector<double>{10, 10}));
+  EXPECT_EQ(slope(y), (std::vector<double>{30, 30}));
   Replay kept(g, g), left(g, g);
+  const auto copies = static_cast<NodeId>(g.nodes().size());
   kept.run(first, last);
-  EXPECT_EQ(slope(kept(y)), (std::vector<double>{10, 10}));
+  for (NodeId n = first; n < last; ++n) {  // all nodes of a segment are in one new segment
+    const int now = g.nodes()[copies + n - first].segment;
+    EXPECT_EQ(now, g.nodes()[n].segment < 0 ? -1 : g.node_of(kept(y).id()).segment) << n;
+  }
+  EXPECT_EQ(slope(kept(y)), (std::vector<double>{30, 30}));
   left.leave_custom_gradients();
   left.run(first, last);
-  EXPECT_EQ(slope(left(y)), (std::vector<double>{6, 8}));
+  EXPECT_EQ(slope(left(y)), (std::vector<double>{18, 24}));
   // The copies are in a new segment.
   const auto segment = [&](const Tensor& t) { return g.node_of(t.id()).segment; };
   EXPECT_GE(segment(y), 0);
@@ -448,7 +539,7 @@ TEST(Replay, KeepsOrLeavesCustomGradientsAndSegments) {
   while (g.nodes()[inside].segment < 0) ++inside;
   Replay part(g, g);
   part.run(inside + 1, last);
-  EXPECT_EQ(slope(part(y)), (std::vector<double>{10, 10}));
+  EXPECT_EQ(slope(part(y)), (std::vector<double>{30, 30}));
 }
 
 TEST(Replay, DecomposesOneOpOrAll) {
