@@ -300,6 +300,16 @@ void expect_same(const Result& got, const Result& expected, const std::string& w
   expect_near(got.worst.h, expected.worst.h, what + " step");
 }
 
+// Both, with as many evaluations. Returns the plain result.
+Result expect_plain(Problem& p, const Options& o, Kind kind, const std::string& what) {
+  p.evaluations = 0;
+  const Result expected = plain(p, o, kind);
+  const std::int64_t evaluations = std::exchange(p.evaluations, 0);
+  expect_same(product(p, o, kind), expected, what);
+  EXPECT_EQ(p.evaluations, evaluations) << what;
+  return expected;
+}
+
 // A family of functions: sets those of the problem for a parameter, and options.
 struct Family {
   const char* name;
@@ -317,12 +327,7 @@ int compare_near_changes(Problem& p, const Family& family, Kind kind, double low
   const auto compare = [&](double t) {
     Options o;
     family.set(p, o, t);
-    const std::string what = family.name + (" at " + std::to_string(t));
-    p.evaluations = 0;
-    const Result expected = plain(p, o, kind);
-    const std::int64_t evaluations = std::exchange(p.evaluations, 0);
-    expect_same(product(p, o, kind), expected, what);
-    EXPECT_EQ(p.evaluations, evaluations) << what;
+    expect_plain(p, o, kind, family.name + (" at " + std::to_string(t)));
   };
   int changes = 0, number = 0;
   std::string last = verdict_at(low);
@@ -345,13 +350,13 @@ int compare_near_changes(Problem& p, const Family& family, Kind kind, double low
 // A function that is 0 except at the points that the check at x = 0 reads: one-sided slopes that differ by
 // `jump` and quotients n, at the step h and at a 64th of it. The gradient is a.
 struct Crafted {
-  double a = 1, n_h = 0, jump_h = 0, n_small = 0, jump_small = 0, at_0 = 0;
+  double a = 1, n_h = 0, jump_h = 0, n_small = 0, jump_small = 0, at_0 = 0, step = 1e-3;
   void set(Problem& p) const {
     const Crafted c = *this;
     p.slope = [c](double) { return c.a; };
     p.f = [c](double t) {
       for (const bool is_small : {false, true}) {
-        const double h = is_small ? 1e-3 / 64 : 1e-3, sign = t > 0 ? 1 : -1;
+        const double h = is_small ? c.step / 64 : c.step, sign = t > 0 ? 1 : -1;
         if (std::abs(t) == h)
           return c.at_0 + h * ((is_small ? c.jump_small : c.jump_h) / 2 +
                                sign * (is_small ? c.n_small : c.n_h) * 12 / 16);
@@ -492,24 +497,32 @@ TEST(Projections, AreJudgedAsByPlainCode) {
   EXPECT_GE(changes, 20);
 }
 
+// A step that is a power of two makes the quotients exact.
+TEST(Kinks, ConditionsAtTheirBoundsDoNotHold) {
+  Problem p(1, 1, false, {Fill::uniform, 0, 0});
+  Options o;
+  o.h = 0x1p-10;
+  const auto r = [&] { return p.cotangents(o.seed)[0]; };
+  while (0.1 * std::abs(10 * r()) != std::abs(r())) ++o.seed;
+  for (const Crafted& c :
+       {Crafted{.a = 0.01, .jump_h = 1, .jump_small = 0.5, .step = o.h},
+        Crafted{.jump_small = 0.5, .step = o.h}, Crafted{.a = 10, .n_small = 1, .step = o.h}}) {
+    c.set(p);
+    EXPECT_EQ(expect_plain(p, o, Kind::first_wrong, "at a bound").skipped, 0) << c.a;
+  }
+}
+
 // A difference exactly at its bound passes without a closer look.
 TEST(Bounds, DifferencesAtTheBoundPass) {
   Problem p(1, 1);
-  const auto compare = [&](const Options& o, Kind kind) {
-    p.evaluations = 0;
-    const Result expected = plain(p, o, kind);
-    const std::int64_t evaluations = std::exchange(p.evaluations, 0);
-    expect_same(product(p, o, kind), expected, "at a bound");
-    EXPECT_EQ(p.evaluations, evaluations);
-  };
   p.slope = [](double) { return 2.5; };  // f is 0
   for (std::uint64_t i = 0; i < 4; ++i) {
     Options o;
     o.tol.atol = std::abs(2.5 * p.cotangents(1000 * i)[0]);
-    compare(o, Kind::elements);
+    expect_plain(p, o, Kind::elements, "at a bound");
     const double x = p.harness->draw(0)[0][0], d = p.harness->draw_direction(77 * i)[0][0];
     o.tol.atol = std::abs(2.5 * p.cotangents(77 * i)[0] * (d * std::max(1.0, std::abs(x))));
-    compare(o, Kind::projections);
+    expect_plain(p, o, Kind::projections, "at a bound");
   }
   // No smaller step is tried if the noise is exactly at its bound.
   p.f = [](double x) { return x * x * x * x * x; };
@@ -521,7 +534,7 @@ TEST(Bounds, DifferencesAtTheBoundPass) {
     const Values r = p.cotangents(77 * i);
     Options o;
     o.tol = {.rtol = 0, .atol = std::abs(quotient(at, r, o.h) - quotient(at, r, o.h / 2))};
-    compare(o, Kind::projections);
+    expect_plain(p, o, Kind::projections, "at a bound");
   }
 }
 
