@@ -220,6 +220,11 @@ TEST(CustomOp, SeveralOutputsAndIntegerInputs) {
       eval({only_rows, only_sum}, {{x, std::vector<double>(6, 1.0)}, {k, std::vector<std::int64_t>{2, 5}}});
   EXPECT_EQ(v[0].values<double>(), (std::vector<double>{2, 2, 2, 5, 5, 5}));
   EXPECT_EQ(v[1].values<double>(), (std::vector<double>{2, 2, 2, 5, 5, 5}));
+  for (const Node& n : g.nodes()) {
+    if (n.op->name != "scaled_rows_backward") continue;
+    for (const char* name : {"inputs", "outputs"})
+      EXPECT_NE(n.attrs.text().find(name), std::string::npos) << n.attrs.text();
+  }
 }
 
 }  // namespace

@@ -458,6 +458,11 @@ const Family families[] = {
        p.slope = [t](double x) { return 0.1 * t * x * x * x * x; };
        o.h = 1;
      }},
+    {"smooth nowhere",
+     [](Problem& p, Options&, double t) {
+       p.f = [t](double x) { return 1e-3 * t * std::sin(1e7 * x); };
+       p.slope = [](double) { return 0; };
+     }},
     {"a small slope that is off",
      [](Problem& p, Options& o, double t) {
        p.f = [](double x) { return 1e-3 * x * x; };

@@ -494,6 +494,7 @@ TEST(Numbers, MatchTheFormatOfEachDtype) {
     EXPECT_EQ(rounded_to(dtype, least), least);
     EXPECT_EQ(dtype == f64 ? least / 2 : rounded_to(dtype, least / 2), 0);
     EXPECT_EQ(rounded_to(dtype, most), most);
+    EXPECT_TRUE(std::isfinite(most));
     EXPECT_EQ(dtype == f64 ? most * (1 + 2 * u) : rounded_to(dtype, most * (1 + 2 * u)), inf);
   }
 }
@@ -659,6 +660,10 @@ TEST(Numbers, DefaultsOfTheOptionsAreDocumented) {
     Options beyond;
     beyond.h = h;
     EXPECT_THROW(beyond.check_numbers(), Error);
+    const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+    EXPECT_THROW(check(c, beyond), Error);
+    EXPECT_THROW(mutate(c, beyond), Error);
+    EXPECT_THROW(v_curve(c, beyond), Error);
   }
   Options third;
   third.order = 3;

@@ -355,6 +355,23 @@ TEST(Mutants, CallsOfOneOpMayDiffer) {
   }
 }
 
+// A slope of 5·10⁻⁶: its absence is within the tolerance of special points, but not of others.
+TEST(Mutants, ChangesWithinTheToleranceSurvive) {
+  Op op = host_op(
+      "small_slope", 1, [](const Backprop& g) { return Tensors{g.z[0] * 5e-6}; },
+      [](auto in, std::size_t, std::int64_t i) { return 5e-6 * in[0].at(i); });
+  op.samples = [] { return std::vector<Sample>{{"vector", {}}}; };
+  Case c{"small_slope", "vector", {{{3}}}, [&](DType, Device) {
+           return Callable{{}, [&](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
+         }};
+  c.op = &op;
+  EXPECT_EQ(fates(c, f64_contiguous(false)),
+            "contiguous f64: sign of input 0; scale of input 0; transposed of input 0 (equivalent); "
+            "zero of input 0; dropped term: last element of output 0; stale inputs (equivalent); "
+            "stale outputs (equivalent); operands held fixed (equivalent); "
+            "zero where input 0 is (survived); NaN where input 0 is huge;");
+}
+
 // A gradient that is wrong in one view or dtype: no mutants are made there, nor in the settings that follow.
 TEST(Mutants, EndAtTheFirstSettingInWhichTheCheckFails) {
   const std::tuple<View, DType, const char*> rows[] = {

@@ -256,25 +256,45 @@ TEST(RankChecks, RefuseParametersAndLeaveOutHalfTypesOnRequest) {
   });
 }
 
+// Each element's slope depends on all others, which are at their places when it moves.
+TEST(RankChecks, ElementsMoveOneByOne) {
+  run_ranks(2, [](Communicator& ranks) {
+    const RankCase c{{"ranks", "products", {{{3}}, {{2}}}, [](DType, Device) {
+                        return Callable{{}, [](std::span<const Tensor> x) {
+                                          return Tensors{x[0] * sum(x[1]), x[1] * sum(x[0] * x[0])};
+                                        }};
+                      }}};
+    const Result r = checked(c, ranks, in(f64)).at(0);
+    EXPECT_EQ(r.status, Status::ok) << r.worst.where;
+    EXPECT_EQ(r.checked, 2 * 5);
+  });
+}
+
 TEST(RankChecks, ReplicatedTensorsAreComparedBitwise) {
   run_ranks(3, [](Communicator& ranks) {
-    const auto notes = [&](int rank, std::size_t element, bool of_gradient) {
+    const auto notes_in = [&](DType dtype, int rank, std::size_t element, bool of_gradient) {
       const auto host = std::make_shared<HostFunction>();
       const bool is_off = ranks.rank() == rank;
+      const double factor = dtype == f64 ? 1 + 0x1p-52 : 1 + 0x1p-23;
       host->outputs = [=](const Point& x, DType) {
         Point y = x;
-        if (is_off && !of_gradient) y[0][element] *= 1 + 0x1p-52;
+        if (is_off && !of_gradient) y[0][element] *= factor;
         return y;
       };
       host->gradients = [=](const Point&, const Point& r, DType) {
         Point z = r;
-        if (is_off && of_gradient) z[0][element] *= 1 + 0x1p-52;
+        if (is_off && of_gradient) z[0][element] *= factor;
         return z;
       };
       const RankCase c{case_of(host, {{{4}}}, {{4}}), true, true};
-      const Result r = checked(c, ranks, in(f64)).at(0);
+      const Result r = checked(c, ranks, in(dtype)).at(0);
       EXPECT_EQ(r.status, rank < 0 ? Status::ok : Status::mismatch);
       return r.note;
+    };
+    const auto notes = [&](int rank, std::size_t element, bool of_gradient) {
+      const std::string all = notes_in(f64, rank, element, of_gradient);
+      EXPECT_EQ(notes_in(f32, rank, element, of_gradient), all);
+      return all;
     };
     const std::string of_rank_0 = " is replicated, but rank 1 has other bits than rank 0; ";
     EXPECT_EQ(notes(-1, 0, false), "");

@@ -78,7 +78,7 @@ TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
   };
   const Row rows[] = {{{{{1}}}, false},
                       {{{{5}}}, true},
-                      {{{{4}, {Fill::uniform, 0, 2}}}, true},
+                      {{{{5}, {Fill::uniform, 0, 2}}}, true},
                       {{{{3}, {Fill::uniform, -1, 2}}}, false},
                       {{{{3}, {Fill::off_zero, 0.5, 2}}}, false},
                       {{{{7}}, {{2}, {Fill::index, 0, 4}}, {{2}, {Fill::uniform, 0.25, 2}}}, true},
@@ -336,6 +336,11 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
                              {"a later step that agrees between two slopes",
                               [](double t) {
                                 return Crafted{{{9, 0, 1}, {0.5, 0, 1}, {0.5, 0, 1}}, 0.5 + 1e-5 * t};
+                              },
+                              0.5, 2, 1},
+                             {"above a kink between slopes of one sign",
+                              [&](double t) {
+                                return same({2, 1, 3}, 3 + 0.1 * t);
                               },
                               0.5, 2, 1},
                              {"between the slopes of a smooth function",
