@@ -54,7 +54,7 @@ class ReverseWalk {
   }
 
   // The gradient of v; undefined where none arrived.
-  Tensor slot(ValueId v) const { return active(v) ? slots_[v - base_] : Tensor(); }
+  Tensor slot(ValueId v) const { return slots_[v - base_]; }
 
  private:
   bool active(ValueId v) const { return v >= base_ && active_[v - base_]; }

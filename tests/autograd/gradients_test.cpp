@@ -227,6 +227,32 @@ TEST(Gradients, CustomGradientsReceiveZerosAndTheirOperands) {
   EXPECT_EQ(v(sum(y[0]) + sum(y[1] * 2)), (std::vector<double>{21123, 21246}));
 }
 
+// A decomposition may return one tensor twice. Inputs that need no gradient are not differentiated.
+TEST(Gradients, DecompositionsAreDifferentiatedAsFarAsNeeded) {
+  const auto infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+    const OutSpec s{in[0].dtype, row_major(in[0].shape())};
+    return {s, s};
+  };
+  static const Op opaque{.name = "opaque",
+                         .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+                           return {{in[0].dtype, row_major(in[0].shape())}};
+                         },
+                         .not_differentiable = "it is a step"};
+  const Op twice{.name = "twice", .infer = infer, .decompose = [](std::span<const Tensor> in, const Attrs&) {
+                   const Tensor y = in[0] * 3 + record(opaque, {in[1]});
+                   return Tensors{y, y};
+                 }};
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), w = g.input("w", {2}, f64);
+  const Tensors y = record_all(twice, {x, w});
+  const auto slope = [&](const Tensor& loss) { return eval(gradients(loss, {x})[0]).at(1); };
+  EXPECT_EQ(slope(sum(y[0])), 3);
+  EXPECT_EQ(slope(sum(y[1])), 3);
+  EXPECT_EQ(slope(sum(y[0]) + sum(y[1]) * 2), 9);
+  EXPECT_EQ(error_of([&] { gradients(sum(y[0]), {w}); }),
+            "[grad./opaque] the gradient cannot pass: it is a step");
+}
+
 TEST(Gradients, DecompositionsNeedEveryOutput) {
   const Op op{.name = "two_for_one",
               .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
@@ -345,10 +371,12 @@ TEST(Gradients, CustomGradientsPassIntegers) {
   const Tensor x = g.input("x", {2}, f64);
   const CustomOp rounded =
       custom_op("rounded", {[](const Tensors& in) {
-                              return Tensors{cast(cast(in[0] * 10, i32), f64), cast(cast(in[0], i32), f64)};
+                              return Tensors{cast(cast(in[0] * 10, i32), f64), cast(cast(in[1], i32), f64)};
                             },
-                            [](auto&, auto&, auto& z) { return Tensors{z[0] * 3 + z[1] * 5}; }});
-  const Tensors y = rounded.all({x * 2});
+                            [](auto&, auto&, auto& z) {
+                              return Tensors{z[0] * 3 + z[1] * 5, z[0]};
+                            }});
+  const Tensors y = rounded.all({x * 2, g.input("other", {2}, f64)});
   EXPECT_EQ(eval(gradients(sum(y[0]), {x})[0]).values<double>(), (std::vector<double>{6, 6}));
   EXPECT_EQ(eval(gradients(sum(y[1]), {x})[0]).values<double>(), (std::vector<double>{10, 10}));
 }
@@ -619,6 +647,14 @@ TEST(CustomOp, ErrorsNameTheOp) {
                       {"mine] its forward returned a tensor that is of another graph"});
   expect_error<Error>([&] { same(x, foreign); }, {"[mine] the tensors belong to different graphs"});
   expect_error<Error>([&] { same(Tensor()); }, {"undefined"});
+  for (const Tensors& in : {Tensors{Tensor()}, Tensors{x, Tensor()}})
+    expect_error<Error>([&] { same.all(in, std::source_location::current()); },
+                        {"[mine] got an undefined tensor"});
+  const auto forward = [](const Tensors& in) { return in; };
+  expect_error<Error>([&] { custom_op("half", {forward, {}}); }, {"[custom_op] half has no backward"});
+  expect_error<Error>([&] { custom_op("half", {{}, backward}); }, {"[custom_op] half has no forward"});
+  expect_error<Error>([&] { register_host_op({.name = "half"}); },
+                      {"[register_host_op] half has no forward"});
   CustomOp moved = same;
   const CustomOp taken = std::move(moved);
   expect_error<Error>([&] { moved(x); }, {"[custom_op] an empty CustomOp was called: it was moved from"});
