@@ -125,8 +125,8 @@ std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredSt
     const ValueId v = outputs.assigned[i];
     const Value& value = graph.values()[v];
     const auto made = producer.find(v);
-    const bool whole = made != producer.end() && value.root == v && value.layout.is_contiguous() &&
-                       value.layout.offset == 0 && output_count[v] == 1;
+    const bool whole = made != producer.end() && value.layout.is_contiguous() && value.layout.offset == 0 &&
+                       output_count[v] == 1;
     const auto read = last_read.find(assign[i].target.key());
     const auto in_place = [&](std::size_t input) {
       return can_overwrite(graph, steps[read->second.step], v, input);

@@ -131,7 +131,7 @@ void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, cons
       for (ValueId input : step.in) {
         const int from = buffers.of[root_of(input)];
         Buffer& b = buffers.list[from];
-        if (from == buffers.of[v] || b.kind != Buffer::arena || b.last != s || b.first == s) continue;
+        if (b.kind != Buffer::arena || b.last != s) continue;
         if (b.bytes != own.bytes || !can_overwrite_all(step, v, from)) continue;
         if (std::find(reused.begin(), reused.end(), from) != reused.end()) continue;
         b.last = own.last;

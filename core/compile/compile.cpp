@@ -13,8 +13,8 @@
 #include "core/compile/join.h"
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
+#include "core/compile/passes.h"
 #include "core/compile/place_ropes.h"
-#include "core/compile/placed.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
 #include "core/compile/scatter_early.h"
@@ -78,33 +78,15 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (reuse) state->arena = options.arena;  // a program to compare with has memory of its own
   state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone, options.ranks};
 
-  // Outputs → steps.
-  const Outputs outputs = outputs_of(graph, fetch, options.assign);
-  if (!options.allow_unassigned) require_updates(graph, outputs, options.assign);
-  state->outputs = outputs.all();
-  std::vector<LoweredStep> steps = lower(graph, state->outputs, options.fuse);
-  Joined joined = join_in_place(graph, steps, state->outputs);
-  if (options.fuse && !options.rows_alone) add_in_products(graph, steps, joined, outputs);
-  if (options.fuse) merge_fused(graph, steps, state->outputs);
-  if (options.fuse && !options.rows_alone)
-    reduce_chains(graph, steps, state->outputs, state->device.kind != Device::cpu_kind);
-  if (options.fuse && state->device.kind != Device::cpu_kind) place_ropes(graph, steps);
-  if (options.ranks) scatter_early(graph, steps);
-  const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
-  append_copies(graph, steps, outputs, options.assign, directly);
-
-  const Scheduled known{joined, outputs, options.assign, directly, state->device.kind != Device::cpu_kind};
-
-  // Steps → buffers → places.
+  const bool on_gpu = state->device.kind != Device::cpu_kind;
   const std::size_t status_bytes = state->backend->status_bytes();
-  Placed p = placed(graph, steps, known, status_bytes, reuse);
-  if (reuse && options.fuse && state->device.kind != Device::cpu_kind) {
-    if (options.memory_budget == 0 && !options.rows_alone)
-      put_products_last(graph, steps, known, status_bytes, p);
-    put_casts_first(graph, steps, known, status_bytes, p);
-  }
+  Passes passed = run_passes(graph, fetch, options, reuse, on_gpu, status_bytes);
+  std::vector<LoweredStep>& steps = passed.steps;
+  Placed& p = passed.placed;
+  state->outputs = passed.outputs.all();
   report(p, steps, options.assign, *state);
   if (reuse && options.memory_budget > 0) {
+    const Scheduled known = passed.known(options.assign);
     const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
     if (r.arena < r.before) {
       p = placed(graph, steps, known, status_bytes, reuse);
@@ -117,16 +99,16 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->buffers = arena_buffers(buffers, plan);
 
   // Kernels and memory.
-  state->steps = steps_of(graph, steps, joined, state->outputs);
+  state->steps = steps_of(graph, steps, passed.joined, state->outputs);
   check_ranks(state->steps, options.ranks.get(), options.plan_only);
   if (options.plan_only) {
     state->planned = state->backend->prepare(state->steps, state->prepared);
     state->memory.workspace = state->planned->workspace_bytes();
   } else {
-    const Bindings passes{graph, steps, joined, buffers, plan};
-    bind(*state, passes, poison);
+    const Bindings bindings{graph, steps, passed.joined, buffers, plan};
+    bind(*state, bindings, poison);
     for (std::size_t i = 0; i < fetch.size(); ++i)
-      state->fetched.emplace_back(fetch[i].id(), bound_arg(*state, passes, outputs.fetched[i]));
+      state->fetched.emplace_back(fetch[i].id(), bound_arg(*state, bindings, passed.outputs.fetched[i]));
     for (const Assign& a : options.assign) state->assigned.push_back(a.target);
   }
   if (log)
@@ -136,6 +118,34 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
 }
 
 }  // namespace
+
+Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
+                  bool on_gpu, std::size_t status_bytes) {
+  Passes p{.outputs = outputs_of(graph, fetch, options.assign), .on_gpu = on_gpu};
+
+  // Outputs → steps.
+  if (!options.allow_unassigned) require_updates(graph, p.outputs, options.assign);
+  const std::vector<ValueId> outputs = p.outputs.all();
+  p.steps = lower(graph, outputs, options.fuse);
+  p.joined = join_in_place(graph, p.steps, outputs);
+  if (options.fuse && !options.rows_alone) add_in_products(graph, p.steps, p.joined, p.outputs);
+  if (options.fuse) merge_fused(graph, p.steps, outputs);
+  if (options.fuse && !options.rows_alone) reduce_chains(graph, p.steps, outputs, on_gpu);
+  if (options.fuse && on_gpu) place_ropes(graph, p.steps);
+  if (options.ranks) scatter_early(graph, p.steps);
+  p.directly = written_directly(graph, p.steps, p.outputs, options.assign);
+  append_copies(graph, p.steps, p.outputs, options.assign, p.directly);
+
+  // Steps → buffers → places.
+  const Scheduled known = p.known(options.assign);
+  p.placed = placed(graph, p.steps, known, status_bytes, reuse);
+  if (reuse && options.fuse && on_gpu) {
+    if (options.memory_budget == 0 && !options.rows_alone)
+      put_products_last(graph, p.steps, known, status_bytes, p.placed);
+    put_casts_first(graph, p.steps, known, status_bytes, p.placed);
+  }
+  return p;
+}
 
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options) {
   std::unique_ptr<ProgramLog> log = ProgramLog::begin();

@@ -11,6 +11,7 @@ namespace {
 // Inputs and outputs of a merged step: with more, a GPU has too few registers to keep enough loads in flight,
 // and a second pass costs less.
 constexpr std::size_t max_operands = 10;
+static_assert(max_operands <= FusedAttrs::max_inputs);
 // How many steps back a step looks for others, so that long programs take linear time.
 constexpr std::size_t window = 32;
 
@@ -108,8 +109,7 @@ class Merging {
     if (value(b.out[0]).layout.numel() == 1 && makes_wait(a, b)) return false;
     std::size_t outputs = b.out.size();
     for (ValueId v : a.out) outputs += readers_[v] > reads(b, v);
-    return shares && inputs + outputs <= max_operands && inputs <= FusedAttrs::max_inputs &&
-           outputs <= FusedAttrs::max_outputs &&
+    return shares && inputs + outputs <= max_operands && outputs <= FusedAttrs::max_outputs &&
            first.code.size() + second.code.size() <= FusedAttrs::max_chain;
   }
 

@@ -117,7 +117,7 @@ class Ordering {
   std::size_t peak_as_recorded() const {
     std::vector<std::size_t> born(first_.size()), dead(first_.size());
     for (const Held& h : held_) {
-      if (h.bytes == 0 || h.writers.empty()) continue;
+      if (h.bytes == 0) continue;  // others have a writer
       born[h.writers.front()] += h.bytes;
       dead[std::max(h.writers.back(), h.readers.empty() ? 0 : h.readers.back())] += h.bytes;
     }
@@ -140,7 +140,7 @@ class Ordering {
     }
     // What this unit uses may be free soon, and what is read together with its results.
     for (const std::size_t b : uses_[u]) {
-      if (held_[b].readers.size() > most_units && held_[b].left > most_units) continue;
+      if (held_[b].left > most_units) continue;
       for (const Unit r : held_[b].readers)
         if (!done_[r]) candidates_.insert(uses_[r].begin(), uses_[r].end());
     }
@@ -153,10 +153,7 @@ class Ordering {
       candidates_.erase(candidates_.begin());
       if (!held_[b].is_alive || held_[b].bytes == 0) continue;
       std::vector<Unit> group = readers_of(b);
-      if (!group.empty() && is_worth(group, limit)) {
-        candidates_.insert(b);
-        return group;
-      }
+      if (!group.empty() && is_worth(group, limit)) return group;
     }
     return {};
   }
@@ -231,7 +228,6 @@ std::size_t planned(const Graph& graph, std::span<const LoweredStep> steps, cons
 }  // namespace
 
 bool order_for_memory(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known) {
-  if (steps.empty()) return false;
   const std::vector<std::size_t> order = Ordering(graph, steps, known).run();
   if (known.has_epilogues && makes_an_epilogue(graph, steps, order)) return false;
   std::vector<LoweredStep> ordered;

@@ -140,7 +140,6 @@ class Recomputing {
 
   // The most bytes alive at one step, and at how many steps.
   std::pair<std::size_t, std::ptrdiff_t> pressure() const {
-    if (now_.alive.empty()) return {0, 0};
     const std::size_t most = now_.alive[static_cast<std::size_t>(now_.peak)];
     return {most, std::ranges::count(now_.alive, most)};
   }

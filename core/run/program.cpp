@@ -287,8 +287,7 @@ std::size_t reach(const Arg& a) {
 // The elements of `a` in row-major order, from a copy of the memory that its layout covers.
 Array in_row_major_order(const Arg& a, const std::byte* raw) {
   Array out(a.layout.shape, a.dtype);
-  Layout from = a.layout;
-  from.offset = 0;
+  const Layout& from = a.layout;  // its offset is in raw already
   if (from.is_contiguous()) {
     if (reach(a) > 0) std::memcpy(out.raw(), raw, reach(a));
     return out;
@@ -418,9 +417,7 @@ const std::byte* Pending::element(const Tensor& t) const {
 
 const std::byte* Pending::in_order(const Tensor& t) const {
   const std::byte* raw = bytes(t);
-  Layout layout = program_->fetched_arg(t).layout;
-  layout.offset = 0;
-  if (!layout.is_contiguous())
+  if (!program_->fetched_arg(t).layout.is_contiguous())
     throw ShapeError("[pending] " + t.text() + " does not lie in row-major order: fetch() copies it");
   return raw;
 }

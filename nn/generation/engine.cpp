@@ -42,7 +42,7 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
                      : text > most / o.seats ? most
                                              : o.seats * pages_for(text, size) * size,
             pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
-  if (pages < 1 || tokens > most || o.page_size > most || host > most)
+  if (pages < 1 || tokens > most || host > most)
     throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
                      std::to_string(o.page_size) + ", expected 1 to 2^31 - 1 in whole pages");
   return {.pages = static_cast<std::int32_t>(pages),

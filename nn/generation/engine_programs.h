@@ -52,7 +52,7 @@ struct Engine::Run {
         place(token.size()),
         new_place(length.size()),
         temperatures(length.size()),
-        top_ps(length.size(), 1),
+        top_ps(length.size()),
         key(2 * length.size()),
         top_ks(length.size()) {}
 

@@ -165,11 +165,10 @@ std::int64_t PageTable::row(std::int64_t position) const {
 
 bool PageTable::reserve(std::int64_t count, std::vector<PageCopy>& copies) {
   if (count <= 0) return true;
-  const std::int64_t size = pool_->page_size_, begun = length_ / size;
-  if (count > (std::ssize(pages_) + pool_->free()) * size - length_) return false;
+  const std::int64_t size = pool_->page_size_, begun = length_ / size,
+                     room = std::ssize(pages_) * size - length_,
+                     more = detail::pages_for(std::max<std::int64_t>(count - room, 0), size);
   const bool shared = length_ % size != 0 && pool_->holders(pages_[begun]) > 1;
-  const std::int64_t all = detail::pages_for(length_ + count, size),
-                     more = std::max<std::int64_t>(all - std::ssize(pages_), 0);
   if (more + shared > pool_->free()) return false;
   if (shared) {
     const PageCopy copy{pages_[begun], pool_->take()};

@@ -87,7 +87,7 @@ void Scheduler::append(Id text, std::int32_t token) {
 
 void Scheduler::expect(Id text) {
   Text& t = at(text);
-  if (!t.is_idle() || t.expected > 0 || t.size() >= t.most)
+  if (!t.is_idle() || t.size() >= t.most)  // it is not idle while a token is expected
     throw Error("[scheduler] no token can be expected of text " + std::to_string(text) + ", which has read " +
                 std::to_string(t.read) + " of " + std::to_string(t.size()) + " tokens and may have " +
                 std::to_string(t.most));

@@ -15,11 +15,11 @@ std::string sizes(std::int64_t texts, std::int64_t length) {
   return std::to_string(length) + " tokens in each of " + std::to_string(texts) + " texts";
 }
 
-// first, first + step, …, a constant.
-Tensor numbers(Graph& graph, const Shape& shape, std::int64_t first, std::int64_t step = 1) {
+// 0, step, 2·step, …, a constant.
+Tensor multiples(Graph& graph, const Shape& shape, std::int64_t step) {
   Array a(shape, i32);
   for (std::int64_t i = 0; i < a.numel(); ++i)
-    a.data<std::int32_t>()[i] = static_cast<std::int32_t>(first + i * step);
+    a.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * step);
   return graph.constant(a);
 }
 
@@ -50,10 +50,10 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
   const Scope scope("cache");
   const std::int64_t texts = cache.pages(), size = cache.page_size();
   const Tensor first = view(cached_, {texts, 1});
-  positions_ = first + numbers(graph, {1, length}, 0);
+  positions_ = first + multiples(graph, {1, length}, 1);
   lengths_ = cached_ + length;
   // Beyond its page a token has no row: index_assign refuses the number.
-  const Tensor row = numbers(graph, {texts, 1}, 0, size) + positions_;
+  const Tensor row = multiples(graph, {texts, 1}, size) + positions_;
   rows_ = where(less(positions_, size), row, texts * size);
 }
 
