@@ -531,6 +531,9 @@ TEST(KvCache, RowsMustFitTheCall) {
   EXPECT_EQ(shared(8), "");
   EXPECT_TRUE(shared(0).starts_with("[kv_cache] the first 0 numbers of a key as its value, of keys "));
   EXPECT_TRUE(shared(9).starts_with("[kv_cache] the first 9 numbers of a key as its value, of keys "));
+  EXPECT_TRUE(message([&] {
+                call.attend("shared", q, in({}), 1);
+              }).starts_with("[cache/kv_cache] expected shared [2, heads, 3, n], got"));
 }
 
 // Keys and values of different dtypes are extended by a step each.

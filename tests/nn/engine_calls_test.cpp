@@ -373,6 +373,39 @@ TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
   EXPECT_EQ(Engine(model, {.seats = 3, .page_size = 4}).scheduler().pool().pages(), 3 * 2);
 }
 
+TEST(Engine, ACacheOfMoreThanTheLargestNumberOfTokensIsRefused) {
+  const Tables tables(9);
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max(), third = most / 3;
+  struct Case {
+    std::int64_t context;
+    Engine::Options options;
+    std::int64_t pages;  // 0: refused
+    std::int64_t tokens = 0;
+  };
+  for (const auto& [context, options, pages, tokens] :
+       {Case{third, {.seats = 3, .page_size = third + 1}, 0, 3 * third + 3},
+        {most, {.seats = 1, .page_size = most + 1}, 0, most},
+        {5, {.seats = 1, .page_size = most + 1}, 0, most},
+        {5, {.seats = 2, .page_size = most}, 0, 2 * most},
+        {third + 1, {.seats = 3, .page_size = most + 1}, 0, most},
+        {5, {.cache_tokens = most + 1, .page_size = most / 2}, 0, most + 1},
+        {5, {.cache_tokens = 9, .page_size = 5, .host_tokens = 5 * most + 4}, 1},
+        {5, {.cache_tokens = 9, .page_size = 5, .host_tokens = 5 * most + 5}, 0, 9},
+        {5, {.cache_tokens = 5, .page_size = 5}, 1},
+        {5, {.cache_tokens = 4, .page_size = 5}, 0, 4}}) {
+    nn::LanguageModel model = tables.model();
+    model.context = context;
+    std::int64_t got = 0;
+    const std::string error =
+        error_of([&, &o = options] { got = Engine(model, o).scheduler().pool().pages(); });
+    EXPECT_EQ(got, pages) << error;
+    if (pages == 0) {
+      EXPECT_EQ(error, "[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
+                           std::to_string(options.page_size) + ", expected 1 to 2^31 - 1 in whole pages");
+    }
+  }
+}
+
 void an_error_of_a_run(bool ahead) {
   const Tables tables(8);
   const Engine::Request request{.prompt = {1, 2, 3, 4, 5}, .tokens = 6, .sampling = {.temperature = 0}};

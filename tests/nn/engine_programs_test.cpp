@@ -183,6 +183,25 @@ TEST(Engine, WithOneSlotRunsAheadToo) {
   EXPECT_EQ(texts[1], texts[0]);
 }
 
+// Rows of no sequence read a token and a position too, which each model has.
+TEST(Engine, ServesModelsOfOneTokenAndOnePosition) {
+  for (const std::int64_t context : {1, 3})
+    for (const bool ahead : {false, true}) {
+      nn::Params params(1);
+      nn::ModelConfig c = config();
+      c.vocabulary = 1, c.context = context;
+      const nn::Model model(params, c);
+      Engine engine(model, {.seats = 7, .page_size = 2, .threads = 1, .ahead = ahead});
+      engine.prepare();
+      std::vector<Tokens> got(5);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        engine.add(EngineCalls::into(
+            got[i], {.prompt = Tokens(1 + i % static_cast<std::size_t>(context), 0), .tokens = 1}));
+      EngineCalls::run(engine);
+      for (const Tokens& tokens : got) EXPECT_EQ(tokens, Tokens{0});
+    }
+}
+
 TEST(Engine, CountsTheSecondsOfItsRuns) {
   Rows r;
   Engine engine(r.model(), {.threads = 1});

@@ -153,6 +153,12 @@ TEST(Generator, ARefusedExtensionForgetsNothing) {
   EXPECT_EQ(logits(true), logits(false));
 }
 
+TEST(Generator, ATextMayBeExtendedByZeroTokens) {
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[0].config);
+  EXPECT_EQ(text(model, 0, {}, {.threads = 1}), prompt);
+}
+
 // A program reads a piece of 1, 2, 4, … tokens, or a whole window without a cache.
 TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
   nn::Params params(1);
@@ -271,6 +277,19 @@ TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
   expect_shares({.top_k = 2, .top_p = 0.5}, {0, 1, 0, 0});
   // Temperature comes first: at 1/2 the shares are as 1, 16, 4 and 9.
   expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 16. / 25, 0, 9. / 25});
+}
+
+TEST(SampleToken, ReportsASettingBeforeTheDraw) {
+  const auto message = [](const nn::Sampling& s, double u) -> std::string {
+    try {
+      nn::sample_token(four, s, u);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message({.top_p = 2}, 7).substr(0, 34), "[sample] top_p is out of range: go");
+  EXPECT_EQ(message({}, 7).substr(0, 30), "[sample] u is out of range: go");
 }
 
 TEST(SampleToken, NeverDrawsWhatIsNoNumber) {

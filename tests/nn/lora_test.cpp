@@ -112,14 +112,25 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
   EXPECT_NE(error_of([&] { modules({.rank = 0}); }).find("rank is out of range: got 0"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.dropout = 1}); }).find("dropout"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.alpha = NAN}); }).find("alpha"), std::string::npos);
-  EXPECT_NE(error_of([&] {
+  const std::string not_chosen = " \"k_proj\" is no Linear layer of the model, which has q_proj";
+  EXPECT_EQ(error_of([&] {
               modules({.targets = {"q_proj"}, .ranks = {{"k_proj", 3}}});
-            }).find("\"k_proj\""),
-            std::string::npos);
-  EXPECT_NE(error_of([&] {
+            }),
+            "[lora] a key of ranks," + not_chosen);
+  EXPECT_EQ(error_of([&] {
+              modules({.targets = {"q_proj"}, .alphas = {{"k_proj", 3}}});
+            }),
+            "[lora] a key of alphas," + not_chosen);
+  const std::string two_keys =
+      " has two keys of model.layers.0.self_attn.k_proj: \"k_proj\" and \"self_attn.k_proj\"";
+  EXPECT_EQ(error_of([&] {
               modules({.ranks = {{"k_proj", 3}, {"self_attn.k_proj", 4}}});
-            }).find("two keys"),
-            std::string::npos);
+            }),
+            "[lora] ranks" + two_keys);
+  EXPECT_EQ(error_of([&] {
+              modules({.alphas = {{"k_proj", 3}, {"self_attn.k_proj", 4}}});
+            }),
+            "[lora] alphas" + two_keys);
   nn::add_lora(model, {});
   EXPECT_NE(error_of([&] { nn::add_lora(model, {}); }).find("has an adapter"), std::string::npos);
 }

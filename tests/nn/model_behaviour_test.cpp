@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
 
@@ -121,6 +122,69 @@ TEST(Refusals, ModelsRefuseSizesNextToValidOnes) {
   EXPECT_EQ(checked(DeepSeek{.attention_scale = 0.5}), "");
 }
 
+// Each mistake by itself is reported, and of two the earlier one of the list.
+template <class T>
+void expect_first(const T& valid, const std::vector<std::function<void(T&)>>& mistakes,
+                  const std::function<std::string(const T&)>& check) {
+  EXPECT_EQ(check(valid), "");
+  std::vector<std::string> alone;
+  for (const auto& mistake : mistakes) {
+    T one = valid;
+    mistake(one);
+    alone.push_back(check(one));
+    EXPECT_NE(alone.back(), "") << alone.size();
+  }
+  for (std::size_t i = 0; i < mistakes.size(); ++i)
+    for (std::size_t k = i + 1; k < mistakes.size(); ++k) {
+      T two = valid;
+      mistakes[k](two), mistakes[i](two);
+      EXPECT_EQ(check(two), alone[i]) << i << " and " << k;
+    }
+}
+
+TEST(Refusals, TheFirstMistakeIsReported) {
+  expect_first<ModelConfig>({.vocabulary = 3},
+                            {[](auto& c) { c.vocabulary = 0; }, [](auto& c) { c.context = 0; },
+                             [](auto& c) { c.layers = 0; }, [](auto& c) { c.heads = 0; },
+                             [](auto& c) { c.width = 0; }, [](auto& c) { c.architecture = Gpt{.eps = -1}; },
+                             [](auto& c) { c.dropout = 2; }, [](auto& c) { c.std = -1; }},
+                            [](const ModelConfig& c) { return checked(c); });
+  const auto of = [](const auto& a) { return checked(a); };
+  expect_first<Gpt>({},
+                    {[](auto& a) { a.activation = "relu"; }, [](auto& a) { a.mlp_width = -1; },
+                     [](auto& a) { a.eps = -1; }},
+                    of);
+  expect_first<Llama>({},
+                      {[](auto& a) { a.activation = "relu"; }, [](auto& a) { a.norms = "none"; },
+                       [](auto& a) { a.mlp_width = -1; }, [](auto& a) { a.eps = -1; },
+                       [](auto& a) { a.embedding_scale = 0; }, [](auto& a) { a.logit_softcap = -1; },
+                       [](auto& a) { a.qk_norm = "all"; }, [](auto& a) { a.rotary_width = 3; },
+                       [](auto& a) { a.theta = 0; }, [](auto& a) { a.window_theta = -1; },
+                       [](auto& a) { a.scaling.type = "ntk"; }, [](auto& a) { a.key_heads = -1; },
+                       [](auto& a) {
+                         a.windows = {1, -1};
+                       },
+                       [](auto& a) { a.attention_scale = -1; }, [](auto& a) { a.attention_softcap = -1; }},
+                      of);
+  expect_first<DeepSeek>({},
+                         {[](auto& a) { a.mlp_width = -1; }, [](auto& a) { a.eps = -1; },
+                          [](auto& a) { a.head_width = 3; }, [](auto& a) { a.theta = 0; },
+                          [](auto& a) { a.value_width = -1; }, [](auto& a) { a.attention_scale = -1; },
+                          [](auto& a) { a.latent = 0; }, [](auto& a) { a.query_latent = -1; },
+                          [](auto& a) { a.rope_width = 0; }, [](auto& a) { a.scaling.type = "ntk"; }},
+                         of);
+  // Parts of a model by hand.
+  const Layer layer("part", [](TensorArg x) { return x.tensor(); });
+  expect_first<ModelParts>(
+      {.context = 1, .tokens = layer, .blocks = {layer}, .head = layer},
+      {[](auto& p) { p.tokens = {}; }, [](auto& p) { p.head = {}; }, [](auto& p) { p.blocks.emplace_back(); },
+       [](auto& p) { p.context = 0; }, [](auto& p) { p.dropout = 1; }},
+      [](const ModelParts& p) {
+        Params params;
+        return message([&] { Model(Path(params), p); });
+      });
+}
+
 TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
   const auto made = [](const auto& make) {
     return message([&] {
@@ -162,6 +226,9 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
   };
   EXPECT_EQ(self(16, 1), "");
   EXPECT_EQ(self(16, 5), "[at/attention] width 16 is not divisible by 5 heads");
+  Params params;
+  EXPECT_NE(message([&] { SelfAttention(Path(params) / "at", 16, 4, {.dropout = 1}); }), "");
+  for (const Parameter& p : params.all()) EXPECT_TRUE(p.settings().empty()) << p.name();
   EXPECT_EQ(self(most / 3 + 1, 1), "[layer] sizes 3 and 715827883: expected a product below 2^31");
   EXPECT_EQ(made([&](const Path& at) { Mlp(at, most / 4 + 1, {}); }),
             "[layer] sizes 4 and 536870912: expected a product below 2^31");
@@ -172,6 +239,9 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
   EXPECT_NE(message([] { nn::detail::product(std::int64_t{1} << 40, std::int64_t{1} << 40); }), "");
   EXPECT_EQ(nn::detail::product(0, 5), 0);
   EXPECT_EQ(nn::detail::product(1, most), most);
+
+  EXPECT_EQ(grouped({.head_width = most / 4 + 1}),
+            "[layer] sizes 4 and 536870912: expected a product below 2^31");
 
   const auto latent = [&](LatentAttention::Options o, std::int64_t heads = 4) {
     return made([&](const Path& at) { LatentAttention(at, 16, heads, o); });
@@ -202,6 +272,8 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
   EXPECT_EQ(latent({.value_width = most + 1}), error("expected sizes below 2^31, got 2147483648"));
   EXPECT_EQ(latent({.rope_width = most + 1}), error("expected sizes below 2^31, got 2147483648"));
   EXPECT_EQ(latent({.head_width = most + 1}), error("expected sizes below 2^31, got 2147483648"));
+  EXPECT_EQ(latent({.rope_width = 4, .head_width = most / 4 - 1}),
+            "[layer] sizes 4 and 536870914: expected a product below 2^31");
   EXPECT_EQ(latent({.eps = 0}), "");
   EXPECT_EQ(made([](const Path& at) { LayerNorm(at, 4, true, 0); }), "");
   EXPECT_EQ(made([](const Path& at) { RmsNorm(at, 4, 0); }), "");
@@ -321,6 +393,10 @@ TEST(RopeScaling, RefusesNumbersThatTheFormulasCannotUse) {
       check({.type = "longrope", .first_context = 8, .short_factors = {1, 2, 3}, .long_factors = {1, 2}}),
       "[model] rope scaling: got 3 factors, expected one for each of 2 pairs");
   EXPECT_EQ(check({.short_factors = {1}}), "");
+  const RopeScaling few{
+      .type = "longrope", .first_context = 8, .short_factors = {1, 2}, .long_factors = {1, 2}};
+  EXPECT_EQ(message([&] { few.frequencies(6, 1e4, 16); }),
+            "[model] rope scaling: got 2 factors, expected one for each of 3 pairs");
 }
 
 // The frequencies, windows, scales and softcaps of each layer, as its nodes have them.
@@ -439,6 +515,28 @@ TEST(RopeScaling, OfASingleTokenIsKept) {
 }
 
 // ---- Dropout
+
+// A layer adds to the residual stream in its own product, unless dropout or a norm is between them.
+TEST(Dropout, BlocksWithoutItAddInTheirProducts) {
+  for (const Mode mode : {Mode::evaluate, Mode::train})
+    for (const double dropout : {0., 0.25})
+      for (const char* norms : {"before", "after"}) {
+        Params params;
+        const Model model(params, {.architecture = Llama{.norms = norms},
+                                   .vocabulary = 7,
+                                   .context = 8,
+                                   .layers = 2,
+                                   .heads = 2,
+                                   .width = 8,
+                                   .dropout = dropout});
+        Graph g;
+        model(g.input("tokens", {1, 4}, i32), {.mode = mode});
+        int adds = 0;
+        for (const Node& n : g.nodes()) adds += n.op == &add_op;
+        const bool is_between = norms == std::string("after") || (mode == Mode::train && dropout > 0);
+        EXPECT_EQ(adds, is_between ? 4 : 0) << norms << ", dropout " << dropout;
+      }
+}
 
 TEST(Dropout, AppliesToSumsAndAttentionInTraining) {
   for (const auto& [architecture, sums] : {std::pair<Architecture, int>{Gpt{}, 1 + 2 * 2},

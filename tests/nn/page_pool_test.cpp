@@ -2,6 +2,7 @@
 // in as many pages as it needs, and no page is lost.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <random>
 
@@ -48,6 +49,7 @@ TEST(PagePool, GivesATextPagesAsItGrows) {
   EXPECT_EQ(pages_of(table), "1 2");
   EXPECT_EQ(pool.free(), 2);
   EXPECT_FALSE(table.reserve(6, copies));  // 9 tokens take 5 pages
+  EXPECT_FALSE(table.reserve(std::numeric_limits<std::int64_t>::max(), copies));
   EXPECT_EQ(pages_of(table), "1 2");
   EXPECT_TRUE(table.reserve(5, copies));
   EXPECT_EQ(pool.free(), 0);
