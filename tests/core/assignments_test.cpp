@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include <tilegrad/tilegrad.h>
 #include "tests/support/op_testing.h"
 
@@ -70,6 +72,51 @@ TEST_F(Assignments, OutputsAreCopiedBeforeTheirParameterChanges) {
   EXPECT_EQ(g.node_of(copied.fetched[0]).op, &copy_op);
   EXPECT_EQ(copied.fetched[1], x.id());
   EXPECT_EQ(g.node_of(copied.assigned[1]).op, &copy_op);
+}
+
+// All pairs are compared here.
+TEST_F(Assignments, OverlappingPartsAreRefusedIfOneIsAssigned) {
+  std::mt19937 random(1);
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(n));
+  };
+  int refused = 0, accepted = 0;
+  for (int round = 0; round < 1000; ++round) {
+    const Parameter whole("w", Array({12}, f32));
+    struct Part {
+      std::int64_t first, count;
+      Parameter p;
+    };
+    std::vector<Part> parts;
+    for (std::int64_t n = 2 + below(3); n > 0; --n) {
+      const std::int64_t first = below(12), count = below(std::min<std::int64_t>(12 - first, 5) + 1);
+      parts.push_back({first, count, whole.part(first, count)});
+    }
+    if (below(4) == 0) parts.push_back({0, 12, whole});
+    std::ranges::shuffle(parts, random);
+    std::vector<Parameter> used;
+    std::vector<Assign> assign;
+    std::vector<bool> is_assigned;
+    for (const Part& part : parts) {
+      used.push_back(part.p);
+      is_assigned.push_back(below(3) == 0);
+      if (is_assigned.back()) assign.push_back({part.p, {}});
+    }
+    bool overlap = false;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      for (std::size_t k = 0; k < i; ++k) {
+        const std::int64_t begin = std::max(parts[i].first, parts[k].first),
+                           end = std::min(parts[i].first + parts[i].count, parts[k].first + parts[k].count);
+        overlap = overlap || (begin < end && (is_assigned[i] || is_assigned[k]));
+      }
+    if (overlap)
+      EXPECT_THROW(check_parts(used, assign), Error) << round;
+    else
+      EXPECT_NO_THROW(check_parts(used, assign)) << round;
+    ++(overlap ? refused : accepted);
+  }
+  EXPECT_GT(refused, 200);
+  EXPECT_GT(accepted, 200);
 }
 
 TEST_F(Assignments, AnUpdateThatAProgramComputesMustBeAssigned) {

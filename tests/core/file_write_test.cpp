@@ -5,8 +5,11 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -15,10 +18,44 @@
 
 namespace {
 
+// Errors with which these system calls fail; 0: they succeed.
+struct Failures {
+  int fsync = 0, fchmod = 0, rename = 0, renameat2 = 0;
+  int fsyncs_before = 0;  // that succeed first
+} failures;
+int fsyncs = 0;
+
+int failed(int error) {
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+// These replace the functions of the C library, for calls from the library under test too.
+extern "C" int fsync(int fd) {
+  if (++fsyncs > failures.fsyncs_before && failures.fsync != 0) return failed(failures.fsync);
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+extern "C" int fchmod(int fd, mode_t mode) noexcept {
+  return failures.fchmod != 0 ? failed(failures.fchmod) : static_cast<int>(::syscall(SYS_fchmod, fd, mode));
+}
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (failures.rename != 0) return failed(failures.rename);
+  return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+extern "C" int renameat2(int a, const char* from, int b, const char* to, unsigned flags) noexcept {
+  if (failures.renameat2 != 0) return failed(failures.renameat2);
+  return static_cast<int>(::syscall(SYS_renameat2, a, from, b, to, flags));
+}
+
+namespace {
+
 using namespace tg;
 using tg::testing::error_of;
 
 struct FileWrite : ::testing::Test {
+  FileWrite() { failures = {}, fsyncs = 0; }
   tg::testing::TemporaryDirectory directory;
   std::string path(const std::string& name) const { return directory / name; }
   void make(const std::string& name, const std::string& content) const {
@@ -96,6 +133,82 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   EXPECT_EQ(error_of([&] { sync_directory(path("none"), "save"); }),
             "[save] cannot open the directory " + path("none") + ": No such file or directory");
   EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
+}
+
+// The old file stays, and no temporary.
+TEST_F(FileWrite, AFailedReplacementChangesNothing) {
+  make("file", "old");
+  struct Case {
+    int Failures::*call;
+    Durable durable;
+    const char* verb;  // null: no error
+  };
+  for (const auto& [call, durable, verb] : {Case{&Failures::fsync, Durable::yes, "write"},
+                                            {&Failures::fsync, Durable::no, nullptr},
+                                            {&Failures::fchmod, Durable::no, "set the permissions of"},
+                                            {&Failures::rename, Durable::no, "replace"}}) {
+    failures = {};
+    failures.*call = EIO;
+    const std::string expected =
+        verb ? "[save] cannot " + std::string(verb) + " " + path("file") + ": Input/output error"
+             : "no error";
+    EXPECT_EQ(error_of([&, d = durable] { replace(path("file"), {"new"}, d); }), expected);
+    EXPECT_EQ(content("file"), verb ? "old" : "new");
+    EXPECT_EQ(files(), std::set<std::string>{"file"});
+    make("file", "old");
+  }
+  failures = {};
+  failures.fchmod = EIO;  // a new file has no permissions to keep
+  replace(path("other"), {"new"});
+  EXPECT_EQ(content("other"), "new");
+}
+
+TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
+  replace(path("a"), {"1"});
+  EXPECT_EQ(fsyncs, 0);
+  replace(path("a"), {"2"}, Durable::yes);
+  EXPECT_EQ(fsyncs, 2);
+  failures.fsyncs_before = 3, failures.fsync = EIO;
+  EXPECT_EQ(error_of([&] { replace(path("a"), {"3"}, Durable::yes); }),
+            "[save] cannot sync the directory " + directory.path.string() + "/: Input/output error");
+  EXPECT_EQ(content("a"), "3");
+  // A path without a folder is in the current one.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path);
+  fsyncs = 0, failures.fsyncs_before = 1;
+  EXPECT_EQ(error_of([&] { replace("a", {"4"}, Durable::yes); }),
+            "[save] cannot sync the directory .: Input/output error");
+  std::filesystem::current_path(before);
+  EXPECT_EQ(content("a"), "4");
+  failures.fsyncs_before = 0;
+  for (const int error : {EINVAL, EROFS}) {  // of a file system that cannot sync a folder
+    failures.fsync = error;
+    EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
+  }
+}
+
+// Some file systems cannot refuse to replace a file.
+TEST_F(FileWrite, NewNamesAreCheckedWhereTheSystemDoesNot) {
+  for (const int error : {EINVAL, ENOSYS}) {
+    make("a", "1"), make("b", "2");
+    failures = {.renameat2 = error};
+    EXPECT_EQ(error_of([&] { rename_new(path("a"), path("b"), "save"); }),
+              "[save] cannot create " + path("b") + ": File exists");
+    EXPECT_EQ(content("a") + content("b"), "12");
+    failures.rename = EIO;
+    EXPECT_EQ(error_of([&] { rename_new(path("a"), path("c"), "save"); }),
+              "[save] cannot create " + path("c") + ": Input/output error");
+    failures.rename = 0;
+    rename_new(path("a"), path("c"), "save");
+    EXPECT_EQ(content("c"), "1");
+    EXPECT_EQ(files(), (std::set<std::string>{"b", "c"}));
+    std::filesystem::remove(path("c"));
+  }
+  make("a", "1");
+  failures = {.renameat2 = EACCES};
+  EXPECT_EQ(error_of([&] { rename_new(path("a"), path("c"), "save"); }),
+            "[save] cannot create " + path("c") + ": Permission denied");
+  EXPECT_EQ(files(), (std::set<std::string>{"a", "b"}));
 }
 
 TEST_F(FileWrite, NewNamesDoNotHideFiles) {

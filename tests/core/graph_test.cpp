@@ -212,6 +212,31 @@ TEST(Graph, UpdatesAndHooksAreCheckedAndKept) {
   EXPECT_EQ(calls, "ab");
 }
 
+// A view whose attributes do not have its layout.
+struct HiddenView {
+  Layout layout;
+  void fields(auto&&) const {}
+};
+
+TEST(Graph, HashesDependOnEachPartOfALayout) {
+  const Op* const op =
+      define_op({.name = "hidden_view_of_graph_test",
+                 .infer =
+                     [](std::span<const Operand> in, const Attrs& a) {
+                       return std::vector<OutSpec>{{in[0].dtype, a.as<HiddenView>().layout, 0}};
+                     },
+                 .not_differentiable = "it is a test's",
+                 .view = true});
+  std::set<std::array<std::uint64_t, 2>> all;
+  const Layout layouts[] = {{{2}, {1}, 0}, {{2}, {1}, 1}, {{2}, {2}, 0}, {{2}, {2}, 1}, {{1}, {1}, 0}};
+  for (const Layout& layout : layouts) {
+    Graph g;
+    (void)-record(*op, {g.input("x", {4})}, HiddenView{layout});
+    all.insert(g.hash());
+  }
+  EXPECT_EQ(all.size(), std::size(layouts));
+}
+
 TEST(Graph, HashesDependOnEachPartOfItsStructure) {
   std::vector<std::array<std::uint64_t, 2>> all;
   const auto add = [&](const std::function<void(Graph&)>& record) {
@@ -404,6 +429,8 @@ TEST(Parameters, KnowTheirStateAndItsChanges) {
   EXPECT_EQ(p.settings(), (Parameter::Settings{{"heads", "8"}}));
   EXPECT_THROW(p.add_setting("a\n", "1"), Error);
   EXPECT_THROW(p.add_setting("a", "1\n"), Error);
+  EXPECT_EQ(error_of([&] { p.add_setting("a\n", "1\n"); }),
+            "[parameter] the name 'a\\n' has control characters: expected a name of one line");
   EXPECT_THROW(Parameter("a\nb", Array(Shape{1}, f32)), Error);
   EXPECT_THROW(Parameter("a\nb", Shape{1}, f32, Device::cpu()), Error);
   EXPECT_THROW(Parameter("p", Array(Shape{1}, f32), Device::cuda(99)), DeviceError);

@@ -453,6 +453,20 @@ TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
   }
 }
 
+TEST(Program, TextListsEachStepWithItsOperands) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3}), w = g.input("w", {3, 2}, f32);
+  const std::string line = std::to_string(__LINE__ + 2);  // of the scope
+  {
+    const Scope scope("h");
+    const Tensor y = softmax(matmul(x, w), -1), z = exp(x);
+    EXPECT_EQ(compile(g, {y, z}, {.plan_only = true}).text(),
+              "h/matmul: f32[2, 3] f32[3, 2] → f32[2, 2]  wide=false  (program_test.cpp:" + line + ")\n" +
+                  "h/softmax: f32[2, 2] → f32[2, 2]  axis=1  (program_test.cpp:" + line + ")\n" +
+                  "h/exp: f32[2, 3] → f32[2, 3]  code=\"exp(in0)\"  (program_test.cpp:" + line + ")\n");
+  }
+}
+
 TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {
   Graph g;
   const Tensor x = g.input("x", {4}, f64);

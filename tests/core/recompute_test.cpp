@@ -6,6 +6,7 @@
 
 #include <tilegrad/core/run/cost.h>
 #include <tilegrad/tilegrad.h>
+#include "core/compile/budget.h"
 #include "core/compile/liveness.h"
 #include "core/compile/merge.h"
 #include "core/compile/neighbours.h"
@@ -98,6 +99,62 @@ TEST(Recompute, SaysTheLeastThatItCanReach) {
   EXPECT_NE(error.find("[compile] the program needs at least "), std::string::npos) << error;
   EXPECT_NE(error.find("computed again"), std::string::npos) << error;
   EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
+}
+
+// Also where the parameters, the inputs and the kernels' workspace need more than the budget.
+TEST(Recompute, SmallerBudgetsHaveTheSameLeast) {
+  Chain chain(gelu_of);
+  const auto least = [&](std::size_t budget) -> std::size_t {
+    try {
+      chain.compiled(budget);
+    } catch (const BudgetTooSmall& e) {
+      return e.least;
+    }
+    return 0;
+  };
+  const MemoryReport free = chain.compiled(0).memory();
+  const std::size_t others = free.peak() - free.arena, expected = least(others);
+  EXPECT_GT(expected, others + matrix);
+  EXPECT_LT(expected, free.peak());
+  for (const std::size_t budget : {std::size_t{1}, others - 1, others + 1, others + matrix})
+    EXPECT_EQ(least(budget), expected) << budget;
+  EXPECT_EQ(chain.compiled(expected).memory().peak(), expected);
+}
+
+TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
+  Graph g;
+  const Tensor x = g.input("x", {n, n});
+  try {
+    compile(g, {x}, {.threads = 1, .memory_budget = 1});
+    ADD_FAILURE();
+  } catch (const BudgetTooSmall& e) {
+    EXPECT_EQ(e.least, matrix);
+  }
+}
+
+// A value that is only used late stays between a product and a gelu_tanh, which a GPU would otherwise compute
+// together, with different results.
+TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
+  for (const bool has_epilogues : {true, false}) {
+    Graph g;
+    const Tensor x = g.input("x", {n, n}, bf16), tall = g.input("tall", {4 * n, n}, bf16);
+    const Tensor product = matmul(x, x), late = exp(x), activated = gelu_tanh(product);
+    const Tensor wide = matmul(activated, matmul(tall, activated).view({n, 4 * n}));
+    const Tensor y = matmul(matmul(wide, tall), late);
+    const std::vector<Assign> assign;
+    const Outputs outputs = outputs_of(g, {y}, assign);
+    std::vector<LoweredStep> steps = lower(g, outputs.all(), true);
+    const Joined joined = join_in_place(g, steps, outputs.all());
+    const std::vector<bool> directly;
+    const Scheduled known{joined, outputs, assign, directly, has_epilogues};
+    ASSERT_FALSE(is_epilogue(steps[0], steps[1]));
+    ASSERT_TRUE(is_gelu_tanh(steps[2]));
+    const std::size_t all = recompute_within(~std::size_t{0}, g, steps, known).arena;
+    const Recomputed r = recompute_within(all - 1, g, steps, known);
+    EXPECT_EQ(is_epilogue(steps[0], steps[1]), !has_epilogues);
+    EXPECT_EQ(r.arena < all, !has_epilogues);
+    EXPECT_EQ(r.again.steps, 0);
+  }
 }
 
 TEST(Recompute, CountsFlopsAsTheBytesOfACopy) {

@@ -54,6 +54,17 @@ TEST(ReducedChains, AreOneStepThatStoresTheResultAlone) {
   expect_same({out}, {x, y});
 }
 
+// Each operation rounds once, and the reduction rounds as in a step of its own.
+TEST(ReducedChains, RoundAsOftenAsTheirOps) {
+  Graph g;
+  const Tensor y = exp(g.input("x", {6, 50})) * 2;
+  const Program p = compile(g, {y, sum(y, {1})}, {.plan_only = true});
+  ASSERT_EQ(p.steps().size(), 1u) << p.text();
+  const Step& s = p.steps()[0];
+  const Operand out[] = {{f32, row_major({6, 50})}, {f32, row_major({6})}};
+  EXPECT_EQ(s.op->roundings({}, out, s.attrs), 2 + 50 + 1);
+}
+
 TEST(ReducedChains, ReduceRowsOfEveryLength) {
   const std::pair<Shape, Axes> cases[] = {{{6, 50}, {-1}},
                                           {{3, 4, 50}, {1, 2}},
