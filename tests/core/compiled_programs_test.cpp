@@ -1,5 +1,6 @@
 // Compiled programs of small graphs: the steps with their operands and the memory plan, compared line by line
-// with compiled_programs.txt. After an intended change, write that file again:
+// with compiled_programs.txt; and checksums of random ones in random_programs.txt. After an intended change,
+// write these files again:
 //   TG_WRITE_EXPECTED=1 build/tests/compiled_programs_test
 // and read the differences: each must be as the passes (core/compile/) promise.
 #include <gtest/gtest.h>
@@ -13,17 +14,15 @@
 
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
-#include "core/compile/addends.h"
+#include "core/base/hash.h"
 #include "core/compile/bind.h"
-#include "core/compile/merge.h"
 #include "core/compile/order.h"
-#include "core/compile/place_ropes.h"
-#include "core/compile/placed.h"
+#include "core/compile/passes.h"
 #include "core/compile/recompute.h"
-#include "core/compile/reduced_chains.h"
-#include "core/compile/scatter_early.h"
+#include "core/run/one_rank.h"
 #include "tests/support/compiled_cases.h"
 #include "tests/support/files.h"
+#include "tests/support/random_programs.h"
 
 namespace {
 
@@ -38,33 +37,26 @@ std::string layout_text(const Layout& l) {
   return s;
 }
 
-// The passes of compile(), in its order.
+// A case after the passes of compile(). Its budget counts only bytes of the arena.
 class Compiled {
  public:
   explicit Compiled(const CompiledCase& c) : case_(c) {
     c.record(r_);
-    outputs_ = outputs_of(r_.g, r_.fetch, r_.assign);
-    steps_ = lower(r_.g, outputs_.all(), c.fuse);
-    joined_ = join_in_place(r_.g, steps_, outputs_.all());
-    if (c.fuse && !c.rows_alone) add_in_products(r_.g, steps_, joined_, outputs_);
-    if (c.fuse) merge_fused(r_.g, steps_, outputs_.all());
-    if (c.fuse && !c.rows_alone) reduce_chains(r_.g, steps_, outputs_.all(), c.on_gpu);
-    if (c.on_gpu) place_ropes(r_.g, steps_);
-    if (c.ranks > 1) scatter_early(r_.g, steps_);
-    directly_ = written_directly(r_.g, steps_, outputs_, r_.assign);
-    append_copies(r_.g, steps_, outputs_, r_.assign, directly_);
-    const Scheduled known{joined_, outputs_, r_.assign, directly_, c.on_gpu};
+    CompileOptions options{.assign = r_.assign, .rows_alone = c.rows_alone, .fuse = c.fuse};
+    if (has_budget()) options.memory_budget = 1;
+    if (c.ranks > 1) options.ranks = std::make_shared<OneRank>();
     const std::size_t status_bytes = c.on_gpu ? 128 : 0;
-    placed_ = placed(r_.g, steps_, known, status_bytes, true);
-    if (c.on_gpu && c.less == 0) put_products_last(r_.g, steps_, known, status_bytes, placed_);
-    if (c.on_gpu) put_casts_first(r_.g, steps_, known, status_bytes, placed_);
-    if (c.less == 0) return;
-    const std::size_t limit = plan_.report.arena - c.less;
+    passes_ = run_passes(r_.g, r_.fetch, options, c.reuse, c.on_gpu, status_bytes);
+    if (!has_budget()) return;
+    const std::size_t arena = plan_.report.arena, less = c.less + arena * c.percent_less / 100;
+    const Scheduled known = passes_.known(r_.assign);
     ordered_ = order_for_memory(r_.g, steps_, known);
-    recomputed_ = recompute_within(limit, r_.g, steps_, known);
-    placed_ = placed(r_.g, steps_, known, status_bytes, true);
+    recomputed_ = recompute_within(arena - less, r_.g, steps_, known);
+    passes_.placed = placed(r_.g, steps_, known, status_bytes, c.reuse);
   }
 
+  std::size_t steps() const { return steps_.size(); }
+  const MemoryReport& memory() const { return plan_.report; }
   std::string text() const {
     const std::vector<Step> steps = steps_of(r_.g, steps_, joined_, outputs_.all());
     std::string s = "== " + case_.name + "\n";
@@ -79,7 +71,7 @@ class Compiled {
          std::to_string(m.inputs) + ", results " + std::to_string(m.results) + " at " +
          std::to_string(plan_.results_offset) + ", constants " + std::to_string(m.constants) +
          ", parameters " + std::to_string(parameter_bytes()) + "\n";
-    if (case_.less == 0) return s;
+    if (!has_budget()) return s;
     const auto number = [](double x) { return std::to_string(static_cast<std::int64_t>(x)); };
     const MemoryReport::Recomputed& again = recomputed_.again;
     return s + (ordered_ ? "another order; " : "") + std::to_string(recomputed_.before) + " to " +
@@ -115,6 +107,7 @@ class Compiled {
   }
 
  private:
+  bool has_budget() const { return case_.less > 0 || case_.percent_less > 0 || case_.has_budget; }
   std::size_t parameter_bytes() const {
     std::size_t bytes = 0;
     for (const Parameter& p : parameters_of(buffers_, steps_, Device::cpu()))
@@ -159,13 +152,12 @@ class Compiled {
 
   const CompiledCase& case_;
   mutable Recorded r_;
-  Outputs outputs_;
-  std::vector<LoweredStep> steps_;
-  Joined joined_;
-  std::vector<bool> directly_;
-  Placed placed_;
-  const Buffers& buffers_ = placed_.buffers;
-  const MemoryPlan& plan_ = placed_.plan;
+  Passes passes_;
+  const Outputs& outputs_ = passes_.outputs;
+  std::vector<LoweredStep>& steps_ = passes_.steps;
+  const Joined& joined_ = passes_.joined;
+  const Buffers& buffers_ = passes_.placed.buffers;
+  const MemoryPlan& plan_ = passes_.placed.plan;
   bool ordered_ = false;
   Recomputed recomputed_;
 };
@@ -197,12 +189,10 @@ TEST(CompiledPrograms, MergeStepsThatAreNotFarApart) {
   }
 }
 
-const std::filesystem::path expected_file = GOLDEN_FILES "core/compiled_programs.txt";
-
 // The file's text of each case.
-std::map<std::string, std::string> expected_texts() {
+std::map<std::string, std::string> expected_texts(const std::filesystem::path& path) {
   std::map<std::string, std::string> texts;
-  std::ifstream file(expected_file);
+  std::ifstream file(path);
   std::string line, name;
   while (std::getline(file, line)) {
     if (line.starts_with("== ")) name = line.substr(3);
@@ -211,25 +201,45 @@ std::map<std::string, std::string> expected_texts() {
   return texts;
 }
 
-TEST(CompiledPrograms, AreThoseOfTheFile) {
+void expect_texts(const std::string& name, const std::vector<CompiledCase>& cases,
+                  const std::function<std::string(const CompiledCase&)>& text) {
+  const std::filesystem::path path = std::filesystem::path(GOLDEN_FILES) / "core" / name;
   if (std::getenv("TG_WRITE_EXPECTED")) {
-    std::ofstream file(expected_file);
+    std::ofstream file(path);
     file << "# Written by compiled_programs_test, which says how.\n";
-    for (const CompiledCase& c : compiled_cases()) file << Compiled(c).text();
+    for (const CompiledCase& c : cases) file << text(c);
     return;
   }
-  const std::map<std::string, std::string> expected = expected_texts();
-  EXPECT_EQ(expected.size(), compiled_cases().size() + (expected.contains("") ? 1 : 0));
-  for (const CompiledCase& c : compiled_cases()) {
+  const std::map<std::string, std::string> expected = expected_texts(path);
+  EXPECT_EQ(expected.size(), cases.size() + (expected.contains("") ? 1 : 0));
+  for (const CompiledCase& c : cases) {
     const auto found = expected.find(c.name);
     ASSERT_NE(found, expected.end()) << c.name;
-    EXPECT_EQ(found->second, Compiled(c).text());
+    EXPECT_EQ(found->second, text(c));
   }
+}
+
+TEST(CompiledPrograms, AreThoseOfTheFile) {
+  expect_texts("compiled_programs.txt", compiled_cases(),
+               [](const CompiledCase& c) { return Compiled(c).text(); });
+}
+
+// Programs of random ops. The file has their sizes and a checksum of their text, which a failure prints.
+TEST(CompiledPrograms, MadeOfRandomOpsEqualTheFile) {
+  expect_texts("random_programs.txt", tg::testing::random_program_cases(), [](const CompiledCase& c) {
+    const Compiled compiled(c);
+    const std::string text = compiled.text();
+    const std::string_view pieces[] = {text};
+    if (std::getenv("TG_PRINT_PROGRAMS")) std::fputs(text.c_str(), stdout);
+    return "== " + c.name + "\n" + std::to_string(compiled.steps()) + " steps, arena " +
+           std::to_string(compiled.memory().arena) + ", alive " + std::to_string(compiled.memory().alive) +
+           ", text " + xxh3_128(pieces).substr(0, 16) + "\n";
+  });
 }
 
 TEST(CompiledPrograms, AreThoseOfCompile) {
   for (const CompiledCase& c : compiled_cases()) {
-    if (c.on_gpu || c.ranks > 1) continue;
+    if (c.on_gpu || c.ranks > 1 || !c.reuse) continue;
     SCOPED_TRACE(c.name);
     const Compiled expected(c);
     Recorded r;

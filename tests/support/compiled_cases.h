@@ -21,9 +21,11 @@ struct Recorded {
 struct CompiledCase {
   std::string name;
   std::function<void(Recorded&)> record;
-  bool on_gpu = false, fuse = true, rows_alone = false;
+  bool on_gpu = false, fuse = true, rows_alone = false, reuse = true;
   int ranks = 1;
-  std::size_t less = 0;  // bytes that the arena has to save
+  std::size_t less = 0;          // bytes that the arena has to save
+  std::size_t percent_less = 0;  // of the arena, in addition
+  bool has_budget = false;       // also without bytes to save
 };
 
 inline Parameter parameter_of(const std::string& name, const Shape& shape, DType dtype = f32) {
@@ -70,6 +72,25 @@ inline void record_merged(Recorded& r) {
              a * row,   z * row,   number * 2, number * other, turned};
   const Tensor before = b * 5, between = cumsum(a, 1), after = b - 1;
   r.fetch.insert(r.fetch.end(), {before, between, after});
+}
+
+// The operands of a product stay until the gelu_tanh after it, if both may be one kernel that rounds once.
+// This is not so in f32, nor for a product that adds a whole matrix.
+inline void record_epilogues(Recorded& r) {
+  Graph& g = r.g;
+  const auto add = [&](DType t, const auto& product) {
+    const Tensor w = g.input("w", {32, 64}, t), h = exp(g.input("h", {16, 32}, t));
+    r.fetch.push_back(softmax(gelu_tanh(product(h, w)), -1));
+  };
+  const Tensor row = g.input("row", {64}, bf16), whole = g.input("whole", {16, 64}, f16);
+  add(bf16, [&](const Tensor& h, const Tensor& w) { return matmul(h, w); });
+  add(f32, [&](const Tensor& h, const Tensor& w) { return matmul(h, w); });
+  add(bf16, [&](const Tensor& h, const Tensor& w) { return linear(h, w, row); });
+  add(f16, [&](const Tensor& h, const Tensor& w) { return linear(h, w, whole); });
+  add(f16, [&](const Tensor& h, const Tensor& w) { return matmul(h, w) + whole; });
+  const Tensor w = g.input("w", {32, 64}, bf16), h = exp(g.input("h", {16, 32}, bf16)), early = softmax(w, 0),
+               product = matmul(h, w), of_another = gelu_tanh(early);
+  r.fetch.insert(r.fetch.end(), {softmax(of_another, 0), softmax(product, 0)});
 }
 
 // At most ten operands, four of them results.
@@ -124,6 +145,10 @@ inline void record_reduced_on_gpu(Recorded& r) {
   r.fetch.push_back(sum(gelu_tanh(matmul(x, w)), {1}));
   const Tensor n = g.input("n", {8, 16}), weight = g.input("weight", {16}), z = g.input("z", {8, 16});
   r.fetch.push_back(sum(gradients(layer_norm(n, weight), {n}, z)[0] + n, {1}));
+  // A sum of others does not belong to the norm's gradient before it.
+  const Tensor m = g.input("m", {8, 16}), of_norm = gradients(layer_norm(m, weight), {m}, z)[0],
+               of_others = sum(n + z, {1});
+  r.fetch.insert(r.fetch.end(), {of_norm, of_others});
 }
 
 inline void record_joined(Recorded& r) {
@@ -175,7 +200,8 @@ inline void record_assigned(Recorded& r) {
   Graph& g = r.g;
   Parameter p = parameter_of("p", {30, 30}), q = parameter_of("q", {30, 30}), s = parameter_of("s", {30, 30}),
             t = parameter_of("t", {30, 30}), u = parameter_of("u", {900}), v = parameter_of("v", {30, 30}),
-            w = parameter_of("w", {30, 30}), o = parameter_of("o", {30, 30});
+            w = parameter_of("w", {30, 30}), o = parameter_of("o", {30, 30}),
+            first = parameter_of("first", {30, 30}), last = parameter_of("last", {30, 30});
   const Tensor x = g.input("x", {30, 30}), of_p = g.param(p), of_q = g.param(q), of_s = g.param(s);
   const Tensor early = of_q * 3;        // read after what q becomes was made
   const Tensor next = matmul(of_q, x);  // a product does not work in place
@@ -187,7 +213,10 @@ inline void record_assigned(Recorded& r) {
               {u, exp(of_s).view({900})},    // a view
               {v, sin(x)},                   // directly
               {w, transpose(of_s, 0, 1) + of_s},
-              {o, g.param(o) * 2 + sum(g.param(o), {0}, true)}};  // in place
+              {o, g.param(o) * 2 + sum(g.param(o), {0}, true)},  // in place
+              // Not in place: a step reads it elsewhere too.
+              {first, transpose(g.param(first), 0, 1) * 2 + g.param(first)},
+              {last, g.param(last) + transpose(g.param(last), 0, 1) * 2}};
 }
 
 // Buffers that results take over.
@@ -267,6 +296,15 @@ inline void record_order(Recorded& r) {
   r.fetch = {sum(old)};
   for (const Tensor& p : products) r.fetch.push_back(sum(gelu(p)));
   r.assign = {{w, old * 0.5 + matmul(x, x)}};
+}
+
+// A product is free early if all that read it may be executed together: 32 at most.
+inline void record_many_readers(Recorded& r, int readers) {
+  const Tensor x = r.g.input("x", {64, 64});
+  std::vector<Tensor> products;
+  for (int i = 0; i < 3; ++i) products.push_back(matmul(x, x * (i + 1)));
+  for (const Tensor& p : products)
+    for (int k = 0; k < readers; ++k) r.fetch.push_back(sum(p * (k + 2)));
 }
 
 // As in training: what the forward pass makes is read again in the opposite order.
@@ -471,13 +509,23 @@ inline std::vector<CompiledCase> compiled_cases() {
       {.name = "reductions on a GPU", .record = record_reduced_on_gpu, .on_gpu = true},
       {.name = "joined results", .record = record_joined},
       {.name = "sums in products", .record = record_addends},
+      {.name = "sums of batch-invariant rows", .record = record_addends, .rows_alone = true},
+      {.name = "sums that are not fused", .record = record_addends, .fuse = false},
       {.name = "assigned parameters", .record = record_assigned},
       {.name = "results in place", .record = record_in_place},
       {.name = "training step", .record = mlp(f32)},
       {.name = "training step on a GPU", .record = mlp(bf16), .on_gpu = true},
+      {.name = "epilogues with addends on a GPU", .record = record_epilogues, .on_gpu = true},
       {.name = "attention on a GPU", .record = record_attention, .on_gpu = true},
+      {.name = "attention on a GPU that is not fused",
+       .record = record_attention,
+       .on_gpu = true,
+       .fuse = false},
       {.name = "decoding on a GPU", .record = record_cache, .on_gpu = true},
       {.name = "order within a budget", .record = record_order, .less = 3 * matrix},
+      {.name = "products with 32 readers",
+       .record = [](Recorded& r) { record_many_readers(r, 32); },
+       .less = matrix},
       {.name = "chains made again", .record = back(f32, 4, gelu), .less = 2 * matrix},
       {.name = "products made again", .record = back(f32, 4, gelu), .less = 5 * matrix},
       {.name = "norms made again", .record = norms, .less = 2 * matrix},
@@ -500,6 +548,18 @@ inline std::vector<CompiledCase> compiled_cases() {
       {.name = "late values", .record = record_late, .less = matrix},
       {.name = "values of parameters that change", .record = record_changed, .less = matrix},
       {.name = "small products on a GPU", .record = record_small_products, .on_gpu = true},
+      {.name = "small products on a GPU within a budget",
+       .record = record_small_products,
+       .on_gpu = true,
+       .has_budget = true},
+      {.name = "small products of batch-invariant rows",
+       .record = record_small_products,
+       .on_gpu = true,
+       .rows_alone = true},
+      {.name = "small products on a GPU that are not fused",
+       .record = record_small_products,
+       .on_gpu = true,
+       .fuse = false},
       {.name = "small products that keep 6 MiB more",
        .record = [](Recorded& r) { record_long_products(r, 4); },
        .on_gpu = true},
@@ -507,6 +567,8 @@ inline std::vector<CompiledCase> compiled_cases() {
        .record = [](Recorded& r) { record_long_products(r, 6); },
        .on_gpu = true},
       {.name = "casts on a GPU", .record = record_casts, .on_gpu = true},
+      {.name = "casts on a GPU that are not fused", .record = record_casts, .on_gpu = true, .fuse = false},
+      {.name = "casts on a GPU in separate memory", .record = record_casts, .on_gpu = true, .reuse = false},
       {.name = "casts on a GPU before a peak", .record = record_casts_before_a_peak, .on_gpu = true},
       {.name = "sums over ranks", .record = record_scattered, .ranks = 2}};
 }
