@@ -181,10 +181,13 @@ Scales with_sum(DType t, const Gpu& gpu) {
 
 // The alignment that cuBLASLt is told of, in bytes: 16 at most, which the longest loads take. Where in the
 // arena an operand lies must not decide more than that: the choice decides the bits.
-std::uint32_t alignment_of(const std::byte* data) {
+std::uint32_t alignment_of(std::uintptr_t place) {
   std::uint32_t bytes = 16;
-  while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;
+  while (place % bytes != 0) bytes /= 2;
   return bytes;
+}
+std::uint32_t alignment_of(const std::byte* data) {
+  return alignment_of(reinterpret_cast<std::uintptr_t>(data));
 }
 
 // A hash of everything that the choice of an algorithm may depend on.
@@ -319,14 +322,19 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
-  const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data) {
-    const std::uint32_t bytes = alignment_of(data);
+  // Of all calls: their operands begin at multiples of the strides of the leading axes but the innermost.
+  const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data, const View& v,
+                         DType type) {
+    std::uint32_t bytes = alignment_of(data);
+    for (std::size_t a = 0; a + 1 < x.batch.size(); ++a)
+      bytes = std::min(bytes, alignment_of(static_cast<std::uintptr_t>(v.batch[a]) * size_of(type)));
     cublasLtMatmulPreferenceSetAttribute(preference, what, &bytes, sizeof bytes);
   };
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.in[1].data);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.in[0].data);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (x.has_d && !p.bias ? call.in[2] : call.out[0]).data);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, gelu ? gelu : call.out[0].data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.in[1].data, x.b, t);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.in[0].data, x.a, t);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (adds ? call.in[2] : call.out[0]).data, adds ? x.d : x.c,
+        of_result);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, gelu ? gelu : call.out[0].data, x.c, of_result);
   cublasLtMatmulHeuristicResult_t found[candidates];
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), p.desc, p.b, p.a, p.d, p.c,

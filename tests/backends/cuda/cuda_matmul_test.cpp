@@ -151,8 +151,6 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
       }
 }
 
-// Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is
-// added.
 // A sum that is written over what is added has the bits of one that is written elsewhere.
 TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
   for (const DType t : {bf16, f16, f32}) {
@@ -178,6 +176,8 @@ TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
   }
 }
 
+// Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is
+// added.
 TEST_F(CudaMatmul, GivesSmallProducts) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})
@@ -220,6 +220,24 @@ TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
     const std::vector<Array> together = eval(ys, feeds, {.device = Device::cuda()});
     for (std::size_t i = 0; i < ys.size(); ++i)
       EXPECT_TRUE(together[i].same_bits(eval(ys[i], feeds, {.device = Device::cuda()}))) << i;
+  }
+}
+
+// A call of cuBLASLt for each index of the first axis: its matrices begin at multiples of 4 bytes and no
+// more.
+TEST_F(CudaMatmul, TakesBatchesThatBeginAnywhere) {
+  for (const DType t : {f32, bf16}) {
+    Graph g;
+    const Given a = given(g, {2, 3 * 24 * 16 + 1}, t, View::contiguous, 1),
+                b = given(g, {2, 3 * 16 * 40 + 3}, t, View::contiguous, 2),
+                d = given(g, {2, 3 * 24 * 40 + 5}, t, View::contiguous, 3);
+    const auto matrices = [](const Given& x, std::int64_t rows, std::int64_t columns) {
+      return view(slice(x.tensor, 1, 0, 3 * rows * columns), {2, 3, rows, columns});
+    };
+    const Tensor y = matmul(matrices(a, 24, 16), matrices(b, 16, 40)) + matrices(d, 24, 40);
+    const std::vector<Feed> feeds = feeds_of({a, b, d});
+    const Array expected = eval(y, feeds), got = eval(y, feeds, {.device = Device::cuda()});
+    EXPECT_TRUE(close(doubles(got), doubles(expected), 16 * rounding(t))) << name_of(t);
   }
 }
 
