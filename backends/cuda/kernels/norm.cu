@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   const i64 staged = Row::held ? a.n : 0;
   C* vectors = reinterpret_cast<C*>(shared);
   const StagedVector<C, pack_of<S>> weight(a.weight, vectors, staged),
-      bias(a.bias, vectors + (a.weight.data ? staged : 0), staged);
+      bias(a.bias, vectors + staged, staged);  // where there is a bias, there is a weight
   __syncthreads();
   const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
   const i64 step = i64(gridDim.x) * short_warps, first = i64(blockIdx.x) * short_warps + threadIdx.x / 32;
   ShortRow<S, V, K> next;
   if (first < a.rows) next.load(even_row<S>(a.x, first), n);
-  const StagedVector<C, V> weight(a.weight, vectors, n), bias(a.bias, vectors + (a.weight.data ? n : 0), n);
+  const StagedVector<C, V> weight(a.weight, vectors, n), bias(a.bias, vectors + n, n);
   __syncthreads();
   const C part = C(1) / static_cast<C>(n), eps = static_cast<C>(a.eps);
   for (i64 r = first; r < a.rows; r += step) {
