@@ -12,6 +12,7 @@
 
 #include "tests/gpu_emulator/cluster.h"
 #include "tests/gpu_emulator/coverage.h"
+#include "tests/gpu_emulator/early_reads.h"
 #include "tests/gpu_emulator/fiber.h"
 #include "tests/gpu_emulator/hopper.h"
 #include "tests/gpu_emulator/shadow.h"
@@ -244,6 +245,7 @@ void Block::end(Thread& t) {
 
 void Block::open_barrier(unsigned rank) {
   const unsigned each = threads_in_block(), first = rank * each;
+  ++executed.barriers;
   order_block(first, first + each);
   Together& block = blocks_[rank];
   for (unsigned n = first + each; n-- > first;)
@@ -269,6 +271,7 @@ int Block::meet(int value) {
 bool Block::finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last) {
   Meeting& m = w.meetings[meeting];
   if (m.here != (m.mask & w.alive) || m.here == 0) return false;
+  ++executed.warps;
   m.apply(m.brought);
   const unsigned here = m.here;
   w.meetings.erase(w.meetings.begin() + static_cast<std::ptrdiff_t>(meeting));
@@ -413,6 +416,8 @@ void copy_later(void* to, const void* from, int bytes, int filled) {
   if (reinterpret_cast<std::uintptr_t>(to) % static_cast<std::uintptr_t>(bytes) != 0 ||
       (filled > 0 && reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) != 0))
     throw std::runtime_error("cp.async at an address that is no multiple of " + std::to_string(bytes));
+  count_copy(filled);
+  if (tracks_writes && filled > 0) note_global(from, static_cast<std::size_t>(filled), false);
   note_write(to, bytes);
   std::memset(to, 0xff, static_cast<std::size_t>(bytes));
   current->running().copies.push_back({to, from, bytes, filled});

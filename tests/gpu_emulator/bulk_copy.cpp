@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/early_reads.h"
 #include "tests/gpu_emulator/mbarrier.h"
+#include "tests/gpu_emulator/recorder.h"
 #include "tests/gpu_emulator/shadow.h"
 
 namespace {
@@ -22,10 +24,10 @@ std::uint32_t swizzle_bytes(std::uint32_t mode) {
 }  // namespace
 
 // Refuses what the driver's documentation says it refuses.
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data,
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                                 const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                                 const cuuint32_t* step, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   bool good =
       map && reinterpret_cast<std::uintptr_t>(map) % 64 == 0 && data && address % 16 == 0 && rank == 4;
@@ -37,6 +39,14 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   const std::uint32_t inner = good ? box[0] * 2 : 0;
   if (!good || inner % 16 != 0 || (swizzle != CU_TENSOR_MAP_SWIZZLE_NONE && inner > swizzle_bytes(swizzle)))
     return CUDA_ERROR_INVALID_VALUE;
+  if (tg::emulator::only_records()) {
+    std::string line = "a map of type " + std::to_string(type) + " swizzle " + std::to_string(swizzle) +
+                       " promotion " + std::to_string(promotion);
+    for (unsigned n = 0; n < 4; ++n)
+      line += " axis " + std::to_string(size[n]) + " box " + std::to_string(box[n]) + " stride " +
+              std::to_string(n > 0 ? stride[n - 1] : 2);
+    tg::emulator::record(line);
+  }
   *map = {made_by_encode,
           static_cast<const unsigned char*>(data),
           {},
@@ -116,7 +126,9 @@ void read_box(const CUtensorMap& map, std::uint32_t from, BoxPlace at) {
   for_each_row(map, from, at, [&](std::uint32_t address, const RowInTensor& to) {
     for (std::uint32_t n = 0; n < inner; n += 16)
       std::memcpy(row + n, shared_pointer(swizzled(address + n, pitch)), 16);
-    if (to.bytes > 0) std::memcpy(const_cast<unsigned char*>(to.data), row + to.skipped, to.bytes);
+    if (to.bytes == 0) return;
+    std::memcpy(const_cast<unsigned char*>(to.data), row + to.skipped, to.bytes);
+    if (tracks_writes) note_global(to.data, to.bytes, true);
   });
 }
 
@@ -135,6 +147,9 @@ void copy_box(std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier, B
   if (map.mark != made_by_encode) fail("a copy by a tensor map that cuTensorMapEncodeTiled has not made");
   const std::uint32_t bytes = map.box[0] * 2 * map.box[1] * map.box[2] * map.box[3];
   insist_on_shared(to, bytes, 128);
+  if (tracks_writes && is_before_wait())
+    for_each_row(map, to, from,
+                 [](std::uint32_t, const RowInTensor& row) { note_global(row.data, row.bytes, false); });
   copy_by(barrier, to, static_cast<int>(bytes), [=] { write_box(map, to, from); });
 }
 
@@ -176,6 +191,7 @@ void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t bar
     fail("a bulk copy of " + std::to_string(bytes) + " bytes, or from an address, that is no multiple of 16");
   insist_on_shared(to, static_cast<std::size_t>(bytes), 16);
   unsigned char* const at = shared_pointer(to);
+  if (tracks_writes) note_global(from, static_cast<std::size_t>(bytes), false);
   copy_by(barrier, to, bytes, [=] { std::memcpy(at, from, static_cast<std::size_t>(bytes)); });
 }
 

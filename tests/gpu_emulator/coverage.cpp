@@ -11,9 +11,12 @@
 #include <mutex>
 #include <string>
 
+#include "tests/gpu_emulator/early_reads.h"
+
 namespace tg::emulator {
 
 constinit thread_local std::uint64_t work_done = 0;
+constinit thread_local Instructions executed;
 
 namespace {
 
@@ -74,7 +77,13 @@ Coverage& coverage() {
 
 }  // namespace
 
+void count_copy(int bytes) {
+  executed.copies += static_cast<std::uint64_t>(bytes);
+  if (is_before_wait()) executed.early += static_cast<std::uint64_t>(bytes);
+}
+
 void begin_recorded_grid(const void* kernel, const std::string& generated) {
+  begin_grid();
   grid = {kernel, generated};
   grid.began = work_done;
 }

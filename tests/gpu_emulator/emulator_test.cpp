@@ -103,6 +103,28 @@ TEST(Emulator, CopiesAreThereAfterTheWaitAndNotBefore) {
   EXPECT_TRUE(std::isnan(to[0].y));
 }
 
+__global__ void write_at(int n) {
+  TG_DYNAMIC_SHARED(memory, 16);
+  reinterpret_cast<float*>(memory)[n] = 1;
+}
+
+TEST(Emulator, AccessesBeyondALaunchsSharedMemoryAreReported) {
+  EXPECT_EQ(run(write_at, 1, 1023), "");
+  EXPECT_NE(run(write_at, 1, 1024).find("beyond the 4096 bytes of the launch"), std::string::npos);
+}
+
+TEST(Emulator, AnEventThatWasNotRecordedHasNoTime) {
+  cudaEvent_t from, to;
+  cudaEventCreate(&from), cudaEventCreate(&to);
+  float ms = 0;
+  cudaEventRecord(from);
+  EXPECT_NE(cudaEventElapsedTime(&ms, from, to), cudaSuccess);
+  cudaEventRecord(to);
+  EXPECT_EQ(cudaEventElapsedTime(&ms, from, to), cudaSuccess);
+  cudaEventDestroy(from), cudaEventDestroy(to);
+  cudaGetLastError();
+}
+
 __global__ void read_shared(float* out) {
   TG_DYNAMIC_SHARED(memory, 16);
   *out = reinterpret_cast<const float*>(memory)[5];

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <new>
 
@@ -11,13 +13,28 @@
 
 namespace tg::emulator {
 
+namespace {
+
+// All stacks, one after the other in addresses that are reserved.
+constexpr std::size_t guard = 4096, all_bytes = std::size_t{1} << 34;
+std::byte* region() {
+  static std::byte* const at = static_cast<std::byte*>(
+      mmap(nullptr, all_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  return at;
+}
+std::atomic<std::size_t> used = 0;
+
+}  // namespace
+
 void* make_stack() {
-  constexpr std::size_t guard = 4096;
-  void* low = mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (low == MAP_FAILED) throw std::bad_alloc();
-  mprotect(low, guard, PROT_NONE);
-  return static_cast<std::byte*>(low) + guard + stack_bytes;
+  const std::size_t at = used.fetch_add(stack_bytes + guard);
+  if (region() == MAP_FAILED || at + stack_bytes + guard > all_bytes) throw std::bad_alloc();
+  std::byte* const low = region() + at + guard;
+  if (mprotect(low, stack_bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  return low + stack_bytes;
+}
+bool is_on_a_stack(const void* p) {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(p) - region()) < all_bytes;
 }
 
 #if defined(__x86_64__)

@@ -18,6 +18,7 @@ void switch_context(Context& from, const Context& to);
 // Stacks stay for the life of the process and are used again by their owner.
 inline constexpr std::size_t stack_bytes = std::size_t{256} << 10;
 void* make_stack();  // its upper end
+bool is_on_a_stack(const void* p);
 Context context_at(void* stack, void (*entry)());
 
 }  // namespace tg::emulator

@@ -7,6 +7,7 @@
 #include "backends/cuda/attention/epilogue_sm90.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
+#include "tests/gpu_emulator/early_reads.h"
 #include "tests/gpu_emulator/hopper_kernels.h"
 
 namespace tg::cuda {
@@ -524,6 +525,37 @@ TEST(Hopper, AKernelThatMayBeginEarlyWaitsForTheOneBefore) {
   EXPECT_EQ(launch(true, true), cudaSuccess);
   EXPECT_EQ(x, 2);
   EXPECT_EQ(launch(true, false), cudaErrorLaunchFailure);
+}
+
+__global__ void copy_early(const int* from, int* to, bool waits_first) {
+  if (waits_first) ptx::wait_for_kernel_before();
+  const int x = from[threadIdx.x];
+  if (!waits_first) ptx::wait_for_kernel_before();
+  to[threadIdx.x] = x;
+}
+TEST(Hopper, AKernelThatMayBeginEarlyReadsNoResultBeforeItsWait) {
+  int a[32] = {}, b[32] = {}, c[32] = {};
+  const auto run = [](const int* from, int* to, bool is_early, bool waits_first) {
+    try {
+      emulator::begin_grid();
+      emulator::run_grid({1, 1, 1}, {32, 1, 1}, 0, [&] {
+        if (is_early) emulator::begin_early();
+        copy_early(from, to, waits_first);
+      });
+    } catch (const std::exception& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  emulator::tracks_writes = true;
+  EXPECT_EQ(run(a, b, false, true), "");
+  EXPECT_EQ(run(b, c, true, true), "");
+  EXPECT_EQ(run(a, c, true, false), "");  // which no kernel has written
+  EXPECT_FAULT(run(b, c, true, false), "before it waits for the kernel before");
+  EXPECT_EQ(run(a, c, false, true), "");  // begins when those before have ended
+  EXPECT_EQ(run(b, c, true, false), "");
+  EXPECT_FAULT(run(c, b, true, false), "before it waits for the kernel before");
+  emulator::tracks_writes = false;
 }
 
 // Blocks add to a sum in order, or in reverse.

@@ -10,7 +10,11 @@
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <vector>
+
+#include "tests/gpu_emulator/early_reads.h"
+#include "tests/gpu_emulator/recorder.h"
 
 struct cublasLtMatmulDescOpaque {
   cublasComputeType_t compute;
@@ -28,7 +32,9 @@ struct cublasLtMatrixLayoutOpaque {
     return order == CUBLASLT_ORDER_ROW ? r * ld + c : c * ld + r;
   }
 };
-struct cublasLtMatmulPreferenceOpaque {};
+struct cublasLtMatmulPreferenceOpaque {
+  std::array<std::uint64_t, 5> attribute{};  // bytes of workspace, alignments of A, B, C and D
+};
 
 namespace {
 
@@ -58,6 +64,9 @@ void store(void* p, cudaDataType_t t, std::int64_t i, double x) {
     default:
       static_cast<__nv_bfloat16*>(p)[i] = static_cast<float>(x);
   }
+}
+std::int64_t size_of(cudaDataType_t t) {
+  return t == CUDA_R_64F ? 8 : t == CUDA_R_32F ? 4 : 2;
 }
 double rounded(double x, cudaDataType_t t) {
   double stored = 0;
@@ -100,6 +109,7 @@ struct MatmulCall {
   }
   void run() const;
   void run(std::int64_t batch) const;
+  std::string text() const;
   // [rows, columns] of op(x), row-major.
   std::vector<double> read(const void* x, const cublasLtMatrixLayoutOpaque& l, bool transposed,
                            std::int64_t batch) const {
@@ -115,7 +125,24 @@ struct MatmulCall {
   }
 };
 
+std::string MatmulCall::text() const {
+  std::string text = "cublasLtMatmul " + std::to_string(desc.compute) + " " + std::to_string(desc.scale) +
+                     " " + std::to_string(alpha) + " " + std::to_string(beta);
+  for (std::size_t i = 0; i < desc.attribute.size(); ++i) {
+    const auto what = static_cast<cublasLtMatmulDescAttributes_t>(i);
+    const bool is_address =
+        what == CUBLASLT_MATMUL_DESC_BIAS_POINTER || what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+    text += " " + std::to_string(is_address ? desc.attribute[i] != 0 : desc.attribute[i]);
+  }
+  for (const cublasLtMatrixLayoutOpaque* l : {&la, &lb, &lc, &ld})
+    text += ", type " + std::to_string(l->type) + " of " + std::to_string(l->rows) + " " +
+            std::to_string(l->cols) + " ld " + std::to_string(l->ld) + " order " + std::to_string(l->order) +
+            " batch " + std::to_string(l->batch) + " " + std::to_string(l->batch_stride);
+  return text + (c == d ? ", in place" : "");
+}
+
 void MatmulCall::run() const {
+  tg::emulator::forget_writes();
   for (std::int64_t i = 0; i < ld.batch; ++i) run(i);
 }
 
@@ -147,7 +174,10 @@ void MatmulCall::run(std::int64_t batch) const {
       if (has(32)) sum = gelu(sum);
       if (has(64)) sum *= gelu_slope(load(aux, aux_type, at));
       if (has(2)) sum = sum > 0 ? sum : 0;
-      store(d, ld.type, batch * ld.batch_stride + ld.at(i, j), sum);
+      const std::int64_t to = batch * ld.batch_stride + ld.at(i, j);
+      store(d, ld.type, to, sum);
+      if (tg::emulator::tracks_writes)
+        tg::emulator::mark_written(static_cast<std::byte*>(d) + to * size_of(ld.type), 2);
       of_row += sum;
     }
     if (has(16)) store(bias, bias_type, bias_at + i, of_row);
@@ -227,21 +257,23 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
   }
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  *made = nullptr;
+  *made = new cublasLtMatmulPreferenceOpaque;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t) {
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+  delete p;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-                                                    cublasLtMatmulPreferenceAttributes_t, const void*,
-                                                    std::size_t) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void* value, std::size_t size) {
+  std::memcpy(&p->attribute[what], value, std::min(size, sizeof(std::uint64_t)));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t, int most,
+                                              cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t* result, int* found) {
   *found = 0;
   const bool ta = desc->attribute[CUBLASLT_MATMUL_DESC_TRANSA] != CUBLAS_OP_N,
@@ -257,11 +289,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   static std::atomic<std::uint64_t> calls = 0;
   const std::uint64_t call = ++calls * 0x9E3779B97F4A7C15;
   *found = std::min(most, 2);
+  const auto& told = preference->attribute;
   for (int i = 0; i < *found; ++i)
-    result[i] = {{{((call >> 40) + static_cast<std::uint64_t>(i)) % 2, call}}, 0, CUBLAS_STATUS_SUCCESS, 1};
+    result[i] = {{{((call >> 40) + static_cast<std::uint64_t>(i)) % 2, call, told[0], told[1], told[2],
+                   told[3], told[4]}},
+                 0,
+                 CUBLAS_STATUS_SUCCESS,
+                 1};
   return CUBLAS_STATUS_SUCCESS;
 }
-// Its algorithms differ in their number; all else is 0.
+// Its algorithms differ in their number; all else is 0. The words after the second are what a preference
+// said.
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t what, void* value,
                                                     std::size_t size, std::size_t* written) {
@@ -274,10 +312,21 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb,
                               const void* beta, const void* c, cublasLtMatrixLayout_t lc, void* d,
-                              cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t*, void*, std::size_t,
-                              cudaStream_t stream) {
+                              cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t* algorithm, void*,
+                              std::size_t workspace, cudaStream_t stream) {
+  const std::uint64_t* const told = algorithm->data + 2;
+  const void* const operands[] = {a, b, c, d};
+  for (std::size_t i = 0; i < 4; ++i)
+    if (reinterpret_cast<std::uintptr_t>(operands[i]) % std::max<std::uint64_t>(told[i + 1], 1) != 0)
+      return CUBLAS_STATUS_INVALID_VALUE;
   const MatmulCall call{*desc, *la, *lb, *lc, *ld, scale(alpha, desc->scale), scale(beta, desc->scale),
                         a,     b,   c,   d};
+  if (tg::emulator::only_records()) {
+    std::string line = call.text() + ", workspace " + std::to_string(workspace) + ", told";
+    for (int i = 0; i < 5; ++i) line += " " + std::to_string(told[i]);
+    tg::emulator::record(stream, line);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   return tg::emulator::enqueue(stream, [call] { call.run(); }) == cudaSuccess
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -11,6 +11,7 @@
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/clocks.h"
 #include "tests/gpu_emulator/cluster.h"
+#include "tests/gpu_emulator/coverage.h"
 #include "tests/gpu_emulator/shadow.h"
 
 namespace tg::emulator {
@@ -165,6 +166,7 @@ void copy_by(std::uint32_t address, std::uint32_t to, int bytes, std::function<v
     keep_until(block_of(to), copies_to(b.number), b.phases + 1);
     if (from) keep_until(here.rank, copies_to(b.number), b.phases + 1);
   }
+  count_copy(bytes);
   std::memset(shared_pointer(to), 0xff, static_cast<std::size_t>(bytes));
   b.copies.push_back({bytes, std::move(arrive)});
   advance(b);

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/recorder.h"
 
 namespace tg::emulator {
 
@@ -70,7 +71,7 @@ void* allocate(std::size_t bytes) {
   auto* first = static_cast<std::byte*>(map) + page;
   mprotect(first, mapped - 2 * page, PROT_READ | PROT_WRITE);
   std::byte* base = first + (mapped - 2 * page) - whole;  // the end lies against the page behind it
-  std::memset(base, 0xff, whole);
+  if (!only_records()) std::memset(base, 0xff, whole);
   allocations().emplace(reinterpret_cast<std::uintptr_t>(base), Allocation{bytes, mapped, map});
   used += bytes;
   return base;

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,7 +17,9 @@
 #include "backends/cuda/graph.h"
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/coverage.h"
+#include "tests/gpu_emulator/early_reads.h"
 #include "tests/gpu_emulator/memory.h"
+#include "tests/gpu_emulator/recorder.h"
 
 using Work = std::function<void()>;
 
@@ -27,13 +30,17 @@ struct CUgraphExec_st {
   std::vector<Work> work;
 };
 struct CUstream_st {
-  std::shared_ptr<CUgraph_st> recorded;  // while it records
+  int gpu;
+  std::shared_ptr<CUgraph_st> recorded = nullptr;  // while it records
 };
 struct CUevent_st {
   std::shared_ptr<CUgraph_st> recorded;  // of its stream
+  std::shared_ptr<bool> happened = std::make_shared<bool>(false);
 };
 
 namespace {
+
+std::atomic<int> streams = 0, events = 0, graphs = 0, executables = 0, allocations = 0, pinned = 0;
 
 thread_local cudaError_t last = cudaSuccess;
 thread_local int device = 0;
@@ -71,6 +78,10 @@ cudaError_t do_now(const Work& work) {
   }
 }
 
+std::string text_of(dim3 n) {
+  return std::to_string(n.x) + "," + std::to_string(n.y) + "," + std::to_string(n.z);
+}
+
 // The name of the kernel at an address, from its symbol; only needed after an error.
 std::string name_of(const void* kernel) {
   char command[160], line[400] = "a kernel";
@@ -105,15 +116,30 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
   if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 ||
       grid.z > 65535 || shared > most_shared || cluster == 0 || grid.x % cluster != 0)
     return note(cudaErrorInvalidValue);
+  if (s && s->gpu != device) return note(cudaErrorInvalidDevice);
+  if (only_records()) {
+    const std::string name = kernel_name(kernel);
+    record(s, name + " blocks " + text_of(grid) + " threads " + text_of(block) + " shared " +
+                  std::to_string(shared) + (cluster > 1 ? " clusters of " + std::to_string(cluster) : ""));
+    if ((s && s->recorded) || name != "short_copy") return cudaSuccess;  // what the host reads is copied
+  }
+  // Copies for the host, and kernels that are tried, depend on what the process has done before.
+  const bool is_of_program = s && s->recorded;
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
+      const Instructions before = executed;
       begin_recorded_grid(kernel);
       run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, thread, cluster);
       end_recorded_grid();
+      if (is_of_program) record_run(kernel, grid, before);
     } catch (const std::exception& e) {
       throw std::runtime_error(name_of(kernel) + ", " + e.what());
     }
   });
+}
+
+std::vector<int> live_objects() {
+  return {streams, events, graphs, executables, allocations, pinned};
 }
 
 }  // namespace tg::emulator
@@ -213,34 +239,49 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   *p = tg::emulator::allocate(bytes);
+  allocations += *p != nullptr;
   return *p ? cudaSuccess : note(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* p) {
-  return !p || tg::emulator::release(p) ? cudaSuccess : note(cudaErrorInvalidValue);
+  if (!p) return cudaSuccess;
+  if (!tg::emulator::release(p)) return note(cudaErrorInvalidValue);
+  --allocations;
+  return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** p, std::size_t bytes) {
   *p = std::malloc(bytes);
+  pinned += *p != nullptr;
   return *p ? cudaSuccess : note(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void* p) {
+  pinned -= p != nullptr;
   std::free(p);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t s) {
-  return enqueue(s, [=] { std::memmove(to, from, bytes); });
+  tg::emulator::record(s, "copy " + std::to_string(bytes));
+  return enqueue(s, [=] {
+    tg::emulator::forget_writes();
+    std::memmove(to, from, bytes);
+  });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
 }
 cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t s) {
-  return enqueue(s, [=] { std::memset(to, byte, bytes); });
+  tg::emulator::record(s, "set " + std::to_string(bytes) + " to " + std::to_string(byte));
+  return enqueue(s, [=] {
+    tg::emulator::forget_writes();
+    std::memset(to, byte, bytes);
+  });
 }
 cudaError_t cudaMemset(void* to, int byte, std::size_t bytes) {
   return cudaMemsetAsync(to, byte, bytes, nullptr);
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* s) {
-  *s = new CUstream_st;
+  *s = new CUstream_st{device};
+  ++streams;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
@@ -248,6 +289,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
   delete s;
+  --streams;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
@@ -259,14 +301,17 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 // A stream that waits for one that is recorded is recorded with it, in the order of the calls.
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (s && e->recorded && !s->recorded) s->recorded = e->recorded;
+  tg::emulator::record(s, "wait");
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
+  tg::emulator::record(s, "host function");
   return enqueue(s, [=] { f(data); });
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* e) {
   *e = new CUevent_st;
+  ++events;
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
@@ -274,11 +319,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
   delete e;
+  --events;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   e->recorded = s ? s->recorded : nullptr;
-  return enqueue(s, [] {});
+  tg::emulator::record(s, "event");
+  return enqueue(s, [happened = e->happened] { *happened = true; });
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
   return cudaEventRecord(e, s);
@@ -290,7 +337,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return cudaDeviceSynchronize();
 }
 // A microsecond, whatever ran: what is chosen by time is the same in every run, the first of several.
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  if (!*from->happened || !*to->happened) return note(cudaErrorInvalidValue);
   *ms = 1e-3f;
   return cudaSuccess;
 }
@@ -302,6 +350,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   if (!s->recorded) return note(cudaErrorStreamCaptureInvalidated);
   *graph = new CUgraph_st(*s->recorded);
+  ++graphs;
   s->recorded = nullptr;
   return cudaSuccess;
 }
@@ -311,22 +360,27 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* statu
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
   *made = new CUgraphExec_st{graph->work};
+  ++executables;
   return cudaSuccess;
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
+  if (s && s->gpu != device) return note(cudaErrorInvalidDevice);
+  tg::emulator::forget_writes();
   for (const Work& w : graph->work)
     if (const cudaError_t e = enqueue(s, w)) return e;
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
+  --graphs;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   delete graph;
+  --executables;
   return cudaSuccess;
 }
 

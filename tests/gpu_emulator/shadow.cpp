@@ -9,6 +9,7 @@
 
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/coverage.h"
+#include "tests/gpu_emulator/early_reads.h"
 
 namespace tg::emulator {
 
@@ -86,12 +87,23 @@ template <std::size_t bytes>
             ", from block " + std::to_string(here.rank));
 }
 
+[[gnu::noinline, noreturn]] void report_beyond(const unsigned char* p) {
+  give_up("thread " + std::to_string(here.number) + ": an access to " + name_of_shared(p) + ", beyond the " +
+          std::to_string(shared_size()) + " bytes of the launch");
+}
+
 template <bool writes>
 [[gnu::always_inline]] inline void note(const void* p, std::size_t bytes) {
   const auto* at = static_cast<const unsigned char*>(p);
   const auto offset = static_cast<std::size_t>(at - range.from);
-  if (offset >= static_cast<std::size_t>(range.to - range.from) || here.number < 0) return;
+  if (here.number < 0) return;
+  if (offset >= static_cast<std::size_t>(range.to - range.from)) {
+    if (tracks_writes) note_global(p, bytes, writes);
+    return;
+  }
   if (static_cast<std::size_t>(at - reinterpret_cast<unsigned char*>(&here)) < sizeof here) return;
+  if (is_dynamic(at) && static_cast<std::size_t>(at - range.dynamic) % most_shared + bytes > shared_size())
+    report_beyond(at);
   const auto thread = static_cast<unsigned>(here.number);
   const Access now = access(thread);
   const bool clocks = has_clocks();

@@ -11,6 +11,7 @@
 
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/coverage.h"
 #include "tests/gpu_emulator/multiply.h"
 #include "tests/gpu_emulator/register_fence.h"
 #include "tests/gpu_emulator/shadow.h"
@@ -168,6 +169,7 @@ void finish(Warpgroup& w, unsigned t, std::uint64_t end) {
 
 void issue_product(const ProductShape& shape, float* sums, const std::uint32_t* a) {
   start_clocks();
+  ++executed.products;
   Warpgroup& w = my_group();
   const unsigned t = static_cast<unsigned>(here.number) % team;
   const std::uint64_t n = w.issued[t]++;

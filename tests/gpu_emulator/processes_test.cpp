@@ -1,0 +1,193 @@
+// Files that one process leaves for the next: algorithms of cuBLASLt and compiled code. Processes with two
+// GPUs, and those that run step by step. Each case forks: before that, nothing here may use a GPU.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <thread>
+
+#include <tilegrad/tilegrad.h>
+
+namespace tg::testing {
+namespace {
+
+// The result of f in a process with these variables; or the error that it throws.
+std::string in_process(const std::vector<std::pair<const char*, std::string>>& variables,
+                       const std::function<std::string()>& f) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::string text;
+    for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
+    try {
+      text = f();
+    } catch (const std::exception& e) {
+      text = std::string("error: ") + e.what();
+    }
+    [[maybe_unused]] const auto written = ::write(ends[1], text.data(), text.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char some[4096];
+  for (ssize_t n; (n = ::read(ends[0], some, sizeof some)) > 0;)
+    text.append(some, static_cast<std::size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  return text;
+}
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/tilegrad-cache-XXXXXX";
+    if (::mkdtemp(name)) path_ = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  // Its only file.
+  std::filesystem::path file() const {
+    const std::vector<std::filesystem::directory_entry> all(
+        std::filesystem::directory_iterator(path_ / "tilegrad"), {});
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? std::filesystem::path() : all[0].path();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+void write_lines(const std::filesystem::path& path, const std::vector<std::string>& lines) {
+  std::ofstream file(path);
+  for (const std::string& line : lines) file << line << "\n";
+}
+
+TEST(Processes, KeepTheAlgorithmOfAProduct) {
+  const Folder folder;
+  const auto choice = [&] {
+    return in_process({{"XDG_CACHE_HOME", folder.path()}}, [] {
+      Graph g;
+      const Tensor y = matmul(g.input("a", {96, 4096}), g.input("b", {4096, 104}));
+      return compile(g, {y}, {.device = Device::cuda()}).choice(0);
+    });
+  };
+  const std::string first = choice();
+  ASSERT_NE(first.find("cuBLASLt algorithm "), std::string::npos) << first;
+  std::vector<std::string> lines = lines_of(folder.file());
+  ASSERT_EQ(lines.size(), 1u);
+  // A key of two words, and an algorithm of eight, whose first word is its number in the emulator.
+  ASSERT_EQ(lines[0].size(), 10 * 17 - 1u);
+  std::string other = lines[0];
+  char& number = other[3 * 17 - 2];
+  number = static_cast<char>('0' + '1' - number);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(choice(), first);
+  EXPECT_EQ(lines_of(folder.file()), lines);  // what is known is not added again
+
+  // The first of several entries counts. A line that is cut does not count.
+  write_lines(folder.file(), {other.substr(0, 9 * 17), other, lines[0]});
+  std::string changed = first;
+  char& digit = changed[first.find("algorithm ") + 10];
+  digit = static_cast<char>('0' + '1' - digit);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(choice(), changed);
+}
+
+TEST(Processes, KeepCompiledCode) {
+  const Folder folder, none;
+  const auto result = [](const std::string& at, const std::string& compiler) {
+    std::vector<std::pair<const char*, std::string>> variables{{"XDG_CACHE_HOME", at}};
+    if (!compiler.empty()) variables.emplace_back("CXX", compiler);
+    return in_process(variables, [] {
+      Graph g;
+      const Tensor x = g.input("x", {3}), y = exp(x) * 2 + x;
+      return std::to_string(
+          eval(y, {{x, Array::of(std::vector<float>{0, 1, 2})}}, {.device = Device::cuda()}).at(1));
+    });
+  };
+  EXPECT_EQ(result(folder.path(), "").substr(0, 6), "6.4365");  // 2·e + 1
+  EXPECT_EQ(result(folder.path(), "/bin/false").substr(0, 6), "6.4365");
+  EXPECT_NE(result(none.path(), "/bin/false").find("[cuda] compiling a kernel"), std::string::npos);
+  // A file without content does not count.
+  std::ofstream(folder.file(), std::ios::trunc);
+  EXPECT_EQ(result(folder.path(), "").substr(0, 6), "6.4365");
+  EXPECT_GT(std::filesystem::file_size(folder.file()), 1000u);
+}
+
+// The results of programs on some GPUs, each of whose calls is made by a thread of its own: the current GPU
+// is that of the thread.
+std::string sums_on(std::initializer_list<int> gpus) {
+  struct Run {
+    Graph g;
+    Tensor y, z;
+    std::optional<Program> program;
+    std::string text;
+  };
+  std::vector<Run> runs(gpus.size());
+  const auto each = [&](auto&& call) {
+    std::string error;
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      std::thread([&] {
+        try {
+          call(runs[i], gpus.begin()[i]);
+        } catch (const std::exception& e) {
+          error = std::string("error: ") + e.what();
+        }
+      }).join();
+    if (!error.empty()) throw Error(error);
+  };
+  each([](Run& r, int gpu) {
+    const Tensor x = r.g.input("x", {40, 50});
+    r.y = sum(softmax(x) * x, {0}), r.z = sum(r.y);
+    r.program = compile(r.g, {r.y, r.z}, {.device = Device::cuda(gpu)});
+    Array numbers({40, 50}, f32);
+    for (std::int64_t i = 0; i < numbers.numel(); ++i) numbers.set(i, static_cast<double>(i % 7 + gpu));
+    r.program->feed({x, numbers});
+  });
+  for (int n = 0; n < 2; ++n) each([](Run& r, int) { r.program->run(); });
+  each([](Run& r, int) {
+    r.text = std::to_string(r.program->item<float>(r.z)) + " " + std::to_string(r.program->fetch(r.y).at(3));
+    if (r.program->profile().size() != r.program->steps().size()) r.text = "steps without times";
+  });
+  std::string all;
+  for (const Run& r : runs) all += r.text + "\n";
+  each([](Run& r, int) { r.program.reset(); });
+  return all;
+}
+
+TEST(Processes, MayHaveTwoGpus) {
+  const std::string alone = in_process({}, [] { return sums_on({0}); });
+  EXPECT_EQ(alone.find("error"), std::string::npos) << alone;
+  const auto on_two = [](std::initializer_list<int> gpus) {
+    return in_process({{"TG_EMULATOR_DEVICES", "2"}}, [=] { return sums_on(gpus); });
+  };
+  const std::string first = on_two({0}), second = on_two({1});
+  EXPECT_EQ(first, alone);
+  EXPECT_EQ(second.find("error"), std::string::npos) << second;
+  EXPECT_NE(second, first);
+  EXPECT_EQ(on_two({0, 1}), first + second);
+  EXPECT_EQ(on_two({1, 0}), second + first);
+  EXPECT_NE(in_process({{"TG_EMULATOR_DEVICES", "2"}}, [] { return sums_on({2}); }).find("no GPU 2"),
+            std::string::npos);
+}
+
+TEST(Processes, MayRunStepsOneByOne) {
+  const std::string alone = in_process({}, [] { return sums_on({0}); });
+  EXPECT_EQ(in_process({{"TG_STEPWISE", "1"}}, [] { return sums_on({0}); }), alone);
+}
+
+}  // namespace
+}  // namespace tg::testing
