@@ -21,6 +21,7 @@ These parts of the code have no places:
 - The samples of ops: they are tests. Calls that only reserve memory or prefetch (HINTS).
 - Steps of loops that count, ++i: their mutants only hang.
 - throw at the end of a function: without it, the compiler may assume that the end is never reached.
+- Of CUDA code, what tests/gpu_emulator has in other words: the headers of instructions in its folder include, and NOT_EMULATED.
 """
 import bisect
 import pathlib
@@ -44,6 +45,8 @@ KINDS = ("operator", "constant", "condition", "index", "arguments", "deletion", 
 MESSAGE_FILES = {"core/run/log.cpp", "core/run/log.h", "core/report/graph_text.cpp", "core/report/profile.cpp",
                  "core/report/profile.h", "core/base/printable.cpp",
                  "autograd/gradcheck_vcurve.cpp"}
+EMULATED_INCLUDE = "tests/gpu_emulator/include"
+NOT_EMULATED = {"backends/cuda/graph.cpp", "backends/cuda/nccl.cpp"}  # its CMakeLists.txt leaves them out
 MESSAGE_CALLS = re.compile(r"refuse\w*|fail|warn|printable|quoted|describe\w*|to_string|number_text|bytes_text|\w+Error|Error|"
                            r"OutOfMemory|RankLost|printf|fprintf|perror|runtime_error|invalid_argument|logic_error")
 NO_RETURN = re.compile(r"refuse\w*|fail|rethrow\w*|abort|exit|_exit|terminate|__builtin_unreachable|__builtin_trap")
@@ -51,9 +54,9 @@ MESSAGE_FUNCTIONS = re.compile(r"describe\w*|explain\w*|refus\w*|\w*mistake|\w*m
                                r"\w*_choice|(?:number|bytes|operands|index|shape|profile|exchanges|value|attr)_text|\w*progress_line|"
                                r"mebibytes|short_time|short_count|\w*excerpt|joined_names|gguf_shown|doc|warn\w*")
 HINTS = re.compile(r"reserve|shrink_to_fit|\w*prefetch\w*|cpu_relax|_mm_pause|yield|static_assert")
-SYMMETRIC = re.compile(r"transpose|swap|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits")
+SYMMETRIC = re.compile(r"transpose|swap|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits|__fmul_rn|__fadd_rn|__dmul_rn|__dadd_rn")
 SYMMETRIC_PAIR = re.compile(r"equal|not_equal|add_sizes")  # of two arguments
-PRODUCT = re.compile(r"fma|multiply_add|add_product|add_pair_products")  # symmetric in the first two arguments
+PRODUCT = re.compile(r"fma|fmaf|__fmaf_rn|__fma_rn|multiply_add|add_product|add_pair_products")  # symmetric in the first two arguments
 SKIPPED = {
     "preproc_include", "preproc_def", "preproc_function_def", "preproc_call", "preproc_directive", "template_argument_list",
     "template_parameter_list", "static_assert_declaration", "enum_specifier", "attribute_declaration", "attribute_specifier",
@@ -128,7 +131,8 @@ def product_files(root, room):
     for name in ROOMS[room]:
         path = root / name
         files += [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix in (".cpp", ".h", ".cu", ".cuh")]
-    return sorted(str(p.relative_to(root)) for p in files if str(p.relative_to(root)) not in MESSAGE_FILES)
+    names = sorted(str(p.relative_to(root)) for p in files)
+    return [n for n in names if n not in MESSAGE_FILES and n not in NOT_EMULATED and not (root / EMULATED_INCLUDE / n).exists()]
 
 
 class Finder:

@@ -5,6 +5,7 @@ A small program has a place of every kind and code that must have none. All muta
 output, and each that is reached is counted. FOLDER keeps the parser. Exits with status 77 if the parser cannot be installed.
 """
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,10 @@ def main():
     for room in places.ROOMS:
         if not places.product_files(random_run.ROOT, room):
             sys.exit(f"FAILED: room {room} has no files")
+    left_out = re.search(r'EXCLUDE REGEX "/\(([\w|]+)\)\.cpp\$"', (random_run.ROOT / "tests/gpu_emulator/CMakeLists.txt").read_text())
+    expect("what the emulator leaves out", {f"backends/cuda/{name}.cpp" for name in left_out[1].split("|")}, places.NOT_EMULATED)
+    if "backends/cuda/tile/ptx_sm80.cuh" in places.product_files(random_run.ROOT, "cuda"):
+        sys.exit("FAILED: room cuda has a header that the emulator replaces")
     for file, old, _ in places.read_equivalents(plant.HERE / "equivalent.txt"):
         text = " ".join(line.strip() for line in (random_run.ROOT / file).read_text().split("\n"))
         if old not in text:
