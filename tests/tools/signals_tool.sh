@@ -45,7 +45,9 @@ process_of() {  # process_of launch | RANK
     tr '\0' '\n' 2>/dev/null <"/proc/$p/environ" | grep -qx "RANK=$1" && echo "$p"
   done
 }
-stop() { kill -STOP "$1" && await is_in_state "$1" T; }
+# The system lets a stopped process continue when its parent ends only if all threads had stopped.
+are_all_threads_stopped() { ! cat "/proc/$1"/task/*/status 2>/dev/null | grep '^State:' | grep -qv '[[:space:]]T'; }
+stop() { kill -STOP "$1" && await is_in_state "$1" T && await are_all_threads_stopped "$1"; }
 left() (
   unset TG_CASE  # of grep
   grep -lzsx "TG_CASE=$name" /proc/[0-9]*/environ 2>/dev/null | grep -o '[0-9]*'
