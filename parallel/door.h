@@ -77,6 +77,7 @@ class Door {
  public:
   virtual ~Door() = default;
   virtual int listener() const = 0;
+  virtual void close() = 0;  // nobody can connect after that
   virtual int connections_per_rank() const = 0;
   // One that has connected; nothing if it has given up, or may not come in.
   virtual std::optional<Guest> accept() = 0;

@@ -79,6 +79,7 @@ class LocalDoor : public Door {
   }
 
   int listener() const override { return listener_.fd; }
+  void close() override { FileDescriptor(std::exchange(listener_.fd, -1)); }
   int connections_per_rank() const override { return 1; }
 
   std::optional<Guest> accept() override {

@@ -155,6 +155,7 @@ class NetworkDoor : public Door {
   }
 
   int listener() const override { return listener_.fd; }
+  void close() override { FileDescriptor(std::exchange(listener_.fd, -1)); }
   int connections_per_rank() const override { return 2; }
 
   std::optional<Guest> accept() override {

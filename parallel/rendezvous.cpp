@@ -165,6 +165,7 @@ class Host {
 
   Meeting welcome() {
     strangers_.clear();  // they may have all the descriptors there are
+    door_->close();      // a rank that joins again, after a short meeting, finds the next door
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
     for (const Guest& g : joined_)
       if (!door_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))

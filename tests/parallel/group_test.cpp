@@ -36,6 +36,15 @@ TEST(Group, LeavesNothingBehind) {
   for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
 }
 
+// A rank may leave at once and join again, while rank 0 still greets the others.
+TEST(Group, MeetsAgainWithoutAMessage) {
+  const auto results = ask(4, [&](int rank) {
+    for (int i = 0; i < 50; ++i) parallel::join(world_of(rank, 4));
+    return "";
+  });
+  for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
+}
+
 TEST(Group, OfOneRankNeedsNobody) {
   const auto group = parallel::join({});
   EXPECT_EQ(group->communicator().size(), 1);
