@@ -259,8 +259,7 @@ class CpuBackend final : public Backend {
     const std::size_t available = bytes > worth_asking ? available_bytes() : bytes;
     const auto align = std::align_val_t(bytes >= huge_page ? huge_page : 64);
     std::byte* p = nullptr;
-    if (bytes <= available)
-      p = static_cast<std::byte*>(::operator new(bytes, align, std::nothrow));
+    if (bytes <= available) p = static_cast<std::byte*>(::operator new(bytes, align, std::nothrow));
     if (!p)  // not asked again: there may be no memory left to read a file with
       throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " needed" +
                         (bytes > worth_asking ? ", " + mebibytes(available) + " free" : ""));
