@@ -76,8 +76,8 @@ struct Guest {
 class Door {
  public:
   virtual ~Door() = default;
-  virtual int listener() const = 0;
-  virtual void close() = 0;  // nobody can connect after that
+  int listener() const { return listener_.fd; }
+  void close() { FileDescriptor(std::exchange(listener_.fd, -1)); }  // nobody can connect after that
   virtual int connections_per_rank() const = 0;
   // One that has connected; nothing if it has given up, or may not come in.
   virtual std::optional<Guest> accept() = 0;
@@ -86,6 +86,10 @@ class Door {
   virtual Heard hear(Guest& guest) = 0;
   virtual bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int descriptor = -1) = 0;
   virtual std::string about() const { return ""; }  // added to lines about those that do not come
+
+ protected:
+  explicit Door(FileDescriptor listener) : listener_(std::move(listener)) {}
+  FileDescriptor listener_;
 };
 
 std::unique_ptr<Door> open_local_door(const World& world);

@@ -66,7 +66,7 @@ bool send_reply(int socket, Reply::Kind kind, const std::string& text, int descr
 
 class LocalDoor : public Door {
  public:
-  explicit LocalDoor(const World& world) : listener_(new_socket()) {
+  explicit LocalDoor(const World& world) : Door(new_socket()) {
     const Address address(world.job);
     if (bind(listener_.fd, address.get(), address.length) != 0) {
       if (errno != EADDRINUSE) fail_call("bind");
@@ -78,8 +78,6 @@ class LocalDoor : public Door {
     if (listen(listener_.fd, most_ranks) != 0) fail_call("listen");
   }
 
-  int listener() const override { return listener_.fd; }
-  void close() override { FileDescriptor(std::exchange(listener_.fd, -1)); }
   int connections_per_rank() const override { return 1; }
 
   std::optional<Guest> accept() override {
@@ -97,9 +95,6 @@ class LocalDoor : public Door {
   bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int descriptor) override {
     return send_reply(guest.socket.fd, kind, text, descriptor);
   }
-
- private:
-  FileDescriptor listener_;
 };
 
 // A socket that is connected to rank 0.

@@ -130,7 +130,7 @@ FileDescriptor new_socket(int family) {
 class NetworkDoor : public Door {
  public:
   NetworkDoor(const World& world, const JoinOptions& options)
-      : token_(world.token), options_(options), listener_(-1) {
+      : Door(FileDescriptor(-1)), token_(world.token), options_(options) {
     const Addresses addresses(world);
     const std::string named = "MASTER_ADDR is " + world.address;
     if (!addresses.first) refuse_world(named + ", which cannot be found: " + addresses.error);
@@ -154,8 +154,6 @@ class NetworkDoor : public Door {
     fail_call(("to listen on " + where_).c_str());
   }
 
-  int listener() const override { return listener_.fd; }
-  void close() override { FileDescriptor(std::exchange(listener_.fd, -1)); }
   int connections_per_rank() const override { return 2; }
 
   std::optional<Guest> accept() override {
@@ -209,7 +207,6 @@ class NetworkDoor : public Door {
  private:
   const std::string& token_;
   const JoinOptions& options_;
-  FileDescriptor listener_;
   std::string where_;
   std::int64_t strangers_ = 0;
 };

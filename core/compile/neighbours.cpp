@@ -33,6 +33,10 @@ bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredS
          ((step.op->name == "matmul" || is_norm_gradient(step)) && next.op == &fused_op);
 }
 
+bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
+  return step.with_next || belong_together(graph, step, next);
+}
+
 bool is_gelu_tanh(const LoweredStep& step) {
   const Op* op = only_op_of(step);
   return op && op->name == "gelu_tanh";

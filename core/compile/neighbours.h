@@ -13,6 +13,9 @@ const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t a
 
 // Whether `next` reads a result of the step before it, and one kernel may compute both.
 bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
+// Whether the two steps stay next to each other in every order: also if the backend may compute them together
+// (LoweredStep::with_next).
+bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
 // Whether a step is a gelu_tanh alone.
 bool is_gelu_tanh(const LoweredStep& step);
