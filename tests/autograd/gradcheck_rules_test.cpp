@@ -547,12 +547,7 @@ TEST(Checks, CasesWithoutFloatingInputOrOutputAreRefused) {
 
 TEST(Checks, SecondDerivativesOfNothingAreRefused) {
   for (const bool is_float_output : {false, true}) {
-    const SampleInput in = is_float_output ? SampleInput{{2}, {Fill::index, 0, 5}} : SampleInput{{2}};
-    const Case c{"nothing", "case", {in}, [=](DType, Device) {
-                   return Callable{{}, [=](std::span<const Tensor> x) {
-                                     return Tensors{is_float_output ? cast(x[0], f64) : greater(x[0], 0)};
-                                   }};
-                 }};
+    const Case c = case_without_gradient(is_float_output);
     Options o;
     o.order = 2;
     const auto results = check(c, o);

@@ -1,7 +1,7 @@
 // Compiled programs of small graphs: the steps with their operands and the memory plan, compared line by line
 // with compiled_programs.txt; and checksums of random ones in random_programs.txt. After an intended change,
 // write these files again:
-//   TG_WRITE_EXPECTED=1 build/tests/compiled_programs_test
+//   TG_WRITE_GOLDEN=1 build/tests/compiled_programs_test
 // and read the differences: each must be as the passes (core/compile/) promise.
 #include <gtest/gtest.h>
 
@@ -204,7 +204,7 @@ std::map<std::string, std::string> expected_texts(const std::filesystem::path& p
 void expect_texts(const std::string& name, const std::vector<CompiledCase>& cases,
                   const std::function<std::string(const CompiledCase&)>& text) {
   const std::filesystem::path path = std::filesystem::path(GOLDEN_FILES) / "core" / name;
-  if (std::getenv("TG_WRITE_EXPECTED")) {
+  if (std::getenv("TG_WRITE_GOLDEN")) {
     std::ofstream file(path);
     file << "# Written by compiled_programs_test, which says how.\n";
     for (const CompiledCase& c : cases) file << text(c);

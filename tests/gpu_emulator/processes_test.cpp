@@ -1,18 +1,15 @@
 // Files that one process leaves for the next: algorithms of cuBLASLt and compiled code. Processes with two
 // GPUs, and those that run step by step. Each case forks: before that, nothing here may use a GPU.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <optional>
 #include <thread>
 
 #include <tilegrad/tilegrad.h>
+#include "tests/support/child_process.h"
+#include "tests/support/files.h"
 
 namespace tg::testing {
 namespace {
@@ -20,51 +17,23 @@ namespace {
 // The result of f in a process with these variables; or the error that it throws.
 std::string in_process(const std::vector<std::pair<const char*, std::string>>& variables,
                        const std::function<std::string()>& f) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::string text;
+  return in_child([&] {
     for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
     try {
-      text = f();
+      return f();
     } catch (const std::exception& e) {
-      text = std::string("error: ") + e.what();
+      return std::string("error: ") + e.what();
     }
-    [[maybe_unused]] const auto written = ::write(ends[1], text.data(), text.size());
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char some[4096];
-  for (ssize_t n; (n = ::read(ends[0], some, sizeof some)) > 0;)
-    text.append(some, static_cast<std::size_t>(n));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  return text;
+  });
 }
 
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/tilegrad-cache-XXXXXX";
-    if (::mkdtemp(name)) path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  // Its only file.
-  std::filesystem::path file() const {
-    const std::vector<std::filesystem::directory_entry> all(
-        std::filesystem::directory_iterator(path_ / "tilegrad"), {});
-    EXPECT_EQ(all.size(), 1u);
-    return all.empty() ? std::filesystem::path() : all[0].path();
-  }
-
- private:
-  std::filesystem::path path_;
-};
+// The only file of a cache.
+std::filesystem::path file_of(const TemporaryDirectory& cache) {
+  const std::vector<std::filesystem::directory_entry> all(
+      std::filesystem::directory_iterator(cache.path / "tilegrad"), {});
+  EXPECT_EQ(all.size(), 1u);
+  return all.empty() ? std::filesystem::path() : all[0].path();
+}
 
 std::vector<std::string> lines_of(const std::filesystem::path& path) {
   std::vector<std::string> lines;
@@ -78,9 +47,9 @@ void write_lines(const std::filesystem::path& path, const std::vector<std::strin
 }
 
 TEST(Processes, KeepTheAlgorithmOfAProduct) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const auto choice = [&] {
-    return in_process({{"XDG_CACHE_HOME", folder.path()}}, [] {
+    return in_process({{"XDG_CACHE_HOME", folder.path.string()}}, [] {
       Graph g;
       const Tensor y = matmul(g.input("a", {96, 4096}), g.input("b", {4096, 104}));
       return compile(g, {y}, {.device = Device::cuda()}).choice(0);
@@ -88,7 +57,7 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
   };
   const std::string first = choice();
   ASSERT_NE(first.find("cuBLASLt algorithm "), std::string::npos) << first;
-  std::vector<std::string> lines = lines_of(folder.file());
+  std::vector<std::string> lines = lines_of(file_of(folder));
   ASSERT_EQ(lines.size(), 1u);
   // A key of two words, and an algorithm of eight, whose first word is its number in the emulator.
   ASSERT_EQ(lines[0].size(), 10 * 17 - 1u);
@@ -96,10 +65,10 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
   char& number = other[3 * 17 - 2];
   number = static_cast<char>('0' + '1' - number);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(choice(), first);
-  EXPECT_EQ(lines_of(folder.file()), lines);  // what is known is not added again
+  EXPECT_EQ(lines_of(file_of(folder)), lines);  // what is known is not added again
 
   // The first of several entries counts. A line that is cut does not count.
-  write_lines(folder.file(), {other.substr(0, 9 * 17), other, lines[0]});
+  write_lines(file_of(folder), {other.substr(0, 9 * 17), other, lines[0]});
   std::string changed = first;
   char& digit = changed[first.find("algorithm ") + 10];
   digit = static_cast<char>('0' + '1' - digit);
@@ -107,7 +76,7 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
 }
 
 TEST(Processes, KeepCompiledCode) {
-  const Folder folder, none;
+  const TemporaryDirectory folder, none;
   const auto result = [](const std::string& at, const std::string& compiler) {
     std::vector<std::pair<const char*, std::string>> variables{{"XDG_CACHE_HOME", at}};
     if (!compiler.empty()) variables.emplace_back("CXX", compiler);
@@ -118,13 +87,13 @@ TEST(Processes, KeepCompiledCode) {
           eval(y, {{x, Array::of(std::vector<float>{0, 1, 2})}}, {.device = Device::cuda()}).at(1));
     });
   };
-  EXPECT_EQ(result(folder.path(), "").substr(0, 6), "6.4365");  // 2·e + 1
-  EXPECT_EQ(result(folder.path(), "/bin/false").substr(0, 6), "6.4365");
-  EXPECT_NE(result(none.path(), "/bin/false").find("[cuda] compiling a kernel"), std::string::npos);
+  EXPECT_EQ(result(folder.path.string(), "").substr(0, 6), "6.4365");  // 2·e + 1
+  EXPECT_EQ(result(folder.path.string(), "/bin/false").substr(0, 6), "6.4365");
+  EXPECT_NE(result(none.path.string(), "/bin/false").find("[cuda] compiling a kernel"), std::string::npos);
   // A file without content does not count.
-  std::ofstream(folder.file(), std::ios::trunc);
-  EXPECT_EQ(result(folder.path(), "").substr(0, 6), "6.4365");
-  EXPECT_GT(std::filesystem::file_size(folder.file()), 1000u);
+  std::ofstream(file_of(folder), std::ios::trunc);
+  EXPECT_EQ(result(folder.path.string(), "").substr(0, 6), "6.4365");
+  EXPECT_GT(std::filesystem::file_size(file_of(folder)), 1000u);
 }
 
 // The results of programs on some GPUs, each of whose calls is made by a thread of its own: the current GPU

@@ -18,6 +18,7 @@
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include "io/files/input_file.h"
 #include "io/files/staged_folder.h"
+#include "tests/support/child_process.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -450,24 +451,12 @@ TEST(FileCalls, StreamsAreWrittenInPlace) {
 
 // The message of f's error in a process of a user who may do nothing that permissions do not allow.
 std::string as_nobody(const std::function<void()>& f) {
-  int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
+  return tg::testing::in_child([&] {
     const bool is_root = ::geteuid() == 0;
     const bool is_ready =
         !is_root || (::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0);
-    const std::string message = is_ready ? error_of(f) : "cannot become another user";
-    ::_exit(::write(ends[1], message.data(), message.size()) < 0);
-  }
-  ::close(ends[1]);
-  std::string message;
-  char buffer[512];
-  for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;)
-    message.append(buffer, static_cast<std::size_t>(n));
-  ::close(ends[0]);
-  ::waitpid(child, nullptr, 0);
-  return message;
+    return is_ready ? error_of(f) : "cannot become another user";
+  });
 }
 
 TEST(FileCalls, PermissionsAreCheckedBeforehand) {

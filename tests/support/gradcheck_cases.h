@@ -22,6 +22,16 @@ inline Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(c
           }};
 }
 
+// A case without a gradient: its input is an integer, or its output is a comparison.
+inline Case case_without_gradient(bool is_float_output) {
+  const SampleInput in = is_float_output ? SampleInput{{2}, {Fill::index, 0, 5}} : SampleInput{{2}};
+  return {"nothing", "case", {in}, [=](DType, Device) {
+            return Callable{{}, [=](std::span<const Tensor> x) {
+                              return Tensors{is_float_output ? cast(x[0], f64) : greater(x[0], 0)};
+                            }};
+          }};
+}
+
 inline const std::vector<SampleInput> matrix{{{2, 3}}};
 
 // x³ with a backward that is given.

@@ -61,30 +61,41 @@ std::string text_of(const PointwisePlan& p) {
   return text;
 }
 
+// The op whose kernel computes a step.
+const Op& op_of(const Step& s) {
+  return s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
+}
+
+// f(isa, kernel, call) for the kernel of a step in each instruction set. call.plan is its PointwisePlan, if
+// any.
+template <class F>
+void each_kernel(const Step& s, F&& f) {
+  for (const KernelSet* set : runnable_sets())
+    for (const KernelEntry& e : set->kernels) {
+      if (e.op != op_of(s).name) continue;
+      std::shared_ptr<const void> plan;
+      if (s.op == &reduced_chain_op)
+        plan = plan_reduced_chain(s, *set);
+      else if (chain_of(*s.op, s.attrs))
+        plan = plan_pointwise(s, *set);
+      f(std::string(set->isa), *e.kernel, Call{s.in, s.out, &s.attrs, plan.get(), false});
+    }
+}
+
 // The scratch memory and description of each step's kernel, and plans of fused steps, for each instruction
 // set.
 void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) {
-  for (const Step& s : program.steps()) {
-    const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
-    for (const KernelSet* set : runnable_sets())
-      for (const KernelEntry& e : set->kernels) {
-        if (e.op != op.name) continue;
-        std::shared_ptr<const void> plan;
-        if (s.op == &reduced_chain_op)
-          plan = plan_reduced_chain(s, *set);
-        else if (chain_of(*s.op, s.attrs))
-          plan = plan_pointwise(s, *set);
-        const Call call{s.in, s.out, &s.attrs, plan.get(), false};
-        for (const int threads : {1, 3, 16}) {
-          char text[200] = "";
-          if (e.kernel->choice) e.kernel->choice(call, threads, text, sizeof text);
-          const Scratch size = e.kernel->scratch ? e.kernel->scratch(call, threads) : Scratch{};
-          by_set[std::string(set->isa)].add(op.name + " " + std::to_string(size.per_thread) + " " +
-                                            std::to_string(size.shared) + " " + text);
-        }
-        if (plan) by_set[std::string(set->isa)].add(text_of(*static_cast<const PointwisePlan*>(plan.get())));
+  for (const Step& s : program.steps())
+    each_kernel(s, [&](const std::string& isa, const Kernel& kernel, const Call& call) {
+      for (const int threads : {1, 3, 16}) {
+        char text[200] = "";
+        if (kernel.choice) kernel.choice(call, threads, text, sizeof text);
+        const Scratch size = kernel.scratch ? kernel.scratch(call, threads) : Scratch{};
+        by_set[isa].add(op_of(s).name + " " + std::to_string(size.per_thread) + " " +
+                        std::to_string(size.shared) + " " + text);
       }
-  }
+      if (call.plan) by_set[isa].add(text_of(*static_cast<const PointwisePlan*>(call.plan)));
+    });
 }
 
 // One line if all sets have the same, else one for each set.
@@ -503,22 +514,13 @@ void add_parts(Lines& lines) {
     p.run();
     std::map<std::string, int> nth;
     for (const Step& s : p.steps()) {
-      const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
+      const std::string& op = op_of(s).name;
       const std::string what =
-          std::string("parts of ") + d.name + ", " + op.name + " " + std::to_string(nth[op.name]++);
-      for (const KernelSet* set : runnable_sets())
-        for (const KernelEntry& e : set->kernels) {
-          if (e.op != op.name) continue;
-          std::shared_ptr<const void> plan;
-          if (s.op == &reduced_chain_op)
-            plan = plan_reduced_chain(s, *set);
-          else if (chain_of(*s.op, s.attrs))
-            plan = plan_pointwise(s, *set);
-          std::string& text = lines[what + ", " + std::string(set->isa)];
-          for (const int threads : {2, 5})
-            text += (text.empty() ? "" : "; ") +
-                    parts_of(*e.kernel, {s.in, s.out, &s.attrs, plan.get(), false}, threads);
-        }
+          std::string("parts of ") + d.name + ", " + op + " " + std::to_string(nth[op]++);
+      each_kernel(s, [&](const std::string& isa, const Kernel& kernel, const Call& call) {
+        std::string& text = lines[what + ", " + isa];
+        for (const int threads : {2, 5}) text += (text.empty() ? "" : "; ") + parts_of(kernel, call, threads);
+      });
     }
   }
 }
