@@ -420,11 +420,17 @@ def kill_run(run):
 class Test:
     """A test of CTest or a call of gradcheck; with the cases of a GoogleTest program."""
 
-    def __init__(self, name, command, environment=()):
-        self.name, self.command, self.environment = name, command, dict(environment)
+    def __init__(self, name, command, environment=(), emulated=False):
+        self.name, self.command, self.environment, self.emulated = name, command, dict(environment), emulated
         self.cases = {}  # name: (seconds, mutants that it reaches)
         self.always = set()  # mutants that are reached before the first case
         self.seconds, self.reached = 0.0, set()
+
+    def ask_about(self, numbers):
+        """Leaves out all mutants but these."""
+        self.reached &= numbers
+        self.always &= numbers
+        self.cases = {n: (s, r & numbers) for n, (s, r) in self.cases.items()}
 
     def has_cases(self):
         return os.path.basename(self.command[0]).endswith("_test")
@@ -524,14 +530,14 @@ def list_tests(build, rooms):
                 continue
             variables = next((p["value"] for p in test.get("properties", []) if p["name"] == "ENVIRONMENT"), [])
             if os.path.exists(test["command"][0]):
-                tests.append(Test(name, test["command"], [v.split("=", 1) for v in variables]))
+                tests.append(Test(name, test["command"], [v.split("=", 1) for v in variables], bool(config)))
     checks = {"tools/gradcheck": ("--quick",)} if rooms != ["cuda"] else {}
     if "cuda" in rooms:  # as tools/dev emulated-gpu calls it
         checks["tests/gpu_emulator/emulated_gradcheck"] = ("--quick", "--backend", "cuda", "--dtype", "f32,bf16", "--views", "contiguous,sliced")
     for program, arguments in checks.items():
         ops = subprocess.run([build / program, "--list"], check=True, capture_output=True, text=True).stdout
         for op in [line.split()[0] for line in ops.split("\n") if re.match(r"\w+\s+\d", line)]:
-            tests.append(Test(f"{pathlib.Path(program).name} --op {op}", [str(build / program), *arguments, "--op", op]))
+            tests.append(Test(f"{pathlib.Path(program).name} --op {op}", [str(build / program), *arguments, "--op", op], (), "emulated" in program))
     return tests
 
 
@@ -715,6 +721,8 @@ def main():
     tests = list_tests(target / "build", rooms)
     stamp = json.dumps(kept["mutants"])
     tests, about["broken"] = count_all(tests, folder / "coverage.json", given.jobs, stamp)
+    for test in tests:
+        test.ask_about({m.number for m in mutants if (m.room == "cuda") == test.emulated})
     reached = set().union(*(t.reached for t in tests))
     say(f"{len(tests)} tests, {sum(len(t.cases) for t in tests)} cases; {sum(m.number in reached for m in mutants)} mutants are reached")
     results = {int(n): r for n, r in kept["results"].items()}
