@@ -279,13 +279,12 @@ class Entrance {
     replace_socket(new_socket(a.ai_family));
     if (socket_.fd < 0) return false;
     set_option(socket_.fd, SOL_SOCKET, SO_REUSEADDR, 1);  // rank 0 may want the port that this one gets
-    if (connect(socket_.fd, a.ai_addr, a.ai_addrlen) == 0) return !is_its_own_peer();
-    if (errno != EINPROGRESS) return false;
+    if (connect(socket_.fd, a.ai_addr, a.ai_addrlen) != 0 && errno != EINPROGRESS) return false;
     // A host that does not answer yet is asked again: the system's own pauses get long.
     if (!waits(POLLOUT, std::min(end, Clock::now() + Milliseconds(5'000)))) return false;
     int error = 0;
     socklen_t n = sizeof error;
-    getsockopt(socket_.fd, SOL_SOCKET, SO_ERROR, &error, &n);
+    if (getsockopt(socket_.fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0) return false;
     return errno = error, error == 0 && !is_its_own_peer();
   }
 

@@ -205,9 +205,9 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
       accumulate_(options.accumulate),
       ranks_(options.ranks) {
   check_options("training", {{"accumulate", accumulate_, Range::whole_from(1)}});
-  if (divides_batches() && accumulate_ % ranks_count() != 0)
+  if (divides_batches() && accumulate_ % ranks_->size() != 0)
     throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected a multiple of the " +
-                std::to_string(ranks_count()) + " ranks, which share the batches of a step");
+                std::to_string(ranks_->size()) + " ranks, which share the batches of a step");
   if (accumulate_ > 1 || divides_tokens()) {
     share_ = graph_.input("share", {}, compute_type(loss_.dtype()));
     loss_ = reshape(loss_, {}) * share_;
@@ -237,7 +237,7 @@ optim::WeightReading TrainingProgram::reading_of(const optim::Optimizer& optimiz
 void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums) {
   if (optimizer.shards().ranks() && optimizer.shards().ranks() != ranks_)
     throw Error("[training] the optimizer divides its update among other ranks than those of the program");
-  if (ranks_ && !optimizer.shards().ranks()) sums = sum_ranks(sums, ranks_count(), {.wide = true});
+  if (ranks_ && !optimizer.shards().ranks()) sums = sum_ranks(sums, ranks_->size(), {.wide = true});
   loss_ = sums.back();
   sums.pop_back();
   update_ = optimizer.update(

@@ -129,8 +129,7 @@ class TrainingProgram {
   void update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums);
   bool divides_tokens() const;  // of a batch among the ranks
   bool divides_batches() const { return ranks_ && !divides_tokens(); }
-  std::int64_t own_batches() const { return divides_batches() ? accumulate_ / ranks_count() : accumulate_; }
-  int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
+  std::int64_t own_batches() const { return divides_batches() ? accumulate_ / ranks_->size() : accumulate_; }
   std::int64_t first_own() const { return divides_batches() ? ranks_->rank() * own_batches() : 0; }
   std::vector<Feed> feeds_of(std::int64_t batch, const std::vector<std::int32_t>& tokens,
                              const std::vector<std::int32_t>& targets) const;

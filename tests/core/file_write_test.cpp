@@ -8,11 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <vector>
 
 #include "tests/support/files.h"
 
@@ -22,6 +24,8 @@ namespace {
 struct Failures {
   int fsync = 0, fchmod = 0, rename = 0, renameat2 = 0;
   int fsyncs_before = 0;  // that succeed first
+  // Of the next calls of write: the error, negative, or how many bytes it writes at most.
+  std::vector<int> writes;
 } failures;
 int fsyncs = 0;
 
@@ -36,6 +40,15 @@ int failed(int error) {
 extern "C" int fsync(int fd) {
   if (++fsyncs > failures.fsyncs_before && failures.fsync != 0) return failed(failures.fsync);
   return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+extern "C" ssize_t write(int fd, const void* bytes, std::size_t size) {
+  if (!failures.writes.empty()) {
+    const int next = failures.writes.front();
+    failures.writes.erase(failures.writes.begin());
+    if (next < 0) return failed(-next);
+    size = std::min(size, static_cast<std::size_t>(next));
+  }
+  return ::syscall(SYS_write, fd, bytes, size);
 }
 extern "C" int fchmod(int fd, mode_t mode) noexcept {
   return failures.fchmod != 0 ? failed(failures.fchmod) : static_cast<int>(::syscall(SYS_fchmod, fd, mode));
@@ -133,6 +146,19 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   EXPECT_EQ(error_of([&] { sync_directory(path("none"), "save"); }),
             "[save] cannot open the directory " + path("none") + ": No such file or directory");
   EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
+}
+
+// A call may write a part only, and a signal may interrupt it. A call that writes nothing and reports no error
+// would be repeated for ever.
+TEST_F(FileWrite, RepeatsCallsThatWriteAPart) {
+  const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  failures.writes = {-EINTR, 2, -EINTR, 1};
+  write_all(file.fd, "abcdef", "FILE", "save");
+  EXPECT_EQ(content("file"), "abcdef");
+  failures.writes = {3, -EINTR, 0};
+  EXPECT_EQ(error_of([&] { write_all(file.fd, "ghijkl", "FILE", "save"); }),
+            "[save] cannot write FILE: No space left on device");
+  EXPECT_EQ(content("file"), "abcdefghi");
 }
 
 // The old file stays, and no temporary.

@@ -535,6 +535,8 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
         {"socket", EAFNOSUPPORT,
          "[ranks] rank 0 did not come in 0.0 s (" + at + ": Address family not supported by protocol)"},
         {"connect", ENETUNREACH, "[ranks] rank 0 did not come in 0.0 s (" + at + ": Network is unreachable)"},
+        {"getsockopt", ENOBUFS,
+         "[ranks] rank 0 did not come in 0.0 s (" + at + ": No buffer space available)"},
         {"setsockopt", EPERM, "[ranks] setsockopt failed: Operation not permitted"}}) {
     const VirtualTime time;
     EXPECT_EQ(failure_of(c, guest, {.join_timeout = milliseconds(0)}), c.expected) << c.call;
