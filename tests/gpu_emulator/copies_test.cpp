@@ -1,11 +1,13 @@
 // Kernels that no op launches in the emulator: fills of memory, copies of pieces, and sums over ranks, over
-// at least three blocks and turns of a block, and a ragged last one.
+// at least three blocks and turns of a block, and a ragged last one; and which steps are a list.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include <tilegrad/tilegrad.h>
+#include "backends/cuda/cast_list.h"
 #include "backends/cuda/copy_list.h"
 #include "backends/cuda/kernels/set_memory.h"
 #include "backends/cuda/ordered_sum.h"
@@ -133,6 +135,20 @@ TEST(OrderedSum, AddsListsOfSeveralChunks) {
         place += (n + 3) / 4 * 4;
       }
     }
+}
+
+// A program may end with casts: what lies behind its steps is not read.
+TEST(CastList, EndsWithTheSteps) {
+  Graph g;
+  std::vector<Tensor> casts;
+  for (const std::int64_t n : {5, 64, 3, 8})
+    casts.push_back(cast(g.input("x" + std::to_string(n), {n}, f32), bf16));
+  const Program p = compile(g, casts, {.device = Device::cuda()});
+  const std::span<const Step> steps = p.steps();
+  ASSERT_EQ(steps.size(), 4u);
+  for (std::size_t first = 0; first <= steps.size(); ++first)
+    for (std::size_t count = 0; first + count <= steps.size(); ++count)
+      EXPECT_EQ(casts_together(steps.subspan(first, count)), count) << "from step " << first;
 }
 
 }  // namespace

@@ -171,6 +171,29 @@ TEST_F(CudaAttention, TakesShortHeads) {
   }
 }
 
+// A backward takes P = exp(A − ξ) from the ξ that it is given, which other calls may have added to, as those
+// of ring attention do. Beyond a limit it takes P from its own keys alone. All scores of a call are equal.
+TEST_F(CudaAttention, ShortHeadsTakeWhatOthersAddedToXiUpToALimit) {
+  constexpr double limit = 8192;  // of 16-bit types
+  for (const double part : {-1.5, -1.0625, -0.9375, -0.75, 0.75, 0.9375, 1.0625, 1.5})
+    for (const DType t : {bf16, f16}) {
+      Problem p{{1, 2, 2, 20, 24, 16, 8}, {.scale = std::abs(part) * limit / 2048}, {.z_lse = false}};
+      p.more.change = [&](const std::string& name, Array& a) {
+        if (name != "q" && name != "k") return;
+        const double each = name == "k" ? 8 : part < 0 ? -16 : 16;  // q·k = ±2048
+        for (std::int64_t e = 0; e < a.numel(); ++e) a.set(e, each);
+      };
+      const auto z_v = [&](double off) {
+        p.more.off = off;
+        return doubles(p.run(t, t, {.device = Device::cuda()}).values[4]);
+      };
+      Vector expected = z_v(0);
+      for (double& e : expected) e *= std::abs(part) < 1 ? std::exp(-0.75) : 1;
+      const auto [units, where] = distance(z_v(0.75), expected, t);
+      EXPECT_LE(units, 1) << "at " << where << ", scores " << part * limit << ", " << name_of(t);
+    }
+}
+
 // Wider heads, whose backward is portable; values of their own, or the first columns of keys.
 TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   for (const bool shared : {true, false}) {

@@ -259,29 +259,38 @@ double difference(const Array& a, const Array& b) {
   return std::sqrt(apart / all);
 }
 
-// Tiles of 64 queries and of keys, in one pass over keys, with a bias and a sink. P, its gradient and each
-// result are rounded to bf16.
+// Tiles of 64 queries and of keys, in one pass over keys; of wide heads, for which two groups of warps divide
+// the work, also in order: then z_Q has a pass of its own. P, its gradient and each result are rounded to
+// bf16.
 TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
-  const auto gradients_of = [&](DType t, Device device) {
-    Graph g;
-    std::vector<Given> x;
-    std::vector<Tensor> wrt;
-    for (const std::int64_t rows : {3 * 64 + 21, 2 * 128 + 33, 2 * 128 + 33, 3 * 64 + 21}) {
-      const Given rounded = given(g, {1, 1, rows, 16}, bf16, View::contiguous, x.size() + 1);
-      x.push_back(rounded);
-      wrt.push_back(cast(rounded.tensor, t));
-    }
-    const Tensor o =
-        flash_attn(wrt[0], wrt[1], wrt[2],
-                   {.causal = true,
-                    .free_order = true,
-                    .kernels = t == bf16 ? AttentionKernels::tensor_cores : AttentionKernels::best})
-            .o;
-    return on(device, gradients(sum(o * wrt[3]), {wrt[0], wrt[1], wrt[2]}), feeds_of(x));
+  struct Case {
+    std::int64_t queries, keys, d;
+    bool free_order;
   };
-  const auto expected = gradients_of(f64, Device::cpu()), got = gradients_of(bf16, Device::cuda());
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16)) << "operand " << i;
+  for (const Case& c : {Case{3 * 64 + 21, 2 * 128 + 33, 16, true}, Case{64 + 9, 64 + 11, 136, true},
+                        Case{64 + 9, 64 + 11, 136, false}, Case{9, 64 + 11, 200, true}}) {
+    const auto gradients_of = [&](DType t, Device device) {
+      Graph g;
+      std::vector<Given> x;
+      std::vector<Tensor> wrt;
+      for (const std::int64_t rows : {c.queries, c.keys, c.keys, c.queries}) {
+        const Given rounded = given(g, {1, 1, rows, c.d}, bf16, View::contiguous, x.size() + 1);
+        x.push_back(rounded);
+        wrt.push_back(cast(rounded.tensor, t));
+      }
+      const Tensor o =
+          flash_attn(wrt[0], wrt[1], wrt[2],
+                     {.causal = true,
+                      .free_order = c.free_order,
+                      .kernels = t == bf16 ? AttentionKernels::tensor_cores : AttentionKernels::best})
+              .o;
+      return on(device, gradients(sum(o * wrt[3]), {wrt[0], wrt[1], wrt[2]}), feeds_of(x));
+    };
+    const auto expected = gradients_of(f64, Device::cpu()), got = gradients_of(bf16, Device::cuda());
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16))
+          << "operand " << i << ", " << c.d << " columns, in " << (c.free_order ? "free order" : "order");
+  }
 }
 
 // Ranges of keys of several sequences: 16 heads and 72, whose latents Hopper's kernels decode.
@@ -295,6 +304,22 @@ TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
                 .dtype = bf16,
                 .v_in_k = true};
     c.texts = {0, 1, 2, 3}, c.lengths = {heads == 16 ? 1024 + 70 : 2048 + 70, 70, 1, 130};
+    expect_defined(c, {.device = Device::cuda()}, true);
+  }
+}
+
+// Scores are so far apart that one key has nearly all of P, whichever warp computes it: in f16, exp(A − c) is
+// infinite if c is not the largest score.
+TEST_F(CudaTiles, ALargestScoreIsFoundInEveryPartOfATile) {
+  struct Heads {
+    std::int64_t H, Hk, d, dv;
+  };
+  for (const Heads& n :
+       {Heads{5, 1, 280, 264}, {16, 1, 320, 8}, {72, 1, 264, 8}, {8, 2, 64, 64}, {4, 1, 200, 200}}) {
+    SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d);
+    PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 64, .dtype = f16};
+    c.options.scale = 4, c.v_in_k = n.d > 256;
+    c.texts = {0, 1, 2}, c.lengths = {64, 129, 50};
     expect_defined(c, {.device = Device::cuda()}, true);
   }
 }
