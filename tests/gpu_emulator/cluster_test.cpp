@@ -33,6 +33,7 @@ __device__ float multiply(Tile t) {
   ptx::Wgmma<Half, 64>::begin<false, false>(d.x[0], t.along_columns(0, 0), t.along_columns(0, 0));
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
+  tile::keep(d);
   return d.x[0][0][0];
 }
 
@@ -112,6 +113,7 @@ __global__ void multiply_wide(float* out) {
   ptx::Wgmma<Half, 128>::begin<false, true>(d.x[0], ones.along_columns(0, 0), wide.along_rows(0, 0));
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
+  tile::keep(d);
   if (threadIdx.x == 0) out[ptx::cluster_rank()] = d.x[0][15][0];
 }
 TEST(Clusters, ProductsOfEachBlockHaveItsOwnOperands) {

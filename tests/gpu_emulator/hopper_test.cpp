@@ -226,6 +226,7 @@ enum class Mistake {
   no_barrier,
   sums_read,
   sums_written,
+  not_kept,
   a_written,
   half_the_warps,
   early_release,
@@ -293,7 +294,9 @@ __global__ void multiply(const Half* a, const Half* b, float* c, Form form, Mist
   if (mistake == Mistake::a_written) p.x[1][1] = 7;
   if (mistake == Mistake::early_release) __syncthreads(), put(left, a, 64, 64, form.a_transposed);
   if (mistake != Mistake::no_wait) ptx::wgmma_wait<0>();
-  if (mistake == Mistake::sums_read) return;
+  if (mistake == Mistake::not_kept) c[0] = d.x[0][0][0];
+  if (mistake == Mistake::sums_read || mistake == Mistake::not_kept) return;
+  tile::keep(d);
   for_each(d, [&](int r, int column, float& e) {
     c[(warp * 16 + d.row(r) + tile::lane_row()) * N + d.column(column) + tile::lane_column()] = e;
   });
@@ -335,6 +338,8 @@ TEST(Hopper, MistakesWithProductsAreFound) {
   EXPECT_FAULT(fault(Mistake::no_barrier), "wrote it, with no barrier");
   EXPECT_EQ(fault(Mistake::sums_read), "");
   EXPECT_TRUE(std::isnan(c[0]));
+  EXPECT_EQ(fault(Mistake::not_kept), "");
+  EXPECT_TRUE(std::isnan(c[0]));
   EXPECT_FAULT(fault(Mistake::sums_written), "accumulators were written");
   EXPECT_FAULT(fault(Mistake::a_written, true), "operand a of wgmma was written");
   EXPECT_FAULT(fault(Mistake::half_the_warps), "have not issued");
@@ -358,6 +363,7 @@ __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
     ptx::Wgmma<Half, 64>::add<false>(d.x[0], a.x[0], right.along_columns(0, 0));
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
+    if (changes_sums) tile::keep(d);  // a chain of products needs none
   }
 }
 TEST(Hopper, AProductThatFollowsOrdinaryWritesOfItsRegistersNeedsAFence) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <tilegrad/tilegrad.h>
+#include "backends/cuda/check.h"
 #include "tests/support/child_process.h"
 #include "tests/support/files.h"
 
@@ -156,6 +157,57 @@ TEST(Processes, MayHaveTwoGpus) {
 TEST(Processes, MayRunStepsOneByOne) {
   const std::string alone = in_process({}, [] { return sums_on({0}); });
   EXPECT_EQ(in_process({{"TG_STEPWISE", "1"}}, [] { return sums_on({0}); }), alone);
+}
+
+// Sticky errors: CUDA returns that of a kernel from later calls, too. Steps that run one by one are named
+// where they fail.
+TEST(Processes, SayHowToFindTheStepOfAStickyErrorUnlessStepsRunOneByOne) {
+  const auto message = [](cudaError_t error) {
+    try {
+      cuda::fail(error, "a copy");
+    } catch (const OutOfMemory& e) {
+      return std::string("out of memory: ") + e.what();
+    } catch (const DeviceError& e) {
+      return std::string(e.what());
+    }
+  };
+  const auto messages = [&](const char* stepwise, std::initializer_list<cudaError_t> errors) {
+    return in_process({{"TG_STEPWISE", stepwise}}, [&] {
+      std::string all;
+      for (const cudaError_t e : errors) all += message(e) + "\n";
+      return all;
+    });
+  };
+  const auto expected = [](std::initializer_list<cudaError_t> errors, const std::string& advice) {
+    std::string all;
+    for (const cudaError_t e : errors)
+      all += std::string("[cuda] a copy: ") + cudaGetErrorString(e) + advice + "\n";
+    return all;
+  };
+  const auto sticky = {cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+                       cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
+                       cudaErrorLaunchFailure,  cudaErrorLaunchTimeout,      cudaErrorAssert};
+  const auto others = {cudaErrorInvalidValue, cudaErrorNoDevice, cudaErrorInvalidDevice, cudaErrorNotReady};
+  const std::string advice =
+      "; an earlier step caused this error: run again with TG_STEPWISE=1 in the environment to learn which";
+  for (const char* off : {"", "0"}) EXPECT_EQ(messages(off, sticky), expected(sticky, advice)) << off;
+  EXPECT_EQ(messages("1", sticky), expected(sticky, ""));
+  for (const char* any : {"0", "1"}) {
+    EXPECT_EQ(messages(any, others), expected(others, "")) << any;
+    EXPECT_EQ(messages(any, {cudaErrorMemoryAllocation}), "out of memory: [cuda] a copy: out of memory\n");
+  }
+}
+
+TEST(Processes, ReportAnErrorOfCudaOnce) {
+  const std::string left = in_process({}, [] {
+    try {
+      cuda::check(cudaSetDevice(77), "a GPU");
+    } catch (const DeviceError&) {
+      return std::string(cudaGetErrorString(cudaPeekAtLastError()));
+    }
+    return std::string("no error is thrown");
+  });
+  EXPECT_EQ(left, "no error");
 }
 
 }  // namespace

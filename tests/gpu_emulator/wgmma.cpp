@@ -24,15 +24,23 @@ constexpr unsigned team = 128;  // threads of a warpgroup
 constexpr unsigned char poison = 0xff;
 using Word4 = std::array<std::uint32_t, 4>;
 
-// The accumulators [64, columns] that products add to, from the first product until each thread has waited.
+// The accumulators [64, columns] that products add to, from the first product until each thread has waited
+// and keeps them.
 struct Sums {
   int columns = 0;
   std::vector<float> x;
   std::array<float*, team> registers{};
-  std::array<bool, team> in_flight{};
-  std::array<std::uint64_t, team> last{};  // product that the thread has issued
+  std::array<bool, team> in_flight{}, done{};  // done: waited for, and not kept yet
+  std::array<std::uint64_t, team> last{};      // product that the thread has issued
   std::size_t bytes() const { return static_cast<std::size_t>(columns) * 2; }  // of a thread
   int floats() const { return columns / 2; }
+  bool meets(unsigned t, const float* from, int count) const {
+    return from < registers[t] + floats() && registers[t] < from + count;
+  }
+  bool is_poisoned(unsigned t) const {
+    const auto* byte = reinterpret_cast<const unsigned char*>(registers[t]);
+    return std::all_of(byte, byte + bytes(), [](unsigned char b) { return b == poison; });
+  }
   // Element e of a thread's: lane 4·g + t of a warp has of each 16 × 8 the elements (g, 2t), (g, 2t + 1), (g
   // + 8, …).
   float& of_thread(unsigned t, int e) {
@@ -58,6 +66,7 @@ struct Warpgroup {
   std::vector<std::uint64_t> group_ends;
   std::vector<std::shared_ptr<Sums>> sums;
   std::array<std::uint64_t, team> issued{}, committed{}, waited{};  // products; groups; products
+  std::array<int, team> done{};                                     // how many sums are, of each thread
   std::vector<unsigned> waiting;
   Product& number(std::uint64_t n) { return products[n - first]; }
 };
@@ -89,13 +98,14 @@ void insist_on_operand(std::uint64_t descriptor, bool transposed, int extent, co
 // The sums whose registers these are; those of others, no longer in flight; or new ones.
 std::shared_ptr<Sums> sums_at(Warpgroup& w, unsigned t, float* registers, int columns) {
   const auto is_free = [](const std::shared_ptr<Sums>& s) {
-    return std::none_of(s->in_flight.begin(), s->in_flight.end(), [](bool b) { return b; });
+    const auto is = [](bool b) { return b; };
+    return std::none_of(s->in_flight.begin(), s->in_flight.end(), is) &&
+           std::none_of(s->done.begin(), s->done.end(), is);
   };
   for (const auto& s : w.sums)
     if (s->in_flight[t] && s->registers[t] == registers && s->columns == columns) return s;
   for (const auto& s : w.sums)
-    if (s->in_flight[t] && registers < s->registers[t] + s->floats() &&
-        s->registers[t] < registers + columns / 2)
+    if (s->in_flight[t] && s->meets(t, registers, columns / 2))
       fail("wgmma: products in flight have some of these accumulators");
   for (const auto& s : w.sums)
     if (s->registers[t] == registers && s->columns == columns) return s;
@@ -113,22 +123,35 @@ void insist_on_fence(const void* registers, std::size_t bytes, const char* which
     fail(std::string("wgmma: no wgmma_fence since ordinary instructions have written ") + which);
 }
 
-// The thread's accumulators become the product's.
-void take(Sums& s, unsigned t, float* registers) {
-  insist_on_fence(registers, s.bytes(), "its accumulators");
-  for (int e = 0; e < s.floats(); ++e) s.of_thread(t, e) = registers[e];
-  std::memset(registers, poison, s.bytes());
+void end_done(Warpgroup& w, Sums& s, unsigned t) {
+  w.done[t] -= s.done[t];
+  s.done[t] = false;
+}
+
+// The thread's accumulators become the product's. Those of a product before that nobody kept still are.
+void take(Warpgroup& w, Sums& s, unsigned t, float* registers) {
+  const bool goes_on = s.done[t] && s.registers[t] == registers && s.is_poisoned(t);
+  end_done(w, s, t);
+  for (const auto& other : w.sums)
+    if (other->done[t] && other->meets(t, registers, s.floats())) end_done(w, *other, t);
+  if (!goes_on) {
+    insist_on_fence(registers, s.bytes(), "its accumulators");
+    for (int e = 0; e < s.floats(); ++e) s.of_thread(t, e) = registers[e];
+    std::memset(registers, poison, s.bytes());
+  }
   s.registers[t] = registers, s.in_flight[t] = true;
 }
+void finish_sums(Warpgroup& w, Sums& s, unsigned t) {
+  if (!s.is_poisoned(t)) fail("accumulators were written while wgmma was in flight");
+  s.in_flight[t] = false, s.done[t] = true, ++w.done[t];
+}
 // And the thread's again.
-void give_back(Sums& s, unsigned t) {
+void give_back(Warpgroup& w, Sums& s, unsigned t) {
+  end_done(w, s, t);
+  if (!s.is_poisoned(t)) return;  // another variable has this memory now
   float* const registers = s.registers[t];
-  const auto* byte = reinterpret_cast<const unsigned char*>(registers);
-  if (std::any_of(byte, byte + s.bytes(), [](unsigned char b) { return b != poison; }))
-    fail("accumulators were written while wgmma was in flight");
   for (int e = 0; e < s.floats(); ++e) registers[e] = s.of_thread(t, e);
   changed_by_product(registers, s.bytes());
-  s.in_flight[t] = false;
 }
 
 void compute(Warpgroup& w, Product& p) {
@@ -160,7 +183,7 @@ void finish(Warpgroup& w, unsigned t, std::uint64_t end) {
       fail("operand a of wgmma was written while the product was in flight");
   w.waited[t] = std::max(w.waited[t], end);
   for (const auto& s : w.sums)
-    if (s->in_flight[t] && s->last[t] < end) give_back(*s, t);
+    if (s->in_flight[t] && s->last[t] < end) finish_sums(w, *s, t);
   const std::uint64_t all = *std::min_element(w.waited.begin(), w.waited.end());
   for (; w.first < all; ++w.first) w.products.pop_front();
 }
@@ -187,7 +210,7 @@ void issue_product(const ProductShape& shape, float* sums, const std::uint32_t* 
   Sums& s = *p.sums;
   if (s.in_flight[t] && s.registers[t] != sums)
     fail("threads of a warpgroup issue products of different accumulators");
-  if (!s.in_flight[t]) take(s, t, sums);
+  if (!s.in_flight[t]) take(w, s, t, sums);
   s.last[t] = n;
   if (a) {
     insist_on_fence(a, 16, "operand a");
@@ -225,6 +248,16 @@ void wait_for_products(int pending) {
   compute_until(w, end);
   finish(w, t, end);
   learn(me, products_of(me / 32), static_cast<Time>(done));
+}
+
+void keep_sums(float* sum) {
+  const auto me = static_cast<unsigned>(here.number);
+  if (me / team >= groups.size()) return;
+  Warpgroup& w = groups[me / team];
+  const unsigned t = me % team;
+  if (w.done[t] == 0) return;
+  for (const auto& s : w.sums)
+    if (s->done[t] && s->meets(t, sum, 1)) return give_back(w, *s, t);
 }
 
 void forget_products(unsigned threads) {

@@ -1,6 +1,6 @@
 // Products of warpgroups (wgmma). A product is computed when a thread waits for its group, with operands as
-// they are then; in between its sums are NaN. What of the registers a product uses must be as at the last
-// wgmma_fence before it, and stay so until the wait.
+// they are then; its sums are NaN until keep() after the wait. What of the registers a product uses must be
+// as at the last wgmma_fence before it, and stay so until the wait.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ void issue_product(const ProductShape&, float* sums,
 void fence_registers();
 void commit_products();
 void wait_for_products(int pending);
+void keep_sums(float* sum);  // all of the product that has this one; no matter if none has it
 
 void forget_products(unsigned threads);
 void insist_on_no_products(unsigned thread);  // that it has not waited for

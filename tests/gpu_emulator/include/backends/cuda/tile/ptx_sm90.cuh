@@ -12,6 +12,7 @@
 #include "tests/gpu_emulator/mbarrier.h"
 #include "tests/gpu_emulator/registers.h"
 #include "tests/gpu_emulator/semaphore.h"
+#include "tests/gpu_emulator/wgmma.h"
 
 namespace tg::cuda::ptx {
 
@@ -129,8 +130,11 @@ inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
   store_matrix<true>(address, x);
 }
 
-// Registers stay where they are.
-inline void keep(float&) {}
+// Registers stay where they are. nvcc takes the sums for done right behind the wgmma and may move what reads
+// them in front of the wait, unless it finds a keep() in between. So here they are NaN until keep().
+inline void keep(float& x) {
+  emulator::keep_sums(&x);
+}
 inline void keep(u32&) {}
 inline void hold(const float*) {}
 
