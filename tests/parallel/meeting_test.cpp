@@ -204,6 +204,38 @@ TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
   EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
 }
 
+// Rank 0 hears one in each call of poll(): those that speak meanwhile stay, also when their time is over.
+TEST(Meeting, RanksThatSpeakAtTheLastMomentAreHeard) {
+  Hosted h(4, 8000);
+  Peer ranks[3];
+  h.time.at(50, [&] {
+    for (Peer& p : ranks) p.connects();
+  });
+  h.time.at(5050, [&] {
+    for (int r : {0, 1, 2}) ranks[r].says(bytes_of_join(join_of_rank(r + 1, 4)));
+  });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(h.time.now(), 5050);
+  for (const Peer& p : ranks) EXPECT_EQ(p.hears(), "welcome:  with a descriptor");
+}
+
+// One that connects when all ranks are here may not come in, which is no loss.
+TEST(Meeting, AllRanksThatAreHereNeedNoMoreDescriptors) {
+  for (const int error : {EMFILE, ENFILE}) {
+    Hosted h(2);
+    Peer rank, other;
+    h.time.at(10, [&] { rank.connects(); });
+    h.time.at(20, [&] {
+      other.connects();
+      fail_call_of("accept4", error);
+      rank.says(bytes_of_join(join_of_rank(1, 2)));
+    });
+    EXPECT_EQ(h.meets(), "no error");
+    EXPECT_TRUE(has_failed()) << "both are seen in one call of poll()";
+    EXPECT_EQ(rank.hears(), "welcome:  with a descriptor");
+  }
+}
+
 // One more than there may be: the oldest leaves.
 TEST(Meeting, TheOldestOfTooManyStrangersIsClosed) {
   Hosted h(3);
@@ -372,6 +404,7 @@ TEST(Meeting, BuildIsTheHashOfTheWholeProgram) {
   };
   const int before = mappings();
   EXPECT_EQ(own_build(), xxh3_128(pieces));
+  EXPECT_NE(last_open_flags & O_CLOEXEC, 0) << "another thread may start a program meanwhile";
   EXPECT_EQ(mappings(), before) << "none is left";
   EXPECT_GT(before, 0);
 }

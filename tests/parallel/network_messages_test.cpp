@@ -222,6 +222,13 @@ TEST(NetworkSharing, ALossEndsAWait) {
   EXPECT_EQ(s.shares("b"), "lost: [ranks] rank 2 is somewhere else");
   EXPECT_EQ(s.time.now(), 150);
   EXPECT_EQ(error_of([&] { s.ranks->check_lost(); }), "lost: [ranks] rank 2 is somewhere else");
+  Sharing late(1, 3);  // what it waits for comes, too
+  late.time.at(120, [&] {
+    late.memory->mark_lost(2, "is somewhere else", 1);
+    late.pairs[0].says(head(1, 0, -1) + "abc");
+  });
+  EXPECT_EQ(late.shares("b"), "lost: [ranks] rank 2 is somewhere else");
+  EXPECT_EQ(late.time.now(), 120);
   Sharing interrupted(1, 2);
   interrupted.pairs[0].says(head(1, 0, -1) + "ab");
   interrupted.time.next_recv_error = EINTR;
@@ -415,6 +422,11 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       {[](Noting& n) {
          n.notes->say();  // what nobody reads: the connection is reset
          n.pairs[1].leaves();
+       },
+       "2 " + gone},
+      {[](Noting& n) {
+         n.pairs[1].leaves();
+         n.notes->say();  // which is no signal
        },
        "2 " + gone},
       {[](Noting& n) { n.time.next_recv_error = EPIPE; }, "1 " + gone},
