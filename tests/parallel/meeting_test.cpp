@@ -202,6 +202,27 @@ TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
   h.time.at(6000, [&] { rank.comes(join_of_rank(1, 2)); });
   EXPECT_EQ(h.meets(), "no error");
   EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
+  Lines expected;  // as often as without it
+  for (int t = 333; t < 6000; t += 666)
+    expected.push_back(std::to_string(t) + " [ranks] waiting for rank 1 (1 of 2 are here)");
+  EXPECT_EQ(h.reports, expected);
+}
+
+TEST(Meeting, WithoutDescriptorsTheOldestStrangerIsClosed) {
+  Hosted h(2);
+  Peer silent[2], rank;
+  Lines heard;
+  for (int i : {0, 1}) h.time.at(10 + i, [&, i] { silent[i].connects(); });
+  h.time.at(20, [&] {
+    fail_call_of("accept4", EMFILE);
+    rank.connects();
+  });
+  h.time.at(30, [&] {
+    heard = {silent[0].hears(), silent[1].hears()};
+    rank.says(bytes_of_join(join_of_rank(1, 2)));
+  });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(heard, (Lines{"the end", "nothing"}));
 }
 
 // Rank 0 hears one in each call of poll(): those that speak meanwhile stay, also when their time is over.
