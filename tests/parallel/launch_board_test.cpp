@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <dlfcn.h>
@@ -73,6 +76,7 @@ TEST(LaunchBoard, IsFoundByItsVariables) {
     EXPECT_GT(state.process, 0);
   }
   EXPECT_EQ(board.state(1).process, 0) << "no process had that number";
+  EXPECT_EQ(found_by(board.value() + ":5", "1"), "1 3 11 22") << "of a launch that says more";
 }
 
 TEST(LaunchBoard, HasUpToMostRanks) {
@@ -302,6 +306,22 @@ TEST(LaunchWatch, ContinuesAStoppedLaunchThatMustAct) {
   EXPECT_EQ(end_of_stopped_launch(0, true), "code 7");
   EXPECT_EQ(end_of_stopped_launch(0, false), "stays stopped");
   EXPECT_EQ(end_of_stopped_launch(SIGTERM, true, true), "stays stopped") << "a different process by now";
+}
+
+// Its thread is woken, though it looks each 250 ms only. One attempt of ten is enough: other processes may
+// delay some.
+TEST(LaunchWatch, EndsAtOnce) {
+  using Clock = std::chrono::steady_clock;
+  const parallel::Launch launch{::getpid(), {}, {}, "/no/such/file", 0};
+  auto shortest = Clock::duration::max();
+  for (int i = 0; i < 10 && shortest > std::chrono::milliseconds(100); ++i) {
+    std::optional<parallel::LaunchWatch> watch(std::in_place, launch);
+    ::usleep(20'000);
+    const auto start = Clock::now();
+    watch.reset();
+    shortest = std::min(shortest, Clock::now() - start);
+  }
+  EXPECT_LT(shortest, std::chrono::milliseconds(100));
 }
 
 // It may have a handler of SIGCONT, which would find that it had been stopped.

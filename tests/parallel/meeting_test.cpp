@@ -41,6 +41,12 @@ TEST(Meeting, RankZeroNamesEightAbsentRanks) {
   }
 }
 
+// A connection never blocks, and no program gets it that this process starts.
+void expect_flags(const Connection& c) {
+  EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(::fcntl(c.socket.fd, F_GETFD) & FD_CLOEXEC, 0);
+}
+
 TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
   Hosted h(4);
   Peer peers[3];
@@ -52,6 +58,7 @@ TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
   ASSERT_EQ(h.meeting->connections.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(h.meeting->connections[i].rank, order[i]);
+    expect_flags(h.meeting->connections[i]);
     int descriptor = -1;
     EXPECT_EQ(peers[i].hears(&descriptor), "welcome:  with a descriptor");
     EXPECT_NE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
@@ -365,6 +372,7 @@ TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
     EXPECT_TRUE(g.meeting->data.empty());
     ASSERT_EQ(g.meeting->connections.size(), 1u);
     EXPECT_EQ(g.meeting->connections[0].rank, 0);
+    expect_flags(g.meeting->connections[0]);
     g.meeting->memory->state(2).beats = 77;
     EXPECT_EQ(memory->state(2).beats, 77u);
     g.peer.leaves();
@@ -386,6 +394,7 @@ TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
       rank.comes(join_of_rank(1, 2));
     });
     EXPECT_EQ(h.meets(), "no error");
+    EXPECT_EQ(rank.hears(), "welcome:  with a descriptor") << "that of the memory may be 0";
     h.meeting.reset(), ::dup2(input, STDIN_FILENO);
     Guested g;
     g.host.listens();
