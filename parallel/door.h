@@ -5,12 +5,12 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "parallel/message.h"
 #include "parallel/rendezvous.h"
 #include "parallel/sha256.h"
 
@@ -43,16 +43,6 @@ struct Reply {
 };
 static_assert(std::has_unique_object_representations_v<Join> &&
               std::has_unique_object_representations_v<Reply>);
-
-template <std::size_t n>
-void put(std::array<char, n>& to, const std::string& text) {
-  to = {};
-  std::copy_n(text.begin(), std::min(text.size(), n - 1), to.begin());
-}
-template <std::size_t n>
-std::string text_of(const std::array<char, n>& from) {
-  return {from.data(), strnlen(from.data(), n)};
-}
 
 [[noreturn]] void fail_call(const char* call);
 

@@ -1,8 +1,11 @@
 // How this folder says things.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include <tilegrad/parallel/world.h>
@@ -14,6 +17,17 @@ namespace tg::parallel {
 }
 [[noreturn]] inline void refuse_world(const std::string& what) {
   throw WorldError("[ranks] " + what);
+}
+
+// Text in a message, which has its end in any case.
+template <std::size_t n>
+void put(std::array<char, n>& to, const std::string& text) {
+  to = {};
+  std::copy_n(text.begin(), std::min(text.size(), n - 1), to.begin());
+}
+template <std::size_t n>
+std::string text_of(const std::array<char, n>& from) {
+  return {from.data(), strnlen(from.data(), n)};
 }
 
 // "0.5 s", "60 s"

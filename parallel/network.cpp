@@ -220,8 +220,7 @@ void Notes::take(Peer& peer) {
       Loss said;
       std::memcpy(&said, peer.heard.data(), sizeof said);
       if (said.rank < 0 || said.rank >= memory_->ranks()) return lose(peer, "sent what no rank sends");
-      memory_->mark_lost(static_cast<int>(said.rank),
-                         std::string(said.why.data(), strnlen(said.why.data(), said.why.size())), rank_);
+      memory_->mark_lost(static_cast<int>(said.rank), text_of(said.why), rank_);
       peer.knows_of_loss = true;
     }
     peer.heard.erase(0, bytes);
@@ -264,7 +263,7 @@ void Notes::say() {
     if (says_state && p.unsent.empty()) p.unsent = text(state);
     if (lost && !std::exchange(p.knows_of_loss, true)) {
       Loss loss{.rank = lost->rank, .why = {}};
-      std::copy_n(lost->why.begin(), std::min(lost->why.size(), loss.why.size() - 1), loss.why.begin());
+      put(loss.why, lost->why);
       p.unsent += text(loss);
     }
     send(p);

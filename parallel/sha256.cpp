@@ -48,10 +48,12 @@ class Sha256 {
  private:
   void take_block() {  // [FIPS 180-4, 6.2.2]
     std::array<std::uint32_t, 64> w;
-    for (std::size_t t = 0; t < 16; ++t)
-      w[t] = std::uint32_t{block_[4 * t]} << 24 | std::uint32_t{block_[4 * t + 1]} << 16 |
-             std::uint32_t{block_[4 * t + 2]} << 8 | std::uint32_t{block_[4 * t + 3]};
-    for (std::size_t t = 16; t < 64; ++t) {
+    for (std::size_t t = 0; t < 64; ++t) {
+      if (t < 16) {
+        w[t] = std::uint32_t{block_[4 * t]} << 24 | std::uint32_t{block_[4 * t + 1]} << 16 |
+               std::uint32_t{block_[4 * t + 2]} << 8 | std::uint32_t{block_[4 * t + 3]};
+        continue;
+      }
       const std::uint32_t a = w[t - 15], b = w[t - 2];
       w[t] = w[t - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[t - 7] +
              (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <dlfcn.h>
@@ -17,6 +20,7 @@
 #include <unistd.h>
 
 #include "parallel/shared_memory.h"
+#include "tests/support/failing_calls.h"
 #include "tests/support/ranks.h"
 
 // In place of the system's: one that may find no file.
@@ -48,6 +52,8 @@ std::string found_by(const std::string& launch, const std::string& local_rank) {
         const parallel::Launch* found = parallel::launch_of_this_process();
         EXPECT_EQ(found, parallel::launch_of_this_process());
         if (!found) return std::string("nothing");
+        for (const int flag : {O_CLOEXEC, O_NONBLOCK, O_NOCTTY})  // the file may be anything
+          EXPECT_NE(testing::last_open_flags & flag, 0) << flag;
         EXPECT_EQ(own_end_state().saving + own_end_state().writing, 0u) << "of an earlier process";
         own_end_state().saving = 7, own_end_state().asked_by = 9;
         EXPECT_EQ(&own_end_state(), &found->ranks[static_cast<std::size_t>(std::stoi(local_rank))]);
@@ -70,6 +76,7 @@ TEST(LaunchBoard, IsFoundByItsVariables) {
     EXPECT_GT(state.process, 0);
   }
   EXPECT_EQ(board.state(1).process, 0) << "no process had that number";
+  EXPECT_EQ(found_by(board.value() + ":5", "1"), "1 3 11 22") << "of a launch that says more";
 }
 
 TEST(LaunchBoard, HasUpToMostRanks) {
@@ -299,6 +306,51 @@ TEST(LaunchWatch, ContinuesAStoppedLaunchThatMustAct) {
   EXPECT_EQ(end_of_stopped_launch(0, true), "code 7");
   EXPECT_EQ(end_of_stopped_launch(0, false), "stays stopped");
   EXPECT_EQ(end_of_stopped_launch(SIGTERM, true, true), "stays stopped") << "a different process by now";
+}
+
+// Its thread is woken, though it looks each 250 ms only. One attempt of ten is enough: other processes may
+// delay some.
+TEST(LaunchWatch, EndsAtOnce) {
+  using Clock = std::chrono::steady_clock;
+  const parallel::Launch launch{::getpid(), {}, {}, "/no/such/file", 0};
+  auto shortest = Clock::duration::max();
+  for (int i = 0; i < 10 && shortest > std::chrono::milliseconds(100); ++i) {
+    std::optional<parallel::LaunchWatch> watch(std::in_place, launch);
+    ::usleep(20'000);
+    const auto start = Clock::now();
+    watch.reset();
+    shortest = std::min(shortest, Clock::now() - start);
+  }
+  EXPECT_LT(shortest, std::chrono::milliseconds(100));
+}
+
+// It may have a handler of SIGCONT, which would find that it had been stopped.
+TEST(LaunchWatch, SendsNothingToALaunchThatRuns) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer has threads when processes are forked";
+#endif
+  const pid_t launch = ::fork();
+  if (launch == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    reset_signals();
+    ::signal(SIGCONT, [](int) { ::_exit(3); });
+    const LaunchBoard board(1, {});
+    ::setenv(LaunchBoard::variable, board.value().c_str(), 1), ::setenv("LOCAL_RANK", "0", 1);
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const parallel::Launch* found = parallel::launch_of_this_process();
+      own_end_state().asked_by = SIGTERM;
+      const parallel::LaunchWatch watch(*found);
+      for (;;) ::pause();
+    }
+    while (board.state(0).asked_by == 0) ::usleep(1000);
+    ::usleep(600'000);  // it looks each 250 ms
+    ::_exit(7);
+  }
+  int status = 0;
+  ::waitpid(launch, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
 }  // namespace

@@ -41,6 +41,12 @@ TEST(Meeting, RankZeroNamesEightAbsentRanks) {
   }
 }
 
+// A connection never blocks, and no program gets it that this process starts.
+void expect_flags(const Connection& c) {
+  EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(::fcntl(c.socket.fd, F_GETFD) & FD_CLOEXEC, 0);
+}
+
 TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
   Hosted h(4);
   Peer peers[3];
@@ -52,6 +58,7 @@ TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
   ASSERT_EQ(h.meeting->connections.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(h.meeting->connections[i].rank, order[i]);
+    expect_flags(h.meeting->connections[i]);
     int descriptor = -1;
     EXPECT_EQ(peers[i].hears(&descriptor), "welcome:  with a descriptor");
     EXPECT_NE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
@@ -202,6 +209,59 @@ TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
   h.time.at(6000, [&] { rank.comes(join_of_rank(1, 2)); });
   EXPECT_EQ(h.meets(), "no error");
   EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
+  Lines expected;  // as often as without it
+  for (int t = 333; t < 6000; t += 666)
+    expected.push_back(std::to_string(t) + " [ranks] waiting for rank 1 (1 of 2 are here)");
+  EXPECT_EQ(h.reports, expected);
+}
+
+TEST(Meeting, WithoutDescriptorsTheOldestStrangerIsClosed) {
+  Hosted h(2);
+  Peer silent[2], rank;
+  Lines heard;
+  for (int i : {0, 1}) h.time.at(10 + i, [&, i] { silent[i].connects(); });
+  h.time.at(20, [&] {
+    fail_call_of("accept4", EMFILE);
+    rank.connects();
+  });
+  h.time.at(30, [&] {
+    heard = {silent[0].hears(), silent[1].hears()};
+    rank.says(bytes_of_join(join_of_rank(1, 2)));
+  });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(heard, (Lines{"the end", "nothing"}));
+}
+
+// Rank 0 hears one in each call of poll(): those that speak meanwhile stay, also when their time is over.
+TEST(Meeting, RanksThatSpeakAtTheLastMomentAreHeard) {
+  Hosted h(4, 8000);
+  Peer ranks[3];
+  h.time.at(50, [&] {
+    for (Peer& p : ranks) p.connects();
+  });
+  h.time.at(5050, [&] {
+    for (int r : {0, 1, 2}) ranks[r].says(bytes_of_join(join_of_rank(r + 1, 4)));
+  });
+  EXPECT_EQ(h.meets(), "no error");
+  EXPECT_EQ(h.time.now(), 5050);
+  for (const Peer& p : ranks) EXPECT_EQ(p.hears(), "welcome:  with a descriptor");
+}
+
+// One that connects when all ranks are here may not come in, which is no loss.
+TEST(Meeting, AllRanksThatAreHereNeedNoMoreDescriptors) {
+  for (const int error : {EMFILE, ENFILE}) {
+    Hosted h(2);
+    Peer rank, other;
+    h.time.at(10, [&] { rank.connects(); });
+    h.time.at(20, [&] {
+      other.connects();
+      fail_call_of("accept4", error);
+      rank.says(bytes_of_join(join_of_rank(1, 2)));
+    });
+    EXPECT_EQ(h.meets(), "no error");
+    EXPECT_TRUE(has_failed()) << "both are seen in one call of poll()";
+    EXPECT_EQ(rank.hears(), "welcome:  with a descriptor");
+  }
 }
 
 // One more than there may be: the oldest leaves.
@@ -312,6 +372,7 @@ TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
     EXPECT_TRUE(g.meeting->data.empty());
     ASSERT_EQ(g.meeting->connections.size(), 1u);
     EXPECT_EQ(g.meeting->connections[0].rank, 0);
+    expect_flags(g.meeting->connections[0]);
     g.meeting->memory->state(2).beats = 77;
     EXPECT_EQ(memory->state(2).beats, 77u);
     g.peer.leaves();
@@ -333,6 +394,7 @@ TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
       rank.comes(join_of_rank(1, 2));
     });
     EXPECT_EQ(h.meets(), "no error");
+    EXPECT_EQ(rank.hears(), "welcome:  with a descriptor") << "that of the memory may be 0";
     h.meeting.reset(), ::dup2(input, STDIN_FILENO);
     Guested g;
     g.host.listens();
@@ -372,6 +434,7 @@ TEST(Meeting, BuildIsTheHashOfTheWholeProgram) {
   };
   const int before = mappings();
   EXPECT_EQ(own_build(), xxh3_128(pieces));
+  EXPECT_NE(last_open_flags & O_CLOEXEC, 0) << "another thread may start a program meanwhile";
   EXPECT_EQ(mappings(), before) << "none is left";
   EXPECT_GT(before, 0);
 }

@@ -102,12 +102,28 @@ struct Peer {
   }
 };
 
-bool reuses_address(const Connection& c) {
-  int on = 0;
-  socklen_t n = sizeof on;
-  ::getsockopt(c.socket.fd, SOL_SOCKET, SO_REUSEADDR, &on, &n);
-  return on != 0;
+// The values of the options of a connection, which never blocks and which no other program gets. Each has
+// SO_REUSEADDR: rank 0 may want its port.
+std::string options_of(const Connection& c) {
+  std::string all;
+  EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(::fcntl(c.socket.fd, F_GETFD) & FD_CLOEXEC, 0);
+  for (const auto& [level, option] : {std::pair(SOL_SOCKET, SO_REUSEADDR),
+                                      {SOL_SOCKET, SO_KEEPALIVE},
+                                      {IPPROTO_TCP, TCP_NODELAY},
+                                      {IPPROTO_TCP, TCP_KEEPIDLE},
+                                      {IPPROTO_TCP, TCP_KEEPINTVL},
+                                      {IPPROTO_TCP, TCP_KEEPCNT},
+                                      {IPPROTO_TCP, TCP_USER_TIMEOUT}}) {
+    int value = -1;
+    socklen_t n = sizeof value;
+    EXPECT_EQ(::getsockopt(c.socket.fd, level, option, &value, &n), 0);
+    all += std::to_string(value) + " ";
+  }
+  return all;
 }
+// After a step_timeout of 8 s.
+const std::string options_of_control = "1 1 1 10 5 4 4000 ", options_of_data = "1 1 1 10 5 4 0 ";
 
 int free_port() {
   return Peer().listens();
@@ -181,6 +197,7 @@ struct Hosted {
 
 TEST(NetworkMeeting, RankZeroWelcomesTwoConnectionsOfEachRank) {
   Hosted h(3);
+  h.options.step_timeout = milliseconds(8000);
   Joining peers[4];
   const int ranks[] = {2, 1, 1, 2}, purposes[] = {1, 0, 1, 0};
   for (int i = 0; i < 4; ++i)
@@ -199,8 +216,8 @@ TEST(NetworkMeeting, RankZeroWelcomesTwoConnectionsOfEachRank) {
     EXPECT_EQ(::send(c.socket.fd, "xy", 2, 0), 2);
     EXPECT_EQ(peer.hears(2), "xy");
   };
-  for (const auto* list : {&h.meeting->connections, &h.meeting->data})
-    for (const Connection& c : *list) EXPECT_TRUE(reuses_address(c));
+  for (const Connection& c : h.meeting->connections) EXPECT_EQ(options_of(c), options_of_control);
+  for (const Connection& c : h.meeting->data) EXPECT_EQ(options_of(c), options_of_data);
   expect_pair(h.meeting->connections[0], 1, peers[1]), expect_pair(h.meeting->connections[1], 2, peers[3]);
   expect_pair(h.meeting->data[0], 2, peers[0]), expect_pair(h.meeting->data[1], 1, peers[2]);
 }
@@ -394,15 +411,17 @@ TEST(NetworkMeeting, ARankJoinsByTwoConnections) {
     g.time.at(20, [&] {
       if (!in_pieces) return g.challenges(g.control, 'a');
       g.control.accepts(g.host);
-      g.control.says(magic.substr(0, 5));
+      g.control.says(magic.substr(0, 1));
     });
-    if (in_pieces) g.time.at(25, [&] { g.control.says(magic.substr(5) + std::string(32, 'a')); });
+    if (in_pieces) g.time.at(25, [&] { g.control.says(magic.substr(1) + std::string(32, 'a')); });
     g.time.at(30, [&] { control_nonce = g.nonce_of(g.control, 'a', 0), g.challenges(g.data, 'b'); });
     g.time.at(40, [&] { data_nonce = g.nonce_of(g.data, 'b', 1); });
     g.time.at(2 * 2400 + 4900, [&] {
       const std::string reply = g.reply(0, "", 'a', control_nonce);
-      g.control.says(reply.substr(0, 500)), g.control.says(reply.substr(500));
+      g.control.says(reply.substr(0, 500));
     });
+    g.time.at(2 * 2400 + 4910,
+              [&] { g.control.says(g.reply(0, "", 'a', control_nonce).substr(500) + "more"); });
     g.time.at(2 * 2400 + 4950, [&] { g.data.says(g.reply(0, "", 'b', data_nonce)); });
     ASSERT_EQ(g.meets(port), "no error");
     EXPECT_EQ(g.time.now(), 2 * 2400 + 4950);
@@ -416,11 +435,10 @@ TEST(NetworkMeeting, ARankJoinsByTwoConnections) {
          {std::pair(&g.meeting->connections[0], &g.control), {&g.meeting->data[0], &g.data}}) {
       EXPECT_EQ(::send(c->socket.fd, "xy", 2, 0), 2);
       EXPECT_EQ(peer->hears(2), "xy");
-      EXPECT_TRUE(reuses_address(*c)) << "rank 0 may want its port";
-      int timeout = -1;
-      socklen_t n = sizeof timeout;
-      ::getsockopt(c->socket.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, &n);
-      EXPECT_EQ(timeout, peer == &g.control ? 4000 : 0);
+      char more[9];
+      EXPECT_EQ(::recv(c->socket.fd, more, sizeof more, 0), peer == &g.control ? 4 : -1)
+          << "what follows the reply is a message of the group";
+      EXPECT_EQ(options_of(*c), peer == &g.control ? options_of_control : options_of_data);
     }
   }
 }
@@ -567,7 +585,7 @@ TEST(NetworkMeeting, AddressesOfIpv6AreNamedInBrackets) {
   EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not come in 0.0 s ([::1]");
   EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not come in 0.0 s (127.0.0.1");
   // No address of every network, though its first bytes are.
-  for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::2"})
+  for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::ffff:0.1.0.0", "::ffff:1.0.0.0", "::2"})
     EXPECT_EQ(meeting_at(0, address).find("expected the one address"), std::string::npos) << address;
 }
 
@@ -629,6 +647,24 @@ TEST(NetworkMeeting, DescriptorZeroIsOneLikeTheOthers) {
   EXPECT_TRUE(g.time.naps.empty());
   g.meeting.reset();
   ::dup2(input, STDIN_FILENO), ::close(input);
+}
+
+// Its end is no error of recv(), which leaves the number of an earlier one.
+TEST(NetworkMeeting, AStrangerThatLeavesIsLetGo) {
+  for (const int earlier_error : {0, EAGAIN, EINTR}) {
+    Hosted h(2);
+    Joining stranger, control, data;
+    h.time.at(20, [&] {
+      stranger.connects(h.port, [&] {
+        stranger.leaves();
+        errno = earlier_error;
+      });
+    });
+    h.time.at(40, [&] { control.comes(h.port, join_bytes(1, 2, 0)); });
+    h.time.at(50, [&] { data.comes(h.port, join_bytes(1, 2, 1)); });
+    EXPECT_EQ(h.meets(), "no error");
+    EXPECT_EQ(h.time.now(), 50);
+  }
 }
 
 // A call that was interrupted is repeated, after other errors the connection is of no use.

@@ -52,12 +52,14 @@ std::span<const std::byte> as_bytes(const std::string& s) {
 
 // NetworkCommunicator of a rank whose peers follow a script.
 struct Sharing {
-  Sharing(int rank, int size)
+  Sharing(int rank, int size, bool in_order = false)
       : memory(SharedMemory::create(size)), pairs(rank == 0 ? static_cast<std::size_t>(size) - 1 : 1) {
     std::vector<Connection> connections;
     if (rank != 0) connections.push_back(pairs[0].connection(0));
-    for (int r = size - 1; rank == 0 && r > 0; --r)  // in any order
-      connections.push_back(pairs[static_cast<std::size_t>(r) - 1].connection(r));
+    for (int r = 1; rank == 0 && r < size; ++r) {
+      const int next = in_order ? r : size - r;  // any order will do
+      connections.push_back(pairs[static_cast<std::size_t>(next) - 1].connection(next));
+    }
     ranks.emplace(memory, std::move(connections), rank);
   }
   // The bytes of all ranks, joined by commas, or the error.
@@ -102,9 +104,11 @@ TEST(NetworkSharing, RankZeroGathersAndSendsToAll) {
 
 TEST(NetworkSharing, TheOthersSendTheirBytesAndGetAll) {
   Sharing s(2, 3);
-  s.pairs[0].says(head(2, 0, -1) + "aabbcc");
+  s.time.at(30, [&] {  // rank 0 replies when it has all bytes
+    EXPECT_EQ(s.pairs[0].hears(), word(2) + "cc");
+    s.pairs[0].says(head(2, 0, -1) + "aabbcc");
+  });
   EXPECT_EQ(s.shares("cc"), "aa,bb,cc,");
-  EXPECT_EQ(s.pairs[0].hears(), word(2) + "cc");
   EXPECT_EQ(s.time.corked, (std::vector<std::size_t>{8}));
   EXPECT_EQ(s.state().moves, 4u + 1);
   s.pairs[0].says(head(0, 0, -1));
@@ -160,20 +164,38 @@ TEST(NetworkSharing, DifferentSizesAreAnErrorOfAll) {
     return "[ranks] share: rank 0 shows " + std::to_string(own) + " bytes and rank " + std::to_string(rank) +
            " " + std::to_string(other) + ": expected the same number of all ranks";
   };
-  Sharing s(0, 4);
-  s.pairs[0].says(word(2) + "bb"), s.pairs[1].says(word(3) + "ccc"), s.pairs[2].says(word(0));
-  EXPECT_EQ(s.shares("aa"), line(2, 2, 3));
-  for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(2, 3, 2));
-  EXPECT_TRUE(s.time.corked.empty());
-  EXPECT_EQ(s.state().is_waiting, 0u);
-  s.pairs[0].says(word(0)), s.pairs[1].says(word(2) + "cc"), s.pairs[2].says(word(5) + "ddddd");
-  EXPECT_EQ(s.shares("aa"), line(2, 1, 0)) << "they are still together";
-  for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(2, 0, 1));
+  for (const bool in_order : {false, true}) {
+    Sharing s(0, 4, in_order);
+    s.pairs[0].says(word(2) + "bb"), s.pairs[1].says(word(3) + "ccc"), s.pairs[2].says(word(0));
+    EXPECT_EQ(s.shares("aa"), line(2, 2, 3));
+    for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(2, 3, 2));
+    EXPECT_TRUE(s.time.corked.empty());
+    EXPECT_EQ(s.state().is_waiting, 0u);
+    s.pairs[0].says(word(0)), s.pairs[1].says(word(2) + "cc"), s.pairs[2].says(word(5) + "ddddd");
+    EXPECT_EQ(s.shares("aa"), line(2, 1, 0)) << "they are still together";
+    for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(2, 0, 1));
+  }
   Sharing other(1, 3);
   other.pairs[0].says(head(5, 2, 1));
   EXPECT_EQ(other.shares("bb"), line(5, 1, 2));
   other.pairs[0].says(head(2, 0, -1) + "aabbcc");
   EXPECT_EQ(other.shares("bb"), "aa,bb,cc,");
+}
+
+// The most that a rank may show is no impossible size.
+TEST(NetworkSharing, TheLargestSizeMayDiffer) {
+  Sharing s(0, 2);
+  const std::string said = word(1 << 20) + std::string(1 << 20, 'b');
+  std::size_t done = 0;
+  for (int i = 1; i < 100; ++i)
+    s.time.at(40 * i, [&] {
+      if (done == said.size()) return;
+      const ssize_t n = ::send(s.pairs[0].peer.fd, said.data() + done, said.size() - done, MSG_NOSIGNAL);
+      if (n > 0) done += static_cast<std::size_t>(n);
+    });
+  EXPECT_EQ(s.shares("aa"),
+            "[ranks] share: rank 0 shows 2 bytes and rank 1 1048576: expected the same number of all ranks");
+  EXPECT_EQ(s.pairs[0].hears(), head(2, 1 << 20, 1));
 }
 
 TEST(NetworkSharing, ImpossibleSizesEndTheRun) {
@@ -222,6 +244,13 @@ TEST(NetworkSharing, ALossEndsAWait) {
   EXPECT_EQ(s.shares("b"), "lost: [ranks] rank 2 is somewhere else");
   EXPECT_EQ(s.time.now(), 150);
   EXPECT_EQ(error_of([&] { s.ranks->check_lost(); }), "lost: [ranks] rank 2 is somewhere else");
+  Sharing late(1, 3);  // what it waits for comes, too
+  late.time.at(120, [&] {
+    late.memory->mark_lost(2, "is somewhere else", 1);
+    late.pairs[0].says(head(1, 0, -1) + "abc");
+  });
+  EXPECT_EQ(late.shares("b"), "lost: [ranks] rank 2 is somewhere else");
+  EXPECT_EQ(late.time.now(), 120);
   Sharing interrupted(1, 2);
   interrupted.pairs[0].says(head(1, 0, -1) + "ab");
   interrupted.time.next_recv_error = EINTR;
@@ -380,8 +409,8 @@ TEST(NotesRules, ARankCountsBeatsOfRanksThatItDoesNotHear) {
   Noting n(2, 4);
   n.pairs[0].says(state_message({.beats = 50}));
   for (int i = 0; i < 3; ++i) n.notes->hear();
-  for (const auto& [rank, beats] : {std::pair(0, 50u), {1, 3u}, {2, 0u}, {3, 3u}})
-    EXPECT_EQ(n.memory->state(rank).beats, beats) << rank;
+  for (const auto& [rank, beats] : {std::pair(0, 50u), {1, 3u}, {2, 0u}, {3, 3u}, {4, 0u}})
+    EXPECT_EQ(n.memory->state(rank).beats, beats) << rank << " of 4, whose memory has a fifth state";
   Noting zero(0, 4);
   zero.notes->hear();
   for (int r = 0; r < 4; ++r) EXPECT_EQ(zero.memory->state(r).beats, 0u);
@@ -415,6 +444,11 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       {[](Noting& n) {
          n.notes->say();  // what nobody reads: the connection is reset
          n.pairs[1].leaves();
+       },
+       "2 " + gone},
+      {[](Noting& n) {
+         n.pairs[1].leaves();
+         n.notes->say();  // which is no signal
        },
        "2 " + gone},
       {[](Noting& n) { n.time.next_recv_error = EPIPE; }, "1 " + gone},

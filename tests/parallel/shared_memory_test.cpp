@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -178,6 +180,160 @@ TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
   EXPECT_EQ(state.moves, 4u);
   EXPECT_EQ(state.steps + state.is_waiting + state.pauses + state.beats + state.has_ended, 0);
   EXPECT_FALSE(memory->lost());
+}
+#endif
+
+#if defined(__linux__)
+// The memory as the test maps it: what other processes write into it, and what they see.
+class RawMemory {
+ public:
+  explicit RawMemory(const SharedMemory& memory) {
+    struct stat about {};
+    EXPECT_EQ(fstat(memory.descriptor(), &about), 0);
+    size_ = static_cast<std::size_t>(about.st_size);
+    bytes_ =
+        static_cast<char*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, memory.descriptor(), 0));
+  }
+  ~RawMemory() { munmap(bytes_, size_); }
+  RawMemory(const RawMemory&) = delete;
+
+  std::string_view bytes(std::size_t at, std::size_t count) const { return {bytes_ + at, count}; }
+  template <class T>
+  std::atomic<T>& word(std::size_t at) {
+    return *reinterpret_cast<std::atomic<T>*>(bytes_ + at);
+  }
+  std::atomic<std::uint32_t>& arrived() { return word<std::uint32_t>(64); }
+  std::atomic<std::uint32_t>& generation() { return word<std::uint32_t>(128); }
+  std::atomic<std::uint32_t>& lost() { return word<std::uint32_t>(192); }
+
+ private:
+  std::size_t size_;
+  char* bytes_;
+};
+
+constexpr std::size_t slot_size = 576, state_at = 512, mib = 1 << 20;
+constexpr std::size_t slot_at(int i) {
+  return 256 + slot_size * static_cast<std::size_t>(i);
+}
+
+// Header, slots and windows, byte by byte, after all their fields were written. The test arrives at the
+// barrier for all other ranks. Numbers of the barriers wrap.
+TEST(SharedMemory, EachFieldHasAPlaceOfItsOwn) {
+  for (const int n : {1, 2, 6, 7, 26, 27, 28, 100})
+    for (const std::uint32_t first : {0u, 0x7fff'ffffu, 0xffff'fffeu, 0xffff'ffffu}) {
+      const auto memory = SharedMemory::create(n);
+      RawMemory raw(*memory);
+      const auto ranks = static_cast<std::uint32_t>(n);
+      const std::size_t windows = (slot_at(n + 1) + 4095) / 4096 * 4096;
+      std::string expected(windows, '\0');
+      const auto put = [&](std::size_t at, auto x) { std::memcpy(expected.data() + at, &x, sizeof x); };
+      put(0, std::uint64_t{0x736b6e6172206774}), put(8, 1u), put(12, ranks);
+      std::uint32_t generation = first;
+      for (const int r : {0, n - 1}) {
+        HostCommunicator rank(memory, r);
+        for (int call = 0; call < 2; ++call, ++generation) {
+          const std::size_t half = generation % 2;
+          raw.generation() = generation, raw.arrived() = generation * ranks + ranks - 1;
+          for (int i = 0; i < n; ++i)
+            raw.word<std::uint64_t>(slot_at(i) + 8 * half) = mib, put(slot_at(i) + 8 * half, mib);
+          const std::vector<std::byte> own = shown_by(r, generation, mib);
+          std::ptrdiff_t apart = 0;
+          rank.share(own, [&](std::span<const std::byte* const> shown) {
+            ASSERT_EQ(shown.size(), ranks);
+            apart = shown[ranks - 1] - shown[0];
+          });
+          EXPECT_EQ(apart, std::ptrdiff_t{n - 1} << 20);
+          const std::size_t window = windows + (half * ranks + static_cast<std::size_t>(r)) * mib;
+          EXPECT_EQ(std::memcmp(raw.bytes(window, mib).data(), own.data(), mib), 0)
+              << n << " ranks, rank " << r << ", half " << half;
+        }
+      }
+      put(64, generation * ranks), put(128, generation);
+      for (int r = 0; r < n; ++r) {
+        const auto i = static_cast<std::uint32_t>(r);
+        parallel::RankState& s = memory->state(r);
+        s.steps = 10 * r + 1, put(slot_at(r) + state_at, std::int64_t{10 * r + 1});
+        std::size_t at = slot_at(r) + state_at + 8;
+        for (auto* x : {&s.moves, &s.is_waiting, &s.pauses, &s.beats, &s.has_ended})
+          *x = i + 1000, put(at, i + 1000), at += 4;
+      }
+      for (const int by : {0, n - 1, n}) {
+        raw.lost() = 0;
+        memory->mark_lost(n - 1, std::string(495, 'w'), by);
+        std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(slot_at(by) + 16), 495, 'w');
+        put(192, static_cast<std::uint32_t>(by) << 16 | ranks);
+        EXPECT_TRUE(raw.bytes(0, windows) == expected) << n << " ranks, lost by " << by;
+      }
+    }
+}
+
+// A loss that no process has marked in this way is still read within the memory.
+TEST(SharedMemory, ReadsALossOfAnyBits) {
+  for (const int n : {1, 3}) {
+    const auto memory = SharedMemory::create(n);
+    RawMemory raw(*memory);
+    std::memset(&raw.word<char>(slot_at(n) + 16), 'x', 496);  // without an end
+    for (const std::uint32_t by :
+         {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n) + 1, 0xffffu}) {
+      raw.lost() = by << 16 | 0xffff;
+      ASSERT_TRUE(memory->lost());
+      EXPECT_EQ(memory->lost()->rank, 0xfffe);
+      EXPECT_EQ(memory->lost()->why, std::string(496, 'x')) << by;
+    }
+  }
+}
+
+// Whether a call of share() ends within that time, with that result, if `then` runs 10 ms after it has begun
+// to wait. One attempt of ten is enough: other processes may delay some.
+bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
+                    const std::function<void(const std::shared_ptr<SharedMemory>&)>& then) {
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const auto memory = SharedMemory::create(2);
+    HostCommunicator rank(memory, 0);
+    std::chrono::steady_clock::duration took{};
+    std::thread waits([&] {
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_EQ(error_of([&] { rank.share({}, [](auto) {}); }), result);
+      took = std::chrono::steady_clock::now() - start;
+    });
+    while (memory->state(0).is_waiting == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    then(memory);
+    waits.join();
+    if (took < limit) return true;
+  }
+  return false;
+}
+
+// A rank that waits is woken. Where a process dies between the mark of a loss and the call that wakes, the
+// others look after 50 ms.
+TEST(SharedMemory, ARankThatWaitsGoesOnSoon) {
+  using std::chrono::milliseconds;
+  EXPECT_TRUE(goes_on_within(milliseconds(40), "no error",
+                             [](const auto& memory) { HostCommunicator(memory, 1).share({}, [](auto) {}); }));
+  EXPECT_TRUE(goes_on_within(milliseconds(40), "[ranks] rank 1 is lost",
+                             [](const auto& memory) { memory->mark_lost(1, "is lost", 0); }));
+  EXPECT_TRUE(goes_on_within(milliseconds(400), "[ranks] rank 1 is lost", [](const auto& memory) {
+    RawMemory raw(*memory);
+    std::memcpy(&raw.word<char>(slot_at(2) + 16), "is lost", 7);
+    raw.lost() = 2u << 16 | 2;
+  }));
+}
+
+// Waiting takes the processor from nobody: a few looks, not a loop.
+TEST(SharedMemory, ARankThatWaitsLongTakesLittleTimeOfTheProcessor) {
+  const auto memory = SharedMemory::create(2);
+  HostCommunicator zero(memory, 0), one(memory, 1);
+  timespec took{};
+  std::thread waits([&] {
+    zero.share({}, [](auto) {});
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &took);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  one.share({}, [](auto) {});
+  waits.join();
+  EXPECT_EQ(took.tv_sec, 0);
+  EXPECT_LT(took.tv_nsec, 10'000'000);
 }
 #endif
 

@@ -150,14 +150,47 @@ TEST(Watchdog, NotesAreExchangedUntilItEnds) {
   EXPECT_EQ(hears(), 0) << "the end";
 }
 
+TEST(Watchdog, SaysItsLastStateWhenItEnds) {
+  const auto memory = SharedMemory::create(2);
+  Pair pair;
+  std::vector<Connection> connections;
+  connections.push_back({1, std::move(pair.own)});
+  std::string heard;
+  const auto hears = [&] {
+    char bytes[4096];
+    for (ssize_t n; (n = ::recv(pair.peer.fd, bytes, sizeof bytes, 0)) > 0;)
+      heard.append(bytes, static_cast<std::size_t>(n));
+  };
+  {
+    const Watchdog watchdog(memory, {},
+                            std::make_unique<Notes>(memory, std::move(connections), 0, milliseconds(100)), 0,
+                            {.step_timeout = milliseconds(0)});
+    while (heard.empty()) hears(), nap(milliseconds(1));
+    memory->state(0).steps = 7, memory->state(0).has_ended = 1;
+  }
+  hears();
+  ASSERT_EQ(heard.size() % 40, 0u);
+  std::int64_t steps = 0;
+  heard.copy(reinterpret_cast<char*>(&steps), 8, heard.size() - 32);
+  EXPECT_EQ(steps, 7);
+  EXPECT_EQ(heard[heard.size() - 8], 1) << "it has ended";
+}
+
 // The life of a process after a loss, in ms of the fast clock; its exit code and what it wrote to stderr.
 struct Life {
   std::int64_t ms = 0;
   std::string end, line;
 };
-Life life_of(const JoinOptions& options, bool saves) {
+Life life_of(const JoinOptions& options, bool saves, bool stderr_is_full = false) {
   std::array<int, 2> times{}, lines{};
   EXPECT_EQ(::pipe(times.data()) + ::pipe(lines.data()), 0);
+  if (stderr_is_full) {
+    ::fcntl(lines[1], F_SETFL, O_NONBLOCK);
+    const std::string page(4096, '.');
+    while (::write(lines[1], page.data(), page.size()) > 0) {
+    }
+    ::fcntl(lines[1], F_SETFL, 0);
+  }
   const auto results = ask(1, [&](int) -> std::string {
     ::dup2(lines[1], STDERR_FILENO);
     if (saves) own_end_state().writing = 1, own_end_state().saving = 1;
@@ -198,6 +231,9 @@ TEST(Watchdog, EndsItsProcessInTimeAfterALoss) {
     EXPECT_GE(life.ms, c.least);
   }
   EXPECT_EQ(life_of({.end_after = milliseconds(0)}, false).end, "still here");
+  const Life unread = life_of({.end_after = milliseconds(100)}, false, true);
+  EXPECT_EQ(unread.end, ended) << "also where nobody reads its line";
+  EXPECT_EQ(unread.line, std::string(1000, '.'));
 }
 
 TEST(Messages, SecondsBelowTenHaveADigitMore) {

@@ -39,6 +39,7 @@ inline bool fails(const char* name) {
 inline bool has_failed() {
   return failing_call.error == 0;
 }
+inline thread_local int last_open_flags = 0;  // of the last call of open()
 
 }  // namespace tg::testing
 
@@ -69,6 +70,7 @@ extern "C" int open(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, unsigned) : 0;
   va_end(arguments);
+  tg::testing::last_open_flags = flags;
   return tg::testing::fails("open") ? -1
                                     : static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
