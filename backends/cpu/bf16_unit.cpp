@@ -21,9 +21,8 @@ namespace {
 bool request_tiles() {
   if (!__builtin_cpu_supports("avx512bf16")) return false;
   unsigned eax, ebx, ecx, edx;
-  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & amx_bf16) == 0 || (edx & amx_tile) == 0)
-    return false;
+  constexpr unsigned amx = 1u << 22 | 1u << 24;  // AMX-BF16 and AMX-TILE
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & amx) != amx) return false;
   constexpr unsigned os_xsave = 1u << 27;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & os_xsave) == 0) return false;
   unsigned low, high;

@@ -159,7 +159,6 @@ bool lies_within(const Layout& l, std::int64_t extent) {
   std::int64_t last = l.offset;
   for (int i = 0; i < l.rank(); ++i) {
     std::int64_t reach = 0;
-    if (l.shape[i] == 1) continue;
     if (l.strides[i] < 0 || __builtin_mul_overflow(l.shape[i] - 1, l.strides[i], &reach) ||
         __builtin_add_overflow(last, reach, &last))
       return false;

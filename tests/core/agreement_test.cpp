@@ -4,9 +4,11 @@
 
 #include <cstring>
 #include <functional>
+#include <string>
 
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
+#include "core/compile/agreement.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -132,6 +134,42 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
   EXPECT_EQ(count(6),
             "[compile] the programs of the ranks have 5 to 6 steps: all ranks must compile the same program");
   EXPECT_EQ(count(5), "no error");
+}
+
+// A message has at most Communicator::most_shared bytes. None is empty, and none reaches beyond the shortest
+// program.
+TEST(Agreement, LongProgramsAreComparedInPieces) {
+  constexpr std::size_t most = Communicator::most_shared / sizeof(std::uint64_t);
+  Graph g;
+  const Program program = compile(g, {exp(g.input("x", {4}))}, {.threads = 1});
+  ASSERT_EQ(program.steps().size(), 1u);
+  const auto compare = [&](std::size_t count, const std::function<void(int, Words&)>& others = {}) {
+    const std::vector<Step> steps(count, program.steps()[0]);
+    Played ranks(2, others);
+    const std::string error = error_of([&] { check_ranks(steps, &ranks, false); });
+    std::vector<std::size_t> sizes;
+    for (const Words& words : ranks.shown) sizes.push_back(words.size());
+    return std::pair(sizes, error.substr(0, error.find(", which is")));
+  };
+  using Sizes = std::vector<std::size_t>;
+  EXPECT_EQ(compare(0), std::pair(Sizes{1}, std::string("no error")));
+  EXPECT_EQ(compare(most), std::pair(Sizes{1, most}, std::string("no error")));
+  EXPECT_EQ(compare(most + 2), std::pair(Sizes{1, most, 2}, std::string("no error")));
+  const std::string first = std::to_string(most), second = std::to_string(most + 1),
+                    last = std::to_string(most + 3);
+  const auto differs_in_second_piece = [](int, Words& words) {
+    if (words.size() == 2) ++words[1];
+  };
+  EXPECT_EQ(compare(most + 2, differs_in_second_piece),
+            std::pair(Sizes{1, most, 2}, "[compile] the programs of ranks 0 and 1 differ in step " + second));
+  for (const auto& [shortest, sizes] : {std::pair{first, Sizes{1, most}}, {second, Sizes{1, most, 1}}}) {
+    const auto is_shorter = [steps = std::stoull(shortest)](int, Words& words) {
+      if (words.size() == 1 && words[0] == most + 3) words[0] = steps;
+    };
+    EXPECT_EQ(compare(most + 3, is_shorter),
+              std::pair(sizes, "[compile] the programs of the ranks have " + shortest + " to " + last +
+                                   " steps: all ranks must compile the same program"));
+  }
 }
 
 TEST(Agreement, OpsOfRanksNeedACommunicatorOfTheirNumber) {

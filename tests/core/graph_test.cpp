@@ -318,8 +318,8 @@ TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
   EXPECT_EQ(message({{f32, within, 1}}, true), own + "a view of input 1, which it does not have");
   EXPECT_EQ(message({{f64, within, 0}}, true), own + "a view of another dtype");
   EXPECT_EQ(message({{f32, beyond, 0}}, true), own + "strides [6, 1] for shape [2, 6], beyond its memory");
-  for (const Layout& l :
-       {backwards, before, Layout{{2}, {std::int64_t{1} << 53}, 0}, Layout{{3}, {std::int64_t{1} << 62}, 0}})
+  for (const Layout& l : {backwards, before, Layout{{1}, {-1}, 0}, Layout{{2}, {std::int64_t{1} << 53}, 0},
+                          Layout{{3}, {std::int64_t{1} << 62}, 0}})
     EXPECT_NE(message({{f32, l}}, false).find("beyond its memory"), std::string::npos) << l.strides.text();
   EXPECT_EQ(message({{f32, {{2}, {(std::int64_t{1} << 53) - 1}, 0}}}, false), "fine");
   EXPECT_NE(message({{f32, {{-1}, {1}, 0}}}, false).find("negative size"), std::string::npos);

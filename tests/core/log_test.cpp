@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include <tilegrad/tilegrad.h>
 #include "core/compile/planner.h"
@@ -67,6 +68,20 @@ TEST_F(Log, Level2ReportsTheStepsOfEveryRun) {
                               "→ f32[1, 2, 40, 16] f32[1, 2, 40]"}),
             2)
       << text;
+}
+
+TEST_F(Log, TheTimeOfARunIsThatOfItsSteps) {
+  const std::string text = log_of("2");
+  double of_steps = 0;  // µs
+  for (const char* name : {"step 0: ", "step 1: ", "step 2: "}) {
+    const std::size_t at = text.find(name);
+    ASSERT_NE(at, std::string::npos) << text;
+    of_steps += std::atof(text.c_str() + at + std::strlen(name));
+  }
+  const std::size_t run = text.find("run 1: ");
+  ASSERT_NE(run, std::string::npos) << text;
+  const double of_run = std::atof(text.c_str() + run + std::strlen("run 1: "));  // ms
+  EXPECT_NEAR(of_run * 1000, of_steps, 1) << text;  // each is printed with a few digits
 }
 
 TEST_F(Log, Level3ReportsEveryBuffer) {

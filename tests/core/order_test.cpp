@@ -52,6 +52,20 @@ TEST(Order, ReadsALargeValueBeforeTheNextIsMade) {
   both.expect_saved(3 * matrix);
 }
 
+// A value with few readers is freed early. Here twenty steps read a matrix twice each, as queries and as
+// values.
+TEST(Order, CountsAReaderOnceHoweverOftenItReads) {
+  Graph g;
+  const Tensor x = g.input("x", {n, n}), keys = g.input("keys", {1, 1, n, n});
+  std::vector<Tensor> products, results;
+  for (int i = 0; i < 3; ++i) products.push_back(matmul(x, x * (i + 1)).view({1, 1, n, n}));
+  for (const Tensor& p : products)
+    for (std::int64_t row = 0; row < 20; ++row)
+      results.push_back(flash_attn(slice(p, 2, row, row + 1), keys, p).o);
+  Both both(g, results, matrix);
+  both.expect_saved(2 * matrix);
+}
+
 // As in the backward pass of an MLP: the gradient of its second weight reads what is large, the gradient of
 // its input makes something as large.
 TEST(Order, TakesAWeightsGradientBeforeItsInputs) {

@@ -133,7 +133,8 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
 }
 
 // A value that is only used late stays between a product and a gelu_tanh, which a GPU would otherwise compute
-// together, with different results.
+// together, with different results. Other gelu_tanhs of the program stay what they are: alone, or computed
+// with their products.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   for (const bool has_epilogues : {true, false}) {
     Graph g;
@@ -141,8 +142,10 @@ TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
     const Tensor product = matmul(x, x), late = exp(x), activated = gelu_tanh(product);
     const Tensor wide = matmul(activated, matmul(tall, activated).view({n, 4 * n}));
     const Tensor y = matmul(matmul(wide, tall), late);
+    const Tensor small = g.input("small", {2, 2}, bf16), alone = gelu_tanh(small),
+                 together = gelu_tanh(matmul(small, small));
     const std::vector<Assign> assign;
-    const Outputs outputs = outputs_of(g, {y}, assign);
+    const Outputs outputs = outputs_of(g, {y, alone, together}, assign);
     std::vector<LoweredStep> steps = lower(g, outputs.all(), true);
     const Joined joined = join_in_place(g, steps, outputs.all());
     const std::vector<bool> directly;
@@ -245,6 +248,33 @@ TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
     EXPECT_EQ(program.memory().recomputed.products, products);
     EXPECT_EQ(program.memory().recomputed.steps, 6 + products);
     EXPECT_TRUE(run(program).same_bits(run(free)));
+  }
+}
+
+// A GPU may compute a chain together with the product behind it. If the chain is computed again, it stays
+// before that product, although a step further ahead could use its result: also at the end of the program.
+TEST(Recompute, LeavesAChainBeforeItsProduct) {
+  for (const bool is_last : {false, true}) {
+    Graph g;
+    const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {2 * n, n});
+    const Tensor chain = exp(tall), norm = layer_norm(slice(chain, 0, 0, n));
+    Tensor z = matmul(norm, x);
+    std::vector<Tensor> kept;
+    for (int i = 0; i < 5; ++i) kept.push_back(z = matmul(z, x));
+    for (std::size_t i = kept.size(); i-- > 0;) z = matmul(z, kept[i]);
+    const Tensor product = matmul(chain, matmul(z, norm));
+    const std::vector<Assign> assign;
+    const Outputs outputs = outputs_of(g, {is_last ? product : matmul(product, x)}, assign);
+    std::vector<LoweredStep> steps = lower(g, outputs.all(), true);
+    const Joined joined = join_in_place(g, steps, outputs.all());
+    const std::vector<bool> directly;
+    const Scheduled known{joined, outputs, assign, directly, true};
+    const std::size_t all = recompute_within(~std::size_t{0}, g, steps, known).arena;
+    const Recomputed r = recompute_within(all - 3 * matrix, g, steps, known);
+    EXPECT_LE(r.arena, all - 3 * matrix);
+    EXPECT_EQ(r.again.products, 0);
+    const std::size_t at = steps.size() - (is_last ? 1 : 2);
+    EXPECT_TRUE(belong_together(g, steps[at - 1], steps[at])) << steps[at - 1].op->name;
   }
 }
 

@@ -1,7 +1,24 @@
 // The time of a process that was asked to end, with and without a save.
+#include "core/run/saving.h"
+
 #include <gtest/gtest.h>
 
-#include "core/run/saving.h"
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+
+namespace {
+
+const timespec* shown = nullptr;  // on the monotonic clock; null: the system's time
+
+}  // namespace
+
+// This replaces the function of the C library, for calls from the library under test too.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  if (shown && clock == CLOCK_MONOTONIC) return *now = *shown, 0;
+  return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
+}
 
 namespace tg {
 namespace {
@@ -32,6 +49,22 @@ TEST(TimeToEnd, AfterSaveLeavesTimeToReport) {
   EXPECT_EQ(left(20'000 + end_after_save_ms, 0, 20'000), 0);
   EXPECT_EQ(left(7'999, 0, 1), 1);
   EXPECT_EQ(left(8'000, 0, 1), 0);
+}
+
+TEST(MonotonicMs, CountsWholeMilliseconds) {
+  const auto at = [](time_t seconds, long nanoseconds) {
+    const timespec now{seconds, nanoseconds};
+    shown = &now;
+    const std::int64_t ms = monotonic_ms();
+    shown = nullptr;
+    return ms;
+  };
+  EXPECT_EQ(at(0, 0), 0);
+  EXPECT_EQ(at(0, 999'999), 0);
+  EXPECT_EQ(at(0, 1'000'000), 1);
+  EXPECT_EQ(at(7, 999'999'999), 7'999);
+  EXPECT_EQ(at(8, 0), 8'000);
+  EXPECT_EQ(at(100'000'000, 5'000'000), 100'000'000'005);
 }
 
 TEST(SaveScope, CountsInOwnState) {

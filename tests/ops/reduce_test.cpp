@@ -159,6 +159,24 @@ TEST(Reduce, EqualColumnsHaveEqualBits) {
           }
 }
 
+// Of equal numbers the first is the extreme, which the sign of a zero shows: it depends neither on the
+// vectors of the processor nor on how a long row is split.
+TEST(Reduce, ExtremeOfZerosIsTheFirst) {
+  for (const DType dtype : {f64, f32, bf16})
+    for (const std::int64_t n : {2, 3, 5, 8, 9, 16, 17, 31, 33, 64, 100, 1025, 70000})
+      for (const double first : {0.0, -0.0}) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + " of " + std::to_string(n) + " from " +
+                     std::to_string(first));
+        Graph g;
+        const Tensor x = g.input("x", {n}, dtype);
+        Array a(x.shape(), dtype);
+        a.set(0, first);
+        for (std::int64_t i = 1; i < n; ++i) a.set(i, -first);
+        for (const Array& y : run_checked({max(x), min(x)}, {{x, a}}))
+          EXPECT_EQ(std::signbit(y.at(0)), std::signbit(first));
+      }
+}
+
 TEST(Reduce, OverNothingGivesTheNeutralElementOrIsRefused) {
   Graph g;
   const Given x = given(g, {0, 3});

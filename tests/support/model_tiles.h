@@ -1,6 +1,7 @@
 // A plain model of the tiles of AMX, for tests of what is written for them.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -12,8 +13,10 @@ namespace tg::cpu {
 // AMX as its manual describes it, without the treatment of denormals.
 struct ModelTiles {
   static inline thread_local float tiles[8][16][16];
-  static void configure() { std::memset(tiles, 0, sizeof tiles); }
-  static void release() { std::memset(tiles, 0xff, sizeof tiles); }
+  // Calls of configure() less those of release(), by all threads.
+  static inline std::atomic<int> configured = 0;
+  static void configure() { std::memset(tiles, 0, sizeof tiles), ++configured; }
+  static void release() { std::memset(tiles, 0xff, sizeof tiles), --configured; }
   template <int T>
   static void zero() {
     std::memset(tiles[T], 0, sizeof tiles[T]);

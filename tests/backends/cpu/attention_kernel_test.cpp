@@ -66,6 +66,10 @@ TEST(AttentionKernel, MasksByAWindow) {
     check(with(shape(1, 1, 1, 150, 170, 16, 16),
                [&](Trial& s) { s.x.window_left = left, s.x.window_right = right; }));
   check(with(shape(1, 2, 2, 600, 600, 16, 16), [](Trial& s) { s.x.causal = true, s.x.window_left = 30; }));
+  // More batch entries than tiles of queries.
+  for (const DType t : {DType::f32, DType::bf16})
+    check(
+        with(shape(3, 1, 1, 100, 100, 16, 16, t), [](Trial& s) { s.x.causal = true, s.x.window_left = 10; }));
 }
 
 TEST(AttentionKernel, AddsABiasOfAnyBroadcastAndReducesItsGradient) {
@@ -114,6 +118,10 @@ TEST(AttentionKernel, ReadsOnlyTheValidKeysOfEachRow) {
         with(shape(4, 2, 1, 20, 300, 16, 16), [&](Trial& s) { s.x.lengths = narrow, s.x.causal = causal; }));
     check(with(shape(4, 2, 1, 1, 300, 16, 16),
                [&](Trial& s) { s.x.lengths = wide, s.x.lengths_are_i64 = true, s.x.causal = causal; }));
+    // With two tiles of queries in each batch entry.
+    for (const DType t : {DType::f32, DType::bf16})
+      check(with(shape(4, 1, 1, 100, 300, 16, 16, t),
+                 [&](Trial& s) { s.x.lengths = narrow, s.x.causal = causal; }));
   }
 }
 

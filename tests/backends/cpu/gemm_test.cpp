@@ -47,6 +47,8 @@ struct Matrix {
     if (layout == "column") row = 1, col = rows, batch_stride = rows * cols;
     if (layout == "padded") row = cols + 5, col = 1, batch_stride = rows * (cols + 5);
     if (layout == "strided") row = 2 * cols + 1, col = 2, batch_stride = rows * (2 * cols + 1);
+    if (layout == "equal rows") row = 0, col = 2, batch_stride = 2 * cols;
+    if (layout == "equal columns") row = 3, col = 0, batch_stride = 3 * rows;
     if (share_batch) batch_stride = 0;
     const i64 last = (batch - 1) * batch_stride + (rows - 1) * row + (cols - 1) * col;
     const i64 count = batch * rows * cols == 0 ? 0 : last + 1;
@@ -146,6 +148,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
       if (x.d == "self") g.d = g.c;
       g.bf16 = x.bf16, g.rows_alone = x.rows_alone;
       run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
+      ASSERT_EQ(ModelTiles::configured, 0) << "tiles are configured, or released, once too often";
       std::size_t at = 0;
       for (i64 e = 0; e < x.batch; ++e)
         for (i64 i = 0; i < x.m; ++i)
@@ -236,6 +239,15 @@ TEST(GemmOnTiles, AgreesWithTheTripleLoopOnRaggedShapes) {
   }
 }
 
+// An operand that was expanded has one row, or column, in memory.
+TEST(GemmOnTiles, TakesExpandedOperands) {
+  for (const char* a : {"row", "column", "equal rows", "equal columns"})
+    for (const char* b : {"row", "column", "equal rows", "equal columns"}) {
+      check_tiles({2, 33, 70, 65, a, b});
+      check_tiles({1, 64, 64, 64, a, b});
+    }
+}
+
 TEST(GemmOnTiles, SplitsLongInnerSizes) {
   for (const char* a : {"row", "column"})
     for (const char* b : {"row", "column"}) check_tiles({1, 33, 35, 700, a, b, "row", "self"});
@@ -249,6 +261,31 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsWhenLarge) {
   EXPECT_TRUE(baseline::plan_tiles(g, 3).shared_b);
   check_tiles({1, 300, 270, 400, "row", "column"});
   check_tiles({2, 300, 270, 400, "row", "row", "strided", "bias"});
+}
+
+// The panels of B take more memory than a pass may have. The same numbers as by a single thread, which packs
+// for itself and is tested above.
+TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
+  constexpr i64 m = 33, n = 270, k = 14600;
+  std::mt19937 rng(13);
+  Matrix a(DType::bf16, 1, m, k, "row", rng);
+  for (const char* layout : {"row", "column"}) {
+    Matrix b(DType::bf16, 1, k, n, layout, rng);
+    std::vector<float> alone, shared;
+    for (const int threads : {1, 3}) {
+      std::vector<float>& c = threads == 1 ? alone : shared;
+      c.resize(m * n);
+      Gemm g;
+      g.type = DType::bf16, g.out_type = DType::f32, g.bf16 = Bf16Unit::tiles, g.m = m, g.n = n, g.k = k;
+      g.a = a.operand(), g.b = b.operand(), g.c = {c.data(), n, 1};
+      const auto plan = baseline::plan_tiles(g, threads);
+      ASSERT_LT(plan.pass, plan.panels);
+      ASSERT_EQ(plan.shared_b, threads > 1);
+      run_team(threads, baseline::tiles_scratch(g, threads),
+               [&](Worker& w) { baseline::run_tiles<ModelTiles>(g, w); });
+    }
+    EXPECT_EQ(alone, shared) << layout;
+  }
 }
 
 TEST(GemmOnTiles, OfNothingGivesZerosOrTheAddend) {
@@ -408,6 +445,14 @@ TEST(GemmOfRowsAlone, IsTheSameOnTilesInAnyCompany) {
     for (const i64 n : {1, 75})
       for (const i64 k : {31, 64, 1100})
         check_rows_alone({n, k, b, DType::bf16, Bf16Unit::tiles, true}, units);
+}
+
+// An operand that was expanded has one row, or column, in memory.
+TEST(Gemm, TakesExpandedOperands) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16})
+    for (const char* a : {"row", "column", "equal rows", "equal columns"})
+      for (const char* b : {"row", "column", "equal rows", "equal columns"})
+        for (const i64 m : {1, 7, 37}) check({2, m, 50, 41, a, b, "row", "none", t, t});
 }
 
 TEST(Gemm, SplitsLongInnerSizes) {
