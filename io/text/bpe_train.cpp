@@ -18,9 +18,10 @@ struct CountedWord {
 std::vector<CountedWord> count_words(std::string_view text) {
   std::unordered_map<std::string_view, std::size_t> places;
   std::vector<CountedWord> words;
-  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
-    end = word_end(WordRule::gpt2, text, i);
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t end = word_end(WordRule::gpt2, text, i);
     const std::string_view word = text.substr(i, end - i);
+    i = end;
     const auto [place, is_new] = places.try_emplace(word, words.size());
     if (is_new) {
       words.emplace_back();

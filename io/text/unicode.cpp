@@ -53,14 +53,8 @@ class Compositions {
   bool changes(char32_t c) const { return changes_[c]; }
   std::uint8_t combining_class(char32_t c) const { return combining_[c]; }
 
+  // All but Hangul syllables, whose parts would be composed to the same syllable again.
   void decompose(char32_t c, std::vector<char32_t>& out) const {
-    if (c >= hangul && c < hangul + hangul_ls * hangul_vs * hangul_ts) {
-      const char32_t s = c - hangul, t = s % hangul_ts;
-      out.push_back(hangul_l + s / (hangul_vs * hangul_ts));
-      out.push_back(hangul_v + s / hangul_ts % hangul_vs);
-      if (t > 0) out.push_back(hangul_t + t);
-      return;
-    }
     const auto found = parts_.find(c);
     if (found == parts_.end()) {
       out.push_back(c);

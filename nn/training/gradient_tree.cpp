@@ -48,7 +48,6 @@ void GradientTree::compile(const CompileOptions& options) {
   for (std::size_t l = 0; l < held_.size(); ++l) {
     Graph graph;  // which its program keeps
     CompileOptions o = options;
-    o.memory_budget = 0;
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       const Tensor s =
           l == 0 ? copy(graph.param(leaves_[i].target)) : sum(graph, i, (std::uint64_t{1} << l) - 1);

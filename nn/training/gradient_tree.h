@@ -20,7 +20,7 @@ class GradientTree {
                Device device);
   // The values' program must assign these.
   const std::vector<Assign>& leaves() const { return leaves_; }
-  // Prepares add(); options as those of the values' program.
+  // Prepares add(); options as those of the values' program, without a memory budget.
   void compile(const CompileOptions& options);
   // After run i = 0 … count − 2 of the values' program.
   void add(std::int64_t i);

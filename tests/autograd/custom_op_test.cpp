@@ -184,6 +184,30 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
   }
 }
 
+// Whatever layout `infer` returns: that of a slice has an offset, which the op's own result has not.
+TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
+  const auto add_one = [](std::span<const HostView> in, std::span<const HostView> out) {
+    for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i) + 1);
+  };
+  const CustomOp like_the_first = register_host_op({.name = "like_the_first", .forward = add_one});
+  const CustomOp transposed =
+      register_host_op({.name = "transposed_result",
+                        .infer =
+                            [](std::span<const Operand> in) {
+                              return std::vector<OutSpec>{{in[0].dtype, permute(in[0].layout, {1, 0})}};
+                            },
+                        .forward = add_one});
+  Graph g;
+  const Tensor x = g.input("x", {3, 2}, f64), part = slice(x, 0, 1, 3);
+  for (const CustomOp& op : {like_the_first, transposed}) {
+    const Tensor y = op(part);
+    EXPECT_EQ(y.layout().offset, 0);
+    EXPECT_TRUE(y.layout().is_contiguous());
+    EXPECT_EQ(eval(y, {{x, std::vector<double>{1, 2, 3, 4, 5, 6}}}).values<double>(),
+              (std::vector<double>{4, 5, 6, 7}));
+  }
+}
+
 TEST(CustomOp, SeveralOutputsAndIntegerInputs) {
   // Row i of x scaled by k[i], and its sum.
   const CustomOp op = register_host_op(

@@ -289,13 +289,18 @@ TEST(SaveAdapter, BadNumbersAndDtypesAreRefused) {
 
 // As peft does, which computes the same with and without them; and they come out again.
 TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
-  replace("\"rank_pattern\": {}", "\"rank_pattern\": {\"k_proj\": 3, \"lm_head\": 2}");
-  nn::load_adapter(model, folder);
-  EXPECT_EQ(model.model.lora()->modules[0].rank, 8);
-  const std::string again = directory / "again";
-  nn::save_adapter(again, model);
-  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
-    EXPECT_EQ(content(again + name), content(folder + name)) << name;
+  for (const char* pattern : {"rank_pattern", "alpha_pattern"}) {
+    const std::string key = "\"" + std::string(pattern) + "\": {";
+    replace(key + "}", key + "\"k_proj\": 3, \"lm_head\": 2}");
+    nn::Pretrained base = nn::from_pretrained(golden_folders + "llama");
+    nn::load_adapter(base, folder);
+    EXPECT_EQ(base.model.lora()->modules[0].rank, 8);
+    EXPECT_EQ(base.model.lora()->modules[0].alpha, 16);
+    const std::string again = directory / pattern;
+    nn::save_adapter(again, base);
+    for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
+      EXPECT_EQ(content(again + name), content(folder + name)) << name;
+  }
 }
 
 TEST_F(DamagedAdapter, OfAnotherModelOrWithoutFilesIsRefused) {

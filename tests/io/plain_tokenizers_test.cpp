@@ -155,6 +155,29 @@ TEST(PlainModels, RandomStringsAreEncodedByTheDefinition) {
   EXPECT_GT(with_bytes, 100);
 }
 
+// Without merges, whichever id the word has.
+TEST(PlainModels, AWordOfTheVocabularyIsOneTokenIfMergesAreIgnored) {
+  std::vector<std::string> vocabulary{"ab", "a", "b"};
+  for (std::size_t turn = 0; turn < vocabulary.size(); ++turn) {
+    const auto id = [&](const std::string& token) {
+      return static_cast<std::int32_t>(std::ranges::find(vocabulary, token) - vocabulary.begin());
+    };
+    std::string vocab;
+    for (const std::string& token : vocabulary)
+      vocab += (vocab.empty() ? "" : ",") + io::json_string(token) + ":" + std::to_string(id(token));
+    for (const bool ignores : {false, true}) {
+      const text::HfTokenizer tokenizer(
+          "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+          "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"ignore_merges\":" +
+              std::string(ignores ? "true" : "false") + ",\"vocab\":{" + vocab + "},\"merges\":[]}}",
+          "m");
+      EXPECT_EQ(tokenizer.encode("ab"), ignores ? Ids{id("ab")} : (Ids{id("a"), id("b")})) << vocab;
+      EXPECT_EQ(tokenizer.encode("b"), Ids{id("b")}) << vocab;
+    }
+    std::ranges::rotate(vocabulary, vocabulary.begin() + 1);
+  }
+}
+
 // ---- Added tokens
 
 TEST(PlainAddedTokens, TheLongestOfThoseThatBeginFirstIsFound) {

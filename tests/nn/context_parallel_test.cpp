@@ -200,6 +200,11 @@ TEST(ContextParallelScope, IsOfOneGraphAndEnds) {
     EXPECT_EQ(nn::ContextParallel::ranks(other), 2);
     EXPECT_EQ(nn::ContextParallel::positions(g, 6).shape(), (Shape{6}));
     EXPECT_EQ(nn::ContextParallel::positions(g, 6).id(), nn::ContextParallel::positions(g, 6).id());
+    // All ranks together have 0 to 2^31 tokens, the rank an even number of them.
+    EXPECT_EQ(nn::ContextParallel::positions(g, 0).shape(), (Shape{0}));
+    EXPECT_EQ(nn::ContextParallel::positions(g, (1 << 29) - 2).shape(), (Shape{(1 << 29) - 2}));
+    for (const std::int64_t length : {-2, 1 << 29})
+      EXPECT_THROW(nn::ContextParallel::positions(g, length), ShapeError) << length;
   }
   EXPECT_EQ(nn::ContextParallel::ranks(g), 1);
   EXPECT_FALSE(nn::ContextParallel::positions(g, 6).defined());

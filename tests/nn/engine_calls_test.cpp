@@ -150,6 +150,8 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
     Tokens so_far = drawn_text.prompt;
     so_far.insert(so_far.end(), got.begin(), got.end());
     engine.fork(text, 77, into(other, {}).report);
+    // It takes a seat at once, with the pages of the other, unless that one's next token is being drawn.
+    EXPECT_EQ(engine.scheduler().running(), steps == 0 ? 0u : GetParam() ? 1u : 2u) << steps << " steps";
     run();
     EXPECT_EQ(got, whole);
     EXPECT_EQ(other, drawn(so_far, 20 - steps, {}, 77, static_cast<std::uint64_t>(steps)))

@@ -264,6 +264,30 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
   }
 }
 
+// As when memory runs out.
+TEST(Numbered, AValueThatCannotBePutDoesNotCount) {
+  struct Pointer {
+    std::unique_ptr<int> value;
+    bool throws = false;
+    Pointer() = default;
+    explicit Pointer(int x, bool throws) : value(std::make_unique<int>(x)), throws(throws) {}
+    Pointer(Pointer&& other) : value(std::move(other.value)), throws(other.throws) {
+      if (throws) throw std::bad_alloc();
+    }
+    int* get() const { return value.get(); }
+    explicit operator bool() const { return value != nullptr; }
+  };
+  nn::detail::Numbered<Pointer> ours;
+  EXPECT_THROW(ours.put(1, Pointer(5, true)), std::bad_alloc);
+  EXPECT_TRUE(ours.empty());
+  EXPECT_EQ(ours.find(1), nullptr);
+  ours.put(1, Pointer(6, false));
+  EXPECT_EQ(ours.size(), 1u);
+  EXPECT_EQ(*ours.find(1), 6);
+  EXPECT_TRUE(ours.erase(1));
+  EXPECT_TRUE(ours.empty());
+}
+
 // Against a map.
 TEST(Numbered, FindsValuesUntilTheyAreErased) {
   std::mt19937 random(1);

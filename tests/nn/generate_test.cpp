@@ -279,6 +279,24 @@ TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
   expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 16. / 25, 0, 9. / 25});
 }
 
+// Of equal tokens the first k are exactly k/8 of what top_k = 8 leaves, in vocabularies of any size.
+TEST(SampleToken, KeepsNoMoreTokensThanReachTheShare) {
+  for (const std::size_t vocabulary : {8u, 1000u, 8192u, 1u << 17})
+    for (int k = 1; k <= 8; ++k)
+      EXPECT_EQ(nn::sample_token(std::vector<float>(vocabulary), {.top_k = 8, .top_p = k / 8.},
+                                 std::nextafter(1, 0)),
+                k - 1)
+          << vocabulary << " tokens";
+}
+
+// Token 0 has 2 of 2^59 parts, which the sum of all weights in f64 would not show.
+TEST(SampleToken, KeepsTheUnlikeliestTokenIfAllAreKept) {
+  const std::vector<float> logits{-40, 0, -100, -100, -100, -100, -100, -100};
+  for (const std::int64_t top_k : {0, 2, 8})
+    EXPECT_EQ(nn::sample_token(logits, {.top_k = top_k, .top_p = 1}, 0), 0) << top_k;
+  EXPECT_EQ(nn::sample_token(logits, {.top_k = 1, .top_p = 1}, 0), 1);
+}
+
 TEST(SampleToken, ReportsASettingBeforeTheDraw) {
   const auto message = [](const nn::Sampling& s, double u) -> std::string {
     try {

@@ -131,6 +131,11 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
               modules({.alphas = {{"k_proj", 3}, {"self_attn.k_proj", 4}}});
             }),
             "[lora] alphas" + two_keys);
+  EXPECT_EQ(error_of([&] {
+              modules({.ranks = {{"k_proj", 3}, {"self_attn.k_proj", 4}},
+                       .alphas = {{"k_proj", 3}, {"self_attn.k_proj", 4}}});
+            }),
+            "[lora] ranks" + two_keys);
   nn::add_lora(model, {});
   EXPECT_NE(error_of([&] { nn::add_lora(model, {}); }).find("has an adapter"), std::string::npos);
 }

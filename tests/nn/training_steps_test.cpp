@@ -10,6 +10,7 @@
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/tilegrad.h>
+#include "core/compile/budget.h"
 #include "ops/random.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/thread_ranks.h"
@@ -493,6 +494,52 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
     }
     EXPECT_GT(chosen.size(), 1u);
   }
+}
+
+// Just less than a step takes without a budget, and much too little. An error names the least that would do.
+TEST(TrainingBudget, IsKeptToTheByte) {
+  nn::Params params(1);
+  const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 2, .heads = 2, .width = 64});
+  const auto expect_kept = [&](const optim::Optimizer& optimizer, train::ProgramOptions o) {
+    o.batch = 15, o.threads = 1, o.plan_only = true;
+    const std::size_t peak = train::TrainingProgram(model, optimizer, o).memory().peak();
+    for (const std::size_t less : {1, 64, 1000}) {
+      o.memory_budget = peak - less;
+      EXPECT_LE(train::TrainingProgram(model, optimizer, o).memory().peak(), o.memory_budget)
+          << o.accumulate << " batches, " << less << " bytes less";
+    }
+    for (const std::size_t budget : {1, 2, 1000}) {
+      o.memory_budget = budget;
+      EXPECT_THROW(train::TrainingProgram(model, optimizer, o), BudgetTooSmall) << o.accumulate << " batches";
+    }
+  };
+  for (const std::int64_t accumulate : {1, 2, 4})
+    expect_kept(optim::AdamW(params.all()), {.accumulate = accumulate});
+  // Of some weights a step has this rank's shards alone, beside half copies of the whole weights.
+  run_thread_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
+    const optim::AdamW divided(params.all(), {.ranks = ranks});
+    for (const std::int64_t accumulate : {2, 4})
+      expect_kept(divided, {.precision = nn::Precision::bf16, .accumulate = accumulate, .ranks = ranks});
+  });
+}
+
+// All chunks but the last have ⌈rows / loss_chunks⌉ rows, before the loss rounds them.
+TEST(TrainingSteps, RowsOfABatchAreDividedEvenlyIntoChunks) {
+  Bigram bigram(f32, false);
+  std::int64_t asked = -1;
+  bigram.model.loss = [&](TensorArg x, TensorArg targets, const nn::LossOptions& options) {
+    asked = options.chunk_rows;
+    return cross_entropy(x, targets);
+  };
+  const optim::Sgd optimizer(bigram.params.all(), {});
+  for (const std::int64_t rows_of_text : {1, 2, 3, 7})
+    for (const std::int64_t chunks : {0, 1, 2, 3, 5, 8, 12}) {
+      const train::TrainingProgram training(
+          bigram.model, optimizer,
+          {.batch = rows_of_text, .threads = 1, .plan_only = true, .loss_chunks = chunks});
+      const std::int64_t rows = rows_of_text * context;
+      EXPECT_EQ(asked, chunks < 2 ? 0 : (rows + chunks - 1) / chunks) << rows << " rows in " << chunks;
+    }
 }
 
 // Each plan and the program itself record the model once. Of 512 rows up to 4 chunks are planned. More chunks

@@ -160,6 +160,8 @@ const Call shapes[] = {
     CALL(chunk(in.x({0, 2}), 3)),
     CALL(chunk(in.x(), 2, 1)),
     CALL(chunk(in.x({0, 2}), (1 << 20) + 1)),
+    CALL(chunk(in.x({(1 << 21) + 1}), (1 << 20) + 1)),
+    CALL(chunk(in.x({(1 << 21) + 2}), (1 << 20) + 1)),
     CALL(unbind(in.x())),
     CALL(unbind(in.x(), 1)),
     CALL(unbind(in.x({(1 << 20) + 1}))),

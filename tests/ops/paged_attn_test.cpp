@@ -308,6 +308,10 @@ TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
           PagedAttentionOptions{.scale = std::nan("")});
   refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
   refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
+  // Kernels count the keys of a text in 32 bits: pages of 16 tokens may have 2^31 - 16 of them.
+  const std::int64_t most = INT32_MAX / 16;
+  EXPECT_EQ(paged_attn(q, k, v, g.input("table", {2, most}, i32), n).o.shape(), (Shape{2, 4, 3, 6}));
+  refused({"must be below 2^31"}, q, k, v, g.input("table", {2, most + 1}, i32), n);
   const Tensor o = paged_attn(q, k, v, table, n).o;
   expect_error<GradientError>([&] { gradients(sum(o), {q}); }, {"a cache is for evaluation"});
 }
