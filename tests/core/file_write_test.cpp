@@ -148,8 +148,8 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
 }
 
-// A call may write a part only, and a signal may interrupt it. A call that writes nothing and reports no error
-// would be repeated for ever.
+// A call may write a part only, and a signal may interrupt it. A call that writes nothing and reports no
+// error would be repeated for ever.
 TEST_F(FileWrite, RepeatsCallsThatWriteAPart) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};
