@@ -20,7 +20,8 @@ These parts of the code have no places:
   (MESSAGE_FUNCTIONS); files that only write logs and pictures of graphs (MESSAGE_FILES).
 - The samples of ops: they are tests. Calls that only reserve memory or prefetch (HINTS).
 - Steps of loops that count, ++i: their mutants only hang.
-- throw at the end of a function: without it, the compiler may assume that the end is never reached.
+- throw at the end of a function: without it, the compiler may assume that the end is never reached. Likewise no divisor
+  becomes 0: the compiler leaves out what divides by 0.
 - Of CUDA code, what tests/gpu_emulator has in other words: the headers of instructions in its folder include, and NOT_EMULATED.
 """
 import bisect
@@ -344,6 +345,8 @@ class Finder:
         if whole:
             value = int(whole[1], 0 if whole[1][:2] in ("0x", "0b") else 10)
             values = [value + 1] + [value - 1] * (value > 0) + [0] * (value > 1)
+            if self.is_divisor(node):
+                values = [v for v in values if v != 0]
             wrongs = [f"{'-' * (text[0] == '-')}{hex(v) if whole[1].startswith('0x') else v}{whole[2]}" for v in values]
         elif re.search(r"[1-9]", digits.split("e")[0]):
             wrongs = [f"({text} * 2)", f"({text} * {'1.01f' if digits.endswith('f') else '1.01'})"]
@@ -351,6 +354,10 @@ class Finder:
             wrongs = [f"({text} + 1)"]
         for wrong in wrongs:
             self.add(node.start_byte, node.end_byte, "constant", wrong, "expression", branch)
+
+    def is_divisor(self, node):
+        operator = node.parent.child_by_field_name("operator")
+        return operator is not None and self.of(operator) in ("/", "%", "/=", "%=") and node == node.parent.child_by_field_name("right")
 
     def call(self, node, branch, skipped):
         function, arguments = self.name_of_call(node), node.child_by_field_name("arguments")

@@ -74,6 +74,9 @@ def main():
         line = line_of(SOURCE.index(text.encode()))
         if line in lines:
             sys.exit(f"FAILED: the line with {text} has a place")
+    divided = places.find("d.cpp", b"int f(int x) { x %= 8; return x / 2; }\n")
+    wrong = [c.wrong for p in divided for c in p.changes if c.kind == "constant"]
+    expect("divisors", wrong, ["9", "7", "3", "1"])
     numbers = places.find("b.cpp", b"int f() { g(7, 0x10u, 2.5f, -3, true, 'a'); }\n")
     wrong = [c.wrong for p in numbers for c in p.changes if c.kind == "constant"]
     expect("constants", wrong, ["8", "6", "0", "0x11u", "0xfu", "0x0u", "(2.5f * 2)", "(2.5f * 1.01f)", "-4", "-2", "-0", "false",

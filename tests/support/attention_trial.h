@@ -14,9 +14,6 @@
 #include "tests/support/attention_oracle.h"
 #include "tests/support/guarded.h"
 #include "tests/support/kernel_team.h"
-#ifdef TILEGRAD_TILE_MODEL
-#include "tests/support/model_tiles.h"
-#endif
 
 namespace tg::cpu {
 
@@ -232,9 +229,6 @@ inline void check(Trial s) {
       std::fill(z_sink.bytes.begin(), z_sink.bytes.end(), std::byte{0xff});
       run_team(threads, isa.forward_scratch(x, threads), [&](Worker& w) { isa.forward(x, w); });
       run_team(threads, isa.backward_scratch(x, threads), [&](Worker& w) { isa.backward(x, w); });
-#ifdef TILEGRAD_TILE_MODEL
-      ASSERT_EQ(ModelTiles::configured, 0) << "tiles are configured, or released, once too often";
-#endif
       const std::string who = std::string(isa.name) + ", threads " + std::to_string(threads) + ": ";
       const std::vector<std::vector<std::byte>> all = {o.bytes,   lse.bytes,    z_q.bytes,   z_k.bytes,
                                                        z_v.bytes, z_bias.bytes, z_sink.bytes};

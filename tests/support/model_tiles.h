@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include <tilegrad/core/base/dtype.h>
 
@@ -13,10 +15,23 @@ namespace tg::cpu {
 // AMX as its manual describes it, without the treatment of denormals.
 struct ModelTiles {
   static inline thread_local float tiles[8][16][16];
-  // Calls of configure() less those of release(), by all threads.
-  static inline std::atomic<int> configured = 0;
-  static void configure() { std::memset(tiles, 0, sizeof tiles), ++configured; }
-  static void release() { std::memset(tiles, 0xff, sizeof tiles), --configured; }
+  static inline thread_local bool is_configured = false;
+  static inline std::atomic<int> configured = 0;  // threads that have not released their tiles
+  // A thread that has left a kernel at its last barrier may release its tiles after the kernel has ended.
+  static bool are_released() {
+    using namespace std::chrono_literals;
+    for (const auto end = std::chrono::steady_clock::now() + 5s; std::chrono::steady_clock::now() < end;)
+      if (configured == 0) return true;
+    return false;
+  }
+  static void configure() {
+    std::memset(tiles, 0, sizeof tiles);
+    if (!std::exchange(is_configured, true)) ++configured;
+  }
+  static void release() {
+    std::memset(tiles, 0xff, sizeof tiles);
+    if (std::exchange(is_configured, false)) --configured;
+  }
   template <int T>
   static void zero() {
     std::memset(tiles[T], 0, sizeof tiles[T]);
