@@ -71,10 +71,11 @@ for context in 20 70; do
   [ "$(loss "$dir/long-run" $context)" = "$(loss "$dir/long-hf" $context)" ] || fail "with LongRoPE it predicts otherwise in a context of $context"
 done
 [ "$(say --model "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes another text"
-# It has learned that a text ends: before the context is full.
-"$train" --from "$folder" "${data[@]}" --lr 1e-2 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
+# It learns that a text ends before the context is full. The texts are short: it learns them whatever the rounding.
+for i in $(seq 60); do printf 'a tree stood by a river|who are you?|'; done >"$dir/short.txt"
+"$train" --from "$folder" --text "$dir/short.txt" "${data[@]:2}" --lr 5e-3 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
 said=$("$generate" --model "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
-[ "$said" = 'who are you, said the bird? i am a tree.' ] || fail "it says: $said"
+[ "$said" = 'who are you?' ] || fail "it says: $said"
 
 # Files of tokens: with the folder's tokenizer, with none, or, where the folder has none, with theirs.
 tr '|' c <"$text" >"$dir/joined.txt"
@@ -110,9 +111,9 @@ for a in a b d e h k; do
 done >"$dir/examples.jsonl"
 echo '{"text": "a tree"}' >>"$dir/examples.jsonl"
 asked=("$train" --from "$folder" --examples "$dir/examples.jsonl" --batch 4 --warmup 0 --lr 3e-3 --min-lr 3e-3)
-"${asked[@]}" --steps 300 --sample 60 --out "$dir/asked" >"$dir/table" || fail "examples"
+"${asked[@]}" --steps 600 --sample 60 --out "$dir/asked" >"$dir/table" || fail "examples"
 grep -q "^examples  *$dir/examples.jsonl: 37 examples of up to 14 tokens, 222 of 511 tokens to learn; 34 to train on, 3 held out\$" "$dir/table" &&
-  grep -q '^training  *300 steps of 4 × 13 tokens' "$dir/table" && grep -q '^held-out prompt 1$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+  grep -q '^training  *600 steps of 4 × 13 tokens' "$dir/table" && grep -q '^held-out prompt 1$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 said=$("$generate" --model "$dir/asked" --prompt 'say hoh!' --temperature 0 2>/dev/null)
 [ "$said" = 'say hoh! hoh.' ] || fail "asked to say hoh, it says: $said"
 "${asked[@]}" --steps 7 --sample 0 --out "$dir/asked-7" >/dev/null && "$train" --resume --steps 14 --out "$dir/asked-7" >/dev/null || fail "resuming examples"
