@@ -488,7 +488,8 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
             std::min({least, std::abs(got.memory.recomputed.moved - got.program.recomputed.moved - more) +
                                  std::abs(got.memory.recomputed.price - got.program.recomputed.price - more) +
                                  std::abs(static_cast<double>(got.memory.recomputed.saved) -
-                                          static_cast<double>(w.memory.arena - got.memory.arena))});
+                                          std::max(0.0, static_cast<double>(w.memory.arena) -
+                                                            static_cast<double>(got.memory.arena)))});
       }
       EXPECT_EQ(least, 0) << part;
     }
