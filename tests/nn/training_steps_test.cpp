@@ -497,7 +497,7 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
   }
 }
 
-// Just less than a step takes without a budget, and much too little. An error names the least that would do.
+// Budgets that are a little less than a step needs without one, and budgets that no step can keep.
 TEST(TrainingBudget, IsKeptToTheByte) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 2, .heads = 2, .width = 64});

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include <poll.h>
@@ -116,64 +118,62 @@ TEST(Watchdog, NamesTheRankWhoseConnectionEnds) {
   }
 }
 
-TEST(Watchdog, NotesAreExchangedUntilItEnds) {
-  const auto memory = SharedMemory::create(2);
+// The watchdog of rank 0, whose notes the test exchanges as rank 1.
+struct Exchange {
+  std::shared_ptr<SharedMemory> memory = SharedMemory::create(2);
   Pair pair;
-  std::vector<Connection> connections;
-  connections.push_back({1, std::move(pair.own)});
-  std::string heard;
-  const auto hears = [&] {
+  std::string heard;  // all that rank 1 has received
+  std::optional<Watchdog> watchdog;
+
+  Exchange() {
+    std::vector<Connection> connections;
+    connections.push_back({1, std::move(pair.own)});
+    watchdog.emplace(memory, std::vector<Connection>(),
+                     std::make_unique<Notes>(memory, std::move(connections), 0, milliseconds(100)), 0,
+                     JoinOptions{.step_timeout = milliseconds(0)});
+  }
+  ssize_t hears() {
     char bytes[4096];
     const ssize_t n = ::recv(pair.peer.fd, bytes, sizeof bytes, 0);
     if (n > 0) heard.append(bytes, static_cast<std::size_t>(n));
     return n;
-  };
-  {
-    const Watchdog watchdog(memory, {},
-                            std::make_unique<Notes>(memory, std::move(connections), 0, milliseconds(100)), 0,
-                            {.step_timeout = milliseconds(0)});
-    while (heard.size() < 80) hears(), nap(milliseconds(1));
-    std::string loss(512, '\0');  // of rank 0 itself
-    loss[0] = 2, loss[16] = 'w';
-    EXPECT_EQ(::send(pair.peer.fd, loss.data(), loss.size(), 0), 512);
-    await(*memory, 1000);
-    EXPECT_EQ(loss_of(*memory), "0 w");
-    memory->state(0).steps = 7;
-    ::shutdown(pair.peer.fd, SHUT_WR);
   }
-  while (hears() > 0) {
+  void hears_the_rest() {
+    while (hears() > 0) {
+    }
+    ASSERT_EQ(heard.size() % 40, 0u) << "states, and no loss that the peer knows";
   }
-  ASSERT_EQ(heard.size() % 40, 0u) << "states, and no loss that the peer knows";
-  std::int64_t steps = 0;
-  heard.copy(reinterpret_cast<char*>(&steps), 8, heard.size() - 32);
-  EXPECT_TRUE(steps == 0 || steps == 7);
-  EXPECT_EQ(hears(), 0) << "the end";
+  std::int64_t last_steps() const {
+    std::int64_t steps = 0;
+    heard.copy(reinterpret_cast<char*>(&steps), 8, heard.size() - 32);
+    return steps;
+  }
+};
+
+TEST(Watchdog, NotesAreExchangedUntilItEnds) {
+  Exchange x;
+  while (x.heard.size() < 80) x.hears(), nap(milliseconds(1));
+  std::string loss(512, '\0');  // of rank 0 itself
+  loss[0] = 2, loss[16] = 'w';
+  EXPECT_EQ(::send(x.pair.peer.fd, loss.data(), loss.size(), 0), 512);
+  await(*x.memory, 1000);
+  EXPECT_EQ(loss_of(*x.memory), "0 w");
+  x.memory->state(0).steps = 7;
+  ::shutdown(x.pair.peer.fd, SHUT_WR);
+  x.watchdog.reset();
+  x.hears_the_rest();
+  EXPECT_TRUE(x.last_steps() == 0 || x.last_steps() == 7);
+  EXPECT_EQ(x.hears(), 0) << "the end";
 }
 
-TEST(Watchdog, SaysItsLastStateWhenItEnds) {
-  const auto memory = SharedMemory::create(2);
-  Pair pair;
-  std::vector<Connection> connections;
-  connections.push_back({1, std::move(pair.own)});
-  std::string heard;
-  const auto hears = [&] {
-    char bytes[4096];
-    for (ssize_t n; (n = ::recv(pair.peer.fd, bytes, sizeof bytes, 0)) > 0;)
-      heard.append(bytes, static_cast<std::size_t>(n));
-  };
-  {
-    const Watchdog watchdog(memory, {},
-                            std::make_unique<Notes>(memory, std::move(connections), 0, milliseconds(100)), 0,
-                            {.step_timeout = milliseconds(0)});
-    while (heard.empty()) hears(), nap(milliseconds(1));
-    memory->state(0).steps = 7, memory->state(0).has_ended = 1;
-  }
-  hears();
-  ASSERT_EQ(heard.size() % 40, 0u);
-  std::int64_t steps = 0;
-  heard.copy(reinterpret_cast<char*>(&steps), 8, heard.size() - 32);
-  EXPECT_EQ(steps, 7);
-  EXPECT_EQ(heard[heard.size() - 8], 1) << "it has ended";
+TEST(Watchdog, SendsItsLastStateWhenItEnds) {
+  Exchange x;
+  while (x.heard.empty()) x.hears(), nap(milliseconds(1));
+  x.memory->state(0).steps = 7, x.memory->state(0).has_ended = 1;
+  x.watchdog.reset();
+  x.hears_the_rest();
+  EXPECT_EQ(x.last_steps(), 7);
+  EXPECT_EQ(x.heard[x.heard.size() - 8], 1) << "it has ended";
 }
 
 // The life of a process after a loss, in ms of the fast clock; its exit code and what it wrote to stderr.
