@@ -14,9 +14,11 @@ for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and
 options="--text $dir/text --layers 1 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 600 --eval-every 40
   --save-every 10 --eval-batches 3 --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
 
+# A kill between the first checkpoint and its link `last` leaves a run that only --resume continues.
+holds_a_run() { compgen -G "$1/step-*" >/dev/null; }
 start() {  # start OUT: a new process of launch, $pid; what it says is in $dir/said
   local n=$((1 << (RANDOM % 3)))
-  if [ -e "$1/last" ]; then
+  if holds_a_run "$1"; then
     "$launch" -n $n "$train" --resume --out "$1" --threads 1 >"$dir/said" 2>&1 &
   else
     "$launch" -n $n "$train" $options --out "$1" >"$dir/said" 2>&1 &
