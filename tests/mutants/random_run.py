@@ -664,7 +664,7 @@ def report(about, mutants, results, reached, equivalents):
 
 
 def main():
-    options = argparse.ArgumentParser(usage=__doc__)
+    options = argparse.ArgumentParser(usage=__doc__.replace("%", "%%"))
     options.add_argument("--random", type=int, required=True)
     options.add_argument("--seed")
     options.add_argument("--rooms", default=",".join(r for r in places.ROOMS if r != "cuda"))
