@@ -46,14 +46,15 @@ void report(const Placed& p, std::span<const LoweredStep> steps, const std::vect
 
 // The steps in another order, and more of them, if the program, placed as they are, needs more than the
 // budget. Throws OutOfMemory if it does in any case.
-Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredStep>& steps,
+Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vector<LoweredStep>& steps,
                          const Scheduled& known, const Program::State& state) {
+  const std::size_t budget = options.memory_budget, held = options.memory_held;
   MemoryReport m = state.memory;
   m.workspace = state.backend->prepare(steps_of(graph, steps, known.joined, state.outputs), state.prepared)
                     ->workspace_bytes();
   if (state.arena) m.workspace = std::max(m.workspace, ArenaUse(*state.arena).least_scratch());
-  const std::size_t others = m.peak() - m.arena;
-  if (m.peak() <= budget) return {.before = m.arena, .arena = m.arena};
+  const std::size_t others = add_bytes(m.peak() - m.arena, held, "the program");
+  if (add_bytes(m.arena, others, "the program") <= budget) return {.before = m.arena, .arena = m.arena};
   order_for_memory(graph, steps, known);
   Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
   r.before = m.arena;
@@ -61,8 +62,8 @@ Recomputed fit_in_budget(std::size_t budget, Graph& graph, std::vector<LoweredSt
     throw BudgetTooSmall(
         "[compile] the program needs at least " + bytes_text(others + r.arena) + ", " + bytes_text(r.arena) +
             " of them for intermediate results, with products and attention computed again as well, and " +
-            bytes_text(others) + " for parameters, inputs and the kernels' workspace; memory_budget is " +
-            bytes_text(budget),
+            bytes_text(others) + " for parameters, inputs and the kernels' workspace" +
+            (held > 0 ? " and beside the program" : "") + "; memory_budget is " + bytes_text(budget),
         others + r.arena);
   return r;
 }
@@ -87,7 +88,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   report(p, steps, options.assign, *state);
   if (reuse && options.memory_budget > 0) {
     const Scheduled known = passed.known(options.assign);
-    const Recomputed r = fit_in_budget(options.memory_budget, graph, steps, known, *state);
+    const Recomputed r = fit_in_budget(options, graph, steps, known, *state);
     if (r.arena < r.before) {
       p = placed(graph, steps, known, status_bytes, reuse);
       report(p, steps, options.assign, *state);

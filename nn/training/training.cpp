@@ -84,11 +84,6 @@ std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
 }
 
-// A budget of which others take some; 0 stays no limit.
-std::size_t less(std::size_t budget, std::size_t others) {
-  return budget == 0 ? 0 : budget > others ? budget - others : 1;
-}
-
 // Bytes that steps read and write.
 double bytes_moved(std::span<const Step> steps) {
   double bytes = 0;
@@ -114,7 +109,7 @@ std::unordered_set<const void*> parameters_read(const Graph& graph) {
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
                  const ProgramOptions& o) {
   CompileOptions options = compile_options(o);
-  options.assign = assign, options.memory_budget = o.memory_budget;
+  options.assign = assign, options.memory_budget = o.memory_budget, options.memory_held = o.memory_held;
   return compile(graph, results, options);
 }
 
@@ -280,7 +275,7 @@ std::vector<Tensor> TrainingProgram::gradients_and_loss(const optim::Optimizer& 
 
 void TrainingProgram::compile_whole(const optim::Optimizer& optimizer, ProgramOptions options) {
   update_by(optimizer, gradients_and_loss(optimizer));
-  options.memory_budget = less(options.memory_budget, scattered_bytes_);
+  options.memory_held += scattered_bytes_;
   program_.emplace(compiled(graph_, results_, update_.assign, options));
 }
 
@@ -305,15 +300,16 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
     const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
     ArenaUse(*options.arena).expect(update.arena, update.workspace);
     const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();  // leaves are its parameters
-    const std::size_t others = parts_->state_bytes + held + own_bytes(update);
-    batch.memory_budget = less(budget, others);
+    batch.memory_budget = budget, batch.memory_held += parts_->state_bytes + held + own_bytes(update);
   }
   program_.emplace(compiled(graph_, {}, parts_->sums->leaves(), batch));
   parts_->sums->compile(compile_options(options));
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
-  if (budget > 0 && memory().peak() > budget)
-    throw OutOfMemory("[training] the update of the parameters needs " + bytes_text(memory().peak()) +
-                      "; memory_budget is " + bytes_text(budget));
+  const std::size_t least = memory().peak() + options.memory_held;
+  if (budget > 0 && least > budget)
+    throw BudgetTooSmall("[training] the update of the parameters needs " + bytes_text(least) +
+                             "; memory_budget is " + bytes_text(budget),
+                         least);
 }
 
 // Of a batch of a step, with its share in the step's targets: by it gradients and loss are the means over all
@@ -471,7 +467,7 @@ Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options,
   planned.plan_only = true;
   const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
   if (!options.arena) options.arena = std::make_shared<SharedArena>(evaluation.arena, evaluation.workspace);
-  options.memory_budget = less(options.memory_budget, own_bytes(evaluation));
+  options.memory_held += own_bytes(evaluation);
   return {std::move(options), evaluation};
 }
 

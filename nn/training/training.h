@@ -41,6 +41,7 @@ struct ProgramOptions {
   // without, it has what takes the least time, as planned, with what is computed again. An EvaluationProgram
   // has no use for it.
   std::size_t memory_budget = 0;
+  std::size_t memory_held = 0;  // bytes of memory_budget that are in use beside the step
   // In bf16 and f16 weights are read from copies that the optimizer's pass writes (nn::HalfCopies), 2 bytes
   // for each number; false: they are cast in every step, with the same bits.
   bool half_copies = true;
@@ -197,8 +198,8 @@ struct TrainingMemory {
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options);
 
-// The options of a TrainingProgram and an EvaluationProgram that run in turns: one arena for both, and for
-// the step a budget less what the evaluation has of its own.
+// The options of a TrainingProgram and an EvaluationProgram that run alternately: one arena for both, and
+// memory_held includes the memory that only the evaluation uses.
 ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
                               const std::source_location& where = std::source_location::current());
 

@@ -26,9 +26,10 @@ namespace tg::train {
 
 auto fields_of(const ProgramOptions& o) {
   const auto& [batch, threads, verify, plan_only, precision, predictions, accumulate, ranks, context_parallel,
-               scatter_early, loss_chunks, recompute, memory_budget, half_copies, arena] = o;
+               scatter_early, loss_chunks, recompute, memory_budget, memory_held, half_copies, arena] = o;
   return std::tie(batch, threads, verify, plan_only, precision, predictions, accumulate, ranks,
-                  context_parallel, scatter_early, loss_chunks, recompute, memory_budget, half_copies, arena);
+                  context_parallel, scatter_early, loss_chunks, recompute, memory_budget, memory_held,
+                  half_copies, arena);
 }
 bool operator==(const ProgramOptions& a, const ProgramOptions& b) {
   return fields_of(a) == fields_of(b);
@@ -86,6 +87,7 @@ const Row rows[] = {
     {"loss_chunks", [](ShortRun& o) { o.program.loss_chunks = 2; }},
     {"recompute", [](ShortRun& o) { o.program.recompute = true; }},
     {"memory_budget", [](ShortRun& o) { o.program.memory_budget = 1 << 20; }},
+    {"memory_held", [](ShortRun& o) { o.program.memory_held = 1 << 10; }},
     {"half_copies", [](ShortRun& o) { o.program.half_copies = false; }},
     {"arena", [](ShortRun& o) { o.program.arena = std::make_shared<SharedArena>(); }},
 };

@@ -270,6 +270,22 @@ class Units:
         done = subprocess.run(command, cwd=entry["directory"], env=environment, capture_output=True, text=True, errors="replace")
         return done.stdout, done.stderr
 
+    def failing_alone(self, unit, mutants, source):
+        """Those of the unit's mutants with which it does not compile: {number: message}. The compiler's message may name
+        no line of the unit, such as one about a virtual function of a template."""
+        path = self.target / unit
+        part = path.with_suffix(".alone" + path.suffix)
+        entry = self.commands[unit][-1]
+        entry = dict(entry, command=entry["command"].replace(entry["file"], str(part)))
+        found = {}
+        for m in mutants:
+            part.write_bytes(f'#include "{self.target}/random_switch.h"\n#line 1\n'.encode() + places.planted(source, [m])[0])
+            error = re.search(r"error: .*", self.run(entry, "-fsyntax-only")[1])
+            if error:
+                found[m.number] = f"{unit}: {error[0]}"
+        part.unlink(missing_ok=True)
+        return found
+
     def compiled_numbers(self, files):
         """The numbers of the mutants that any unit reads in these files: preprocessor conditions leave some out."""
         units, numbers = self.cover(files)[0], set()
@@ -319,9 +335,11 @@ def select(draws, count, units, target, jobs, widest):
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             for unit, entry, output in pool.map(check, chosen):
                 found, others = culprits(output, pathlib.Path(entry["directory"]), target, all_lines)
-                dropped.update(found)
                 if others and not found:
-                    say(f"{unit}: errors in no mutant:\n  " + "\n  ".join(others[:5]))
+                    found = units.failing_alone(unit, [m for m in mutants if m.file == unit], sources.get(unit))
+                    if not found:
+                        say(f"{unit}: errors in no mutant:\n  " + "\n  ".join(others[:5]))
+                dropped.update(found)
         numbers = {m.number for m in mutants}
         for draw in draws:
             own = {m.number for m in draw.mutants}

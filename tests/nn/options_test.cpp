@@ -541,8 +541,9 @@ TEST(Options, DefaultsStayThoseOfTheHeaders) {
   EXPECT_EQ(
       std::tuple(program.batch, program.threads, program.verify, program.plan_only, program.precision,
                  program.predictions, program.accumulate, program.context_parallel, program.scatter_early,
-                 program.loss_chunks, program.recompute, program.memory_budget, program.half_copies),
-      std::tuple(12, 0, false, false, nn::Precision::full, false, 1, false, false, 0, false, 0u, true));
+                 program.loss_chunks, program.recompute, program.memory_budget, program.memory_held,
+                 program.half_copies),
+      std::tuple(12, 0, false, false, nn::Precision::full, false, 1, false, false, 0, false, 0u, 0u, true));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/tilegrad.h>
+#include "core/base/alignment.h"
 #include "core/compile/budget.h"
 #include "ops/random.h"
 #include "tests/support/op_testing.h"
@@ -509,9 +510,24 @@ TEST(TrainingBudget, IsKeptToTheByte) {
       EXPECT_LE(train::TrainingProgram(model, optimizer, o).memory().peak(), o.memory_budget)
           << o.accumulate << " batches, " << less << " bytes less";
     }
-    for (const std::size_t budget : {1, 2, 1000}) {
+    // Smaller budgets are refused with the given budget and the least one, which is enough.
+    std::size_t least = 0;
+    const auto refused_with = [&](std::size_t budget) -> std::string {
       o.memory_budget = budget;
-      EXPECT_THROW(train::TrainingProgram(model, optimizer, o), BudgetTooSmall) << o.accumulate << " batches";
+      try {
+        train::TrainingProgram(model, optimizer, o);
+      } catch (const BudgetTooSmall& e) {
+        least = e.least;
+        return e.what();
+      }
+      return "not refused";
+    };
+    for (const std::size_t budget : {std::size_t{1}, std::size_t{1000}}) {
+      const std::string error = refused_with(budget);
+      EXPECT_TRUE(error.ends_with("memory_budget is " + bytes_text(budget))) << error;
+      EXPECT_EQ(refused_with(least), "not refused") << o.accumulate << " batches, " << error;
+      const std::size_t needed = least;
+      EXPECT_NE(refused_with(needed - 1), "not refused") << o.accumulate << " batches, " << error;
     }
   };
   for (const std::int64_t accumulate : {1, 2, 4})
