@@ -85,9 +85,10 @@ for pair in PAIRS:
     a, b = pair.split()
     CALLS.setdefault(a, []).append(b)
     CALLS.setdefault(b, []).append(a)
-# CUDA's words that the parser does not know, blanked before it reads a file.
+# CUDA's words that the parser does not know, blanked before it reads a file. Source text in strings keeps its pragmas:
+# without the rest of their line the strings would not end.
 UNKNOWN = re.compile(rb"__device__|__global__|__host__|__forceinline__|__noinline__|__restrict__|__shared__|__constant__|__grid_constant__|"
-                     rb"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|\[\[gnu::always_inline\]\]|TG_INLINE|#pragma unroll[^\n]*")
+                     rb"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|\[\[gnu::always_inline\]\]|TG_INLINE|(?m:^[ \t]*#pragma unroll[^\n]*)")
 
 
 class Change:

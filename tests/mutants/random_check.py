@@ -4,6 +4,7 @@
 A small program has a place of every kind and code that must have none. All mutants compile, most change the
 output, and each that is reached is counted. FOLDER keeps the parser. Exits with status 77 if the parser cannot be installed.
 """
+import json
 import pathlib
 import re
 import subprocess
@@ -62,6 +63,27 @@ def line_of(at):
     return SOURCE.count(b"\n", 0, at) + 1
 
 
+def unattributed(compiler, folder):
+    """The mutants that do not compile, where the compiler's message names no line of their file."""
+    header = b"struct B { virtual int g() = 0; };\ntemplate <class T> struct H : B { T v; int g() override { return v.g(); } };\n"
+    source = b"""#include "h.h"
+struct A { int g() { return 1 + 1; } };
+template <class T, class U> B* make(T, U) { return new H<T>; }
+B* f(A a, int n) { return make(a, n); }
+"""
+    tree = folder / "unattributed"
+    (tree / "build").mkdir(parents=True, exist_ok=True)
+    (tree / "h.h").write_bytes(header)
+    (tree / "u.cpp").write_bytes(source)
+    (tree / "random_switch.h").write_text("namespace tg { bool mutant(int); }\n")
+    command = f"{compiler} -std=c++20 -o u.o -c {tree}/u.cpp"
+    (tree / "build/compile_commands.json").write_text(json.dumps([{"directory": str(tree), "command": command, "file": f"{tree}/u.cpp"}]))
+    units = random_run.Units(tree, tree / "build")
+    changes = [(p, c) for p in places.find("u.cpp", source) for c in p.changes if c.wrong in ("1 - 1", "make(n, a)")]
+    mutants = [places.Mutant(i + 1, "ops", p, c, source) for i, (p, c) in enumerate(changes)]
+    return list(units.failing_alone("u.cpp", mutants, source))
+
+
 def main():
     compiler, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,6 +99,14 @@ def main():
     divided = places.find("d.cpp", b"int f(int x) { x %= 8; return x / 2; }\n")
     wrong = [c.wrong for p in divided for c in p.changes if c.kind == "constant"]
     expect("divisors", wrong, ["9", "7", "3", "1"])
+    pragma = places.find("p.cpp", b"""std::string f() {
+  const std::string each = "      #pragma unroll\\n      for (int n = 0; n < " + loads +
+                           ";\\n      const I i = (row * " + packs +
+                           " + pack) * " + of_pack + ";\\n";
+  return each;
+}
+""")
+    expect("places in source text that is a string", [c.wrong for p in pragma for c in p.changes], [])
     numbers = places.find("b.cpp", b"int f() { g(7, 0x10u, 2.5f, -3, true, 'a'); }\n")
     wrong = [c.wrong for p in numbers for c in p.changes if c.kind == "constant"]
     expect("constants", wrong, ["8", "6", "0", "0x11u", "0xfu", "0x0u", "(2.5f * 2)", "(2.5f * 1.01f)", "-4", "-2", "-0", "false",
@@ -119,6 +149,7 @@ def main():
         changed = [m.number for m in chosen if (o := output(TG_MUTANT=str(m.number))).stdout != right.stdout or o.returncode]
         if not set(changed) <= reached or 2 * len(changed) < len(reached):
             sys.exit(f"FAILED: the mutants {changed} change the output, {sorted(reached)} are reached")
+    expect("the mutants that do not compile", unattributed(compiler, folder), [2])
     low, high = random_run.wilson(2, 40)
     expect("the interval of 2 in 40", (round(low, 4), round(high, 4)), (0.0138, 0.165))
     for room in places.ROOMS:
