@@ -54,17 +54,21 @@ Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vecto
                     ->workspace_bytes();
   if (state.arena) m.workspace = std::max(m.workspace, ArenaUse(*state.arena).least_scratch());
   const std::size_t others = add_bytes(m.peak() - m.arena, held, "the program");
-  if (add_bytes(m.arena, others, "the program") <= budget) return {.before = m.arena, .arena = m.arena};
+  const std::size_t least_arena = state.arena ? ArenaUse(*state.arena).least_results() : 0;
+  const auto needed = [&](std::size_t arena) {
+    return add_bytes(std::max(arena, least_arena), others, "the program");
+  };
+  if (needed(m.arena) <= budget) return {.before = m.arena, .arena = m.arena};
   order_for_memory(graph, steps, known);
   Recomputed r = recompute_within(budget > others ? budget - others : 0, graph, steps, known);
   r.before = m.arena;
-  if (others + r.arena > budget)
+  if (const std::size_t least = needed(r.arena); least > budget)
     throw BudgetTooSmall(
-        "[compile] the program needs at least " + bytes_text(others + r.arena) + ", " + bytes_text(r.arena) +
+        "[compile] the program needs at least " + bytes_text(least) + ", " + bytes_text(least - others) +
             " of them for intermediate results, with products and attention computed again as well, and " +
             bytes_text(others) + " for parameters, inputs and the kernels' workspace" +
             (held > 0 ? " and beside the program" : "") + "; memory_budget is " + bytes_text(budget),
-        others + r.arena);
+        least);
   return r;
 }
 

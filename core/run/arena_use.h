@@ -28,7 +28,8 @@ class ArenaUse {
     arena_.results_.least = std::max(arena_.results_.least, results);
     arena_.scratch_.least = std::max(arena_.scratch_.least, scratch);
   }
-  // What programs compiled before and expected ones take of the kernels' scratch in any case.
+  // What programs compiled before and expected ones use in any case: of results, and of the kernels' scratch.
+  std::size_t least_results() const { return std::max(arena_.results_.bytes, arena_.results_.least); }
   std::size_t least_scratch() const { return std::max(arena_.scratch_.bytes, arena_.scratch_.least); }
 
   // Returns false if another program of the arena is running.

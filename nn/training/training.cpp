@@ -305,11 +305,6 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
   program_.emplace(compiled(graph_, {}, parts_->sums->leaves(), batch));
   parts_->sums->compile(compile_options(options));
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
-  const std::size_t least = memory().peak() + options.memory_held;
-  if (budget > 0 && least > budget)
-    throw BudgetTooSmall("[training] the update of the parameters needs " + bytes_text(least) +
-                             "; memory_budget is " + bytes_text(budget),
-                         least);
 }
 
 // Of a batch of a step, with its share in the step's targets: by it gradients and loss are the means over all
