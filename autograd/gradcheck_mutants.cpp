@@ -93,10 +93,6 @@ Vjp overflows(std::size_t k) {
   };
 }
 
-bool is_sum_of_terms(const Node& node) {
-  return (node.op == &add_op || node.op == &sub_op);
-}
-
 // The n-th sum of two terms that the vjp records loses one of them.
 Vjp drops_term(int n, std::size_t kept) {
   return [n, kept](const Op& op, const Backprop& g) {
@@ -106,7 +102,7 @@ Vjp drops_term(int n, std::size_t kept) {
     const auto last = static_cast<NodeId>(graph.nodes().size());
     int seen = 0;
     Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
-      if (!is_sum_of_terms(node) || seen++ != n) return std::nullopt;
+      if (node.op->adds == 0 || seen++ != n) return std::nullopt;
       return Tensors{in[kept]};
     });
     again.run(first, last);
@@ -125,7 +121,7 @@ struct Anatomy {
 
 int count_sums(const Graph& graph, std::size_t first) {
   int sums = 0;
-  for (std::size_t n = first; n < graph.nodes().size(); ++n) sums += is_sum_of_terms(graph.nodes()[n]);
+  for (std::size_t n = first; n < graph.nodes().size(); ++n) sums += graph.nodes()[n].op->adds != 0;
   return sums;
 }
 
@@ -237,7 +233,7 @@ Fault without_term(int n, std::size_t kept) {
     Graph& graph = z[0].graph();
     int seen = 0;
     Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
-      if (!is_sum_of_terms(node) || seen++ != n) return std::nullopt;
+      if (node.op->adds == 0 || seen++ != n) return std::nullopt;
       return Tensors{in[kept]};
     });
     again.run(first, last);

@@ -8,8 +8,6 @@
 
 namespace tg {
 
-extern const Op &stop_gradient_op, &slice_assign_op;
-
 namespace {
 
 // A walk over the nodes first … last, backwards. Values of older nodes get no gradient.
@@ -39,7 +37,7 @@ class ReverseWalk {
   void accumulate(ValueId v, const Tensor& z) {
     if (!z.defined() || !active(v)) return;
     Tensor& slot = slots_[v - base_];
-    slot = slot.defined() ? sum_of(slot, z) : z;
+    slot = slot.defined() ? detail::add_gradient(slot, z) : z;
   }
 
   void run() {
@@ -66,20 +64,6 @@ class ReverseWalk {
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
       if (slot(v).defined()) return true;
     return false;
-  }
-
-  // a + z. Where z is zero but for a part of an axis, as the gradient of a slice is, that part alone is
-  // added, in place if nothing else reads a: slices in a loop then cost as much as one pass over the tensor,
-  // not one each.
-  Tensor sum_of(const Tensor& a, const Tensor& z) const {
-    const Node& node = graph_.node_of(z.id());
-    if (node.op != &slice_assign_op || node.in.size() != 2) return add(a, z);
-    const Node& around = graph_.node_of(node.in[0]);
-    if (around.op != &full_op || around.attrs.as<FullAttrs>().value != 0) return add(a, z);
-    const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // recording moves the nodes
-    const Tensor part = graph_.tensor(node.in[1]);
-    const std::int64_t stop = s.stop(part.size(s.axis));
-    return slice_assign(a, add(slice(a, s.axis, s.start, stop, s.step), part), s.axis, s.start, s.step);
   }
 
   void step(NodeId n) {
@@ -223,7 +207,7 @@ Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
   };
   for (NodeId n = 0; n <= last; ++n) {
     const Node& node = graph.nodes()[n];
-    if (node.op == &stop_gradient_op) continue;
+    if (node.op->stops_gradient) continue;
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
       pass_on(node.in, v, node.is_derivative);
     if (const CustomGradient* custom = graph.custom_gradient_ending_at(n))

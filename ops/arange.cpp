@@ -30,7 +30,8 @@ const Op& arange_op = *define_op(
                {"tril", {{{2, 3, 4}}}, [](auto x) { return Tensors{tril(x[0], 1)}; }},
                {"triu", {{{4, 3}}}, [](auto x) { return Tensors{triu(x[0], -1)}; }},
                {"flip", {{{3, 4}}}, [](auto x) { return Tensors{flip(x[0], 1)}; }}};
-     }});
+     },
+     .recompute = Recompute::cheap});
 
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);

@@ -129,6 +129,7 @@ const Op& concat_op =
                            },
                            Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
                 },
+                .recompute = Recompute::cheap,
                 .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }});
 
 namespace {

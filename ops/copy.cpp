@@ -22,7 +22,8 @@ const Op& cast_op = *define_op(
      .samples = []() -> std::vector<Sample> {
        return {{"to f64", {{{3, 4}}}, [](auto x) { return Tensors{cast(x[0], f64)}; }}};
      },
-     .pointwise = true});
+     .pointwise = true,
+     .converts = true});
 
 const Op& copy_op = *define_op({.name = "copy",
                                 .doc = "x → y: x, in memory of its own",
@@ -50,6 +51,7 @@ const Op& contiguous_op = *define_op(
        return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
      },
      .pointwise = true,
+     .recompute = Recompute::cheap,
      .join_axis = [](const Attrs&) { return 0; }});
 
 const Op& stop_gradient_op = *define_op({.name = "stop_gradient",
@@ -65,6 +67,7 @@ const Op& stop_gradient_op = *define_op({.name = "stop_gradient",
                                                       return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])};
                                                     }}};
                                          },
+                                         .stops_gradient = true,
                                          .view = true});
 
 Tensor cast(TensorArg x, DType dtype) {

@@ -280,7 +280,8 @@ const Op& flash_attn_op = *define_op(
      .decompose = detail::decompose_attention,
      .samples = forward_samples,
      .cost = attention_cost,
-     .roundings = attention_roundings});
+     .roundings = attention_roundings,
+     .recompute = Recompute::costly});
 
 const Op& flash_attn_backward_op = *define_op(
     {.name = "flash_attn_backward",
@@ -295,6 +296,10 @@ const Op& flash_attn_backward_op = *define_op(
      .cost = attention_cost,
      .roundings = attention_roundings,
      .strided_results = true});
+
+const AttentionAttrs* attention_of(const Op& op, const Attrs& attrs) {
+  return &op == &flash_attn_op ? &attrs.as<AttentionAttrs>() : nullptr;
+}
 
 AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);

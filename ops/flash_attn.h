@@ -93,6 +93,9 @@ struct AttentionAttrs {
   }
 };
 
+// The attributes of a node or step that computes flash_attn; null for other ops, its backward too.
+const AttentionAttrs* attention_of(const Op& op, const Attrs& attrs);
+
 // Boolean [B, H, L, T]: which elements of P dropout keeps.
 struct KeepMaskAttrs {
   Shape shape;

@@ -14,7 +14,8 @@ const Op& full_op =
                 .not_differentiable = "it has no inputs",
                 .samples = []() -> std::vector<Sample> {
                   return {{"like", {{{3, 4}}}, [](auto x) { return Tensors{full_like(x[0], 1)}; }}};
-                }});
+                },
+                .recompute = Recompute::cheap});
 
 Tensor full_like(TensorArg x, double value) {
   return full(x.tensor().graph(), x.tensor().shape(), value, x.tensor().dtype(), x.where());

@@ -59,7 +59,8 @@ const Op& embedding_op =
                   const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
                   return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
                           {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
-                }});
+                },
+                .recompute = Recompute::cheap});
 
 const Op& index_select_op =
     *define_op({.name = "index_select",

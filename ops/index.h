@@ -3,6 +3,7 @@
 #pragma once
 
 #include <tilegrad/core/base/attrs.h>
+#include <tilegrad/core/graph/tensor.h>
 
 namespace tg {
 
@@ -42,5 +43,14 @@ struct ArangeAttrs {
     field("start", start), field("step", step, 1), field("count", count), field("dtype", dtype);
   }
 };
+
+namespace detail {
+
+// a + z, two gradients of one tensor. If z is zero outside of a part of an axis, as the gradient of a slice
+// is, only that part is added, in place if nothing else reads a. The gradients of all slices in a loop then
+// cost one pass over the tensor, not one each.
+Tensor add_gradient(const Tensor& a, const Tensor& z);
+
+}  // namespace detail
 
 }  // namespace tg

@@ -153,6 +153,9 @@ const Op& matmul_op = *define_op(
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
            return static_cast<double>(in[0].shape().back()) + 1;  // the last is that of the bias
          },
+     .product = true,
+     .addend = 2,
+     .recompute = Recompute::costly,
      .strided_results = true,
      .inplace = {{0, 2}}});
 

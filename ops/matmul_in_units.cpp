@@ -99,6 +99,7 @@ const Op& matmul_in_units_op = *define_op(
            const std::int64_t k = in[0].shape()[1], units = p.along_k ? (k + p.unit - 1) / p.unit : 0;
            return static_cast<double>(k + units);
          },
+     .recompute = Recompute::costly,
      .strided_results = true,
      .inplace = {{0, 2}}});
 

@@ -165,6 +165,7 @@ const Op& layer_norm_op = *define_op(
      },
      .cost = norm_cost,
      .roundings = norm_roundings,
+     .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});
 
 const Op& rms_norm_op = *define_op(
@@ -180,6 +181,7 @@ const Op& rms_norm_op = *define_op(
      },
      .cost = norm_cost,
      .roundings = norm_roundings,
+     .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});
 
 const Op& layer_norm_backward_op =

@@ -184,7 +184,7 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 // Each line: op, definition of its result y, shape rule, the operands of samples, and the gradient in terms
 // of z, operands a and b (or x), and y.
-#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                 \
+#define TG_BINARY_OP(op, sign, formula, rule, fill_a, fill_b, ...)                                        \
   Tensor op(TensorArg a, TensorArg b);                                                                    \
   const Op& op##_op =                                                                                     \
       *define_op({.name = #op,                                                                            \
@@ -195,11 +195,14 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
                     return __VA_ARGS__;                                                                   \
                   },                                                                                      \
                   .samples = [] { return binary_samples<op, Fill::fill_a, Fill::fill_b>(#op); },          \
-                  .pointwise = true});                                                                    \
+                  .pointwise = true,                                                                      \
+                  .adds = sign});                                                                         \
   Tensor op(TensorArg a, TensorArg b) {                                                                   \
     const auto [x, y] = broadcast_pair(op##_op, a, b);                                                    \
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                             \
   }
+
+#define TG_BINARY(op, ...) TG_BINARY_OP(op, 0, __VA_ARGS__)
 
 #define TG_UNARY(op, formula, rule, fill, gradient)                                                         \
   Tensor op(TensorArg x);                                                                                   \
@@ -230,8 +233,8 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                        \
   }
 
-TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
-TG_BINARY(sub, "a − b", same_number, normal, normal, {z, g.needed[1] ? -z : Tensor()})
+TG_BINARY_OP(add, 1, "a + b", same_number, normal, normal, {z, z})
+TG_BINARY_OP(sub, -1, "a − b", same_number, normal, normal, {z, g.needed[1] ? -z : Tensor()})
 TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
           {g.needed[0] ? z * b : Tensor(), g.needed[1] ? z* a : Tensor()})
 TG_BINARY(div, "a / b", same_float, normal, off_zero, div_gradient(g))

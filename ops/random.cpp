@@ -97,6 +97,7 @@ const Op& dropout_op = *define_op(
                 }}};
      },
      .cost = draw_cost,
+     .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});
 
 const Op& uniform_op =

@@ -151,7 +151,8 @@ const Op& sum_op =
                 .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
                 .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
                 .samples = samples<sum, Fill::normal>,
-                .roundings = reduce_roundings});
+                .roundings = reduce_roundings,
+                .reduces_chains = true});
 
 const Op& mean_op = *define_op({.name = "mean",
                                 .doc = "x → y: y = Σ x / n over the axes",
@@ -169,7 +170,8 @@ const Op& mean_op = *define_op({.name = "mean",
                                   return {sum(in[0], r.axes, r.keepdim) * (1 / n)};
                                 },
                                 .samples = samples<mean, Fill::normal>,
-                                .roundings = reduce_roundings});
+                                .roundings = reduce_roundings,
+                                .reduces_chains = true});
 
 // y = Σ x², in f32 for half types, whose range it would soon exceed
 const Op& sum_squares_op =
@@ -189,7 +191,8 @@ const Op& sum_squares_op =
                   return {sum(x * x, a.as<ReduceAttrs>().axes, a.as<ReduceAttrs>().keepdim)};
                 },
                 .samples = samples<sum_squares, Fill::normal>,
-                .roundings = reduce_roundings});
+                .roundings = reduce_roundings,
+                .reduces_chains = true});
 
 const Op& prod_op =
     *define_op({.name = "prod",
@@ -205,21 +208,24 @@ const Op& prod_op =
                                      Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
                       return all;
                     },
-                .roundings = reduce_roundings});
+                .roundings = reduce_roundings,
+                .reduces_chains = true});
 const Op& max_op = *define_op(
     {.name = "max",
      .doc =
          "x → y: the largest element over the axes; NaN if there is one; equal elements share the gradient",
      .infer = infer_extreme,
      .vjp = extreme_gradient,
-     .samples = [] { return extreme_samples<max>(1); }});
+     .samples = [] { return extreme_samples<max>(1); },
+     .reduces_chains = true});
 const Op& min_op = *define_op(
     {.name = "min",
      .doc =
          "x → y: the smallest element over the axes; NaN if there is one; equal elements share the gradient",
      .infer = infer_extreme,
      .vjp = extreme_gradient,
-     .samples = [] { return extreme_samples<min>(-1); }});
+     .samples = [] { return extreme_samples<min>(-1); },
+     .reduces_chains = true});
 
 const Op& argmax_op = *define_op(
     {.name = "argmax",

@@ -85,6 +85,7 @@ const Op& rope_op = *define_op(
      },
      // Of a sine and of the sum of two products.
      .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 3.; },
+     .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});
 
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {

@@ -162,4 +162,16 @@ Tensor slice_at(TensorArg x, std::int64_t axis, TensorArg start, std::int64_t le
   return record(slice_at_op, {x, start}, SliceAtAttrs{detail::axis_of(x, axis, "slice_at"), length});
 }
 
+Tensor detail::add_gradient(const Tensor& a, const Tensor& z) {
+  Graph& graph = z.graph();
+  const Node& node = graph.node_of(z.id());
+  if (node.op != &slice_assign_op || node.in.size() != 2) return add(a, z);
+  const Node& around = graph.node_of(node.in[0]);
+  if (around.op != &full_op || around.attrs.as<FullAttrs>().value != 0) return add(a, z);
+  const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // recording moves the nodes
+  const Tensor part = graph.tensor(node.in[1]);
+  const std::int64_t stop = s.stop(part.size(s.axis));
+  return slice_assign(a, add(slice(a, s.axis, s.start, stop, s.step), part), s.axis, s.start, s.step);
+}
+
 }  // namespace tg

@@ -26,7 +26,7 @@ const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
 // A cast rounds to its target inside a chain (one from i64 when it is stored); every other instruction is
 // found by its op's name.
 BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, DType compute) {
-  const bool rounds = i.op->name == "cast" && i.dtype != compute &&
+  const bool rounds = i.op->converts && i.dtype != compute &&
                       (is_float(i.dtype) ? compute != i64 : i.dtype == i64 || i.dtype == boolean);
   const BlockEntry& e = find_block(set, rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
   const BlockFn f = compute == f64 ? e.f64 : compute == f32 ? e.f32 : e.i64;

@@ -57,7 +57,7 @@ std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   if ((i.dtype == bf16 || i.dtype == f16) &&
       std::ranges::find(with_half_form, i.op->name) != std::end(with_half_form))
     return "op_" + i.op->name + "_half";
-  const bool rounds = i.op->name == "cast" && i.dtype != compute &&
+  const bool rounds = i.op->converts && i.dtype != compute &&
                       (is_float(i.dtype) ? compute != i64 : i.dtype == i64 || i.dtype == boolean);
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }

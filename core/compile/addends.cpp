@@ -39,7 +39,7 @@ class Adding {
     const auto& chain = s.attrs.as<FusedAttrs>();
     std::vector<int> uses(s.in.size(), 0);
     for (const FusedAttrs::Instruction& i : chain.code) {
-      if (i.op->name != "add") return false;
+      if (i.op->adds != 1) return false;
       for (const FusedAttrs::Source& from : i.operands()) {
         if (from.kind == FusedAttrs::Source::constant) return false;
         if (from.kind == FusedAttrs::Source::input) ++uses[static_cast<std::size_t>(from.index)];
@@ -84,7 +84,7 @@ class Adding {
   bool can_add(ValueId v) const {
     if (maker_[v] < 0 || readers_[v] != 1) return false;
     const LoweredStep& s = steps_[static_cast<std::size_t>(maker_[v])];
-    return s.op->name == "matmul" && s.in.size() == 2;
+    return s.op->addend == static_cast<int>(s.in.size());
   }
 
   LoweredStep& made(ValueId v) { return steps_[static_cast<std::size_t>(maker_[v])]; }

@@ -42,7 +42,7 @@ std::string FusedAttrs::text() const {
                                       : (o.kind == Source::input ? "in" : "%") + std::to_string(o.index);
     }
     s += ")";
-    if (code[i].op->name == "cast") s += ":" + std::string(name_of(code[i].dtype));
+    if (code[i].op->converts) s += ":" + std::string(name_of(code[i].dtype));
   }
   for (std::size_t i = 0; i < results.size(); ++i)
     s += (i ? ", %" : "; results %") + std::to_string(results[i]);
@@ -114,7 +114,7 @@ class Lowering {
   // bf16 stays with i64, from which the result is rounded once: f32 does not have all integers.
   DType compute_of(const Node& node) const {
     DType widest = i64;
-    if (graph_.values()[node.first_out].dtype == bf16 && node.op == &cast_op &&
+    if (graph_.values()[node.first_out].dtype == bf16 && node.op->converts &&
         is_int(graph_.values()[node.in[0]].dtype))
       return i64;
     const auto look = [&](ValueId v) {

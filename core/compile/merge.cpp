@@ -173,7 +173,7 @@ class Merging {
     for (std::size_t i = 0; i < s.out.size(); ++i) {
       const DType t = value(s.out[i]).dtype;
       const auto r = static_cast<std::size_t>(old.results[i]);
-      rounds[r] = (t == bf16 || t == f16) && old.code[r].op != &cast_op && is_read(old, old.results[i]);
+      rounds[r] = (t == bf16 || t == f16) && !old.code[r].op->converts && is_read(old, old.results[i]);
     }
     FusedAttrs code{old.compute, {}, old.constants};
     std::vector<std::int32_t> moved;  // by old instruction: the new one that has its value

@@ -29,8 +29,8 @@ bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredS
     return std::ranges::find(step.out, graph.values()[v].root) != step.out.end();
   };
   if (std::ranges::none_of(next.in, is_read)) return false;
-  return step.op->name == "index_assign" || (step.op == &fused_op && next.op->name == "matmul") ||
-         ((step.op->name == "matmul" || is_norm_gradient(step)) && next.op == &fused_op);
+  return step.op->name == "index_assign" || (step.op == &fused_op && next.op->product) ||
+         ((step.op->product || is_norm_gradient(step)) && next.op == &fused_op);
 }
 
 bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
@@ -43,7 +43,7 @@ bool is_gelu_tanh(const LoweredStep& step) {
 }
 
 bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
-  return product.op->name == "matmul" && is_gelu_tanh(next);
+  return product.op->product && is_gelu_tanh(next);
 }
 
 bool is_sum_behind_norm(const Graph& graph, const LoweredStep& gradient, const LoweredStep& next) {

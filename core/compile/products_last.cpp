@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t most_multiplied = 1 << 24;
 
 bool is_small(const Graph& graph, const LoweredStep& s, const Joined& joined) {
-  if (s.op->name != "matmul" || joined.contains(s.out[0])) return false;
+  if (!s.op->product || joined.contains(s.out[0])) return false;
   const Value &y = graph.values()[s.out[0]], &x = graph.values()[s.in[0]];
   if ((y.dtype != bf16 && y.dtype != f16) || y.layout.rank() != 2) return false;
   if (y.layout.numel() * x.layout.shape[x.layout.rank() - 1] > most_multiplied) return false;

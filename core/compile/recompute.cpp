@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <unordered_map>
 
 #include <tilegrad/core/run/cost.h>
@@ -15,17 +14,6 @@
 namespace tg {
 
 namespace {
-
-// Ops, beside fused chains, that take about as long as a copy of their operands. They depend on nothing else:
-// dropout draws by seed, step and the number in its attributes, which a copy of the node keeps.
-constexpr std::string_view cheap_ops[] = {"layer_norm", "rms_norm",   "rope", "embedding", "dropout",
-                                          "concat",     "contiguous", "full", "arange"};
-// Ops whose time is that of their FLOPs.
-constexpr std::string_view costly_ops[] = {"matmul", "matmul_in_units", "flash_attn"};
-
-bool is_among(std::span<const std::string_view> names, const Op& op) {
-  return std::ranges::find(names, std::string_view(op.name)) != names.end();
-}
 
 // What a step costs beside its work: the bytes that a GPU copies while a kernel begins.
 constexpr double bytes_of_a_launch = 4 << 20;
@@ -207,7 +195,7 @@ class Recomputing {
   void add(std::size_t s, MemoryReport::Recomputed& again) const {
     const Cost c = work(s);
     ++again.steps;
-    if (is_among(costly_ops, *steps_[s].op)) ++again.products, again.flops += c.flops;
+    if (steps_[s].op->recompute == Recompute::costly) ++again.products, again.flops += c.flops;
     again.moved += c.bytes, again.price += price(s);
   }
 
@@ -243,7 +231,8 @@ class Recomputing {
     if (l.target || l.out.empty()) return false;
     if (const FusedAttrs* chain = chain_of(*l.op, l.attrs)) {
       if (std::ranges::any_of(chain->code, [](const auto& i) { return i.op->host != nullptr; })) return false;
-    } else if (!is_among(cheap_ops, *l.op) && !(with_products_ && is_among(costly_ops, *l.op))) {
+    } else if (l.op->recompute == Recompute::never ||
+               (l.op->recompute == Recompute::costly && !with_products_)) {
       return false;
     }
     return std::none_of(l.out.begin(), l.out.end(),

@@ -1,7 +1,6 @@
 #include "core/compile/reduced_chains.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "core/compile/neighbours.h"
 
@@ -48,9 +47,6 @@ std::string chain_text(const Op& op, const Attrs& attrs) {
 
 namespace {
 
-// Of those that reduce one tensor, the ones whose kernels take their numbers from a chain.
-constexpr std::string_view reductions[] = {"sum", "mean", "sum_squares", "prod", "max", "min"};
-
 // On a GPU one number of so few is made in the same launch as the chain before it (small_steps.h).
 constexpr std::int64_t few = 4096;
 // There a row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
@@ -75,7 +71,7 @@ class Reducing {
   // A reduction reads nothing but the chain's result, so it can always move to where the chain is.
   void run() {
     for (LoweredStep& s : steps_) {
-      if (!s.op || std::ranges::find(reductions, s.op->name) == std::end(reductions)) continue;
+      if (!s.op || !s.op->reduces_chains) continue;
       const std::int64_t maker = maker_[value(s.in[0]).root];
       if (maker >= 0 && fits(static_cast<std::size_t>(maker), s))
         join(steps_[static_cast<std::size_t>(maker)], s);

@@ -43,6 +43,14 @@ struct Cost {
   double flops = 0, bytes = 0;
 };
 
+// Whether a program may compute an op's results again instead of keeping them
+// (CompileOptions::memory_budget). An op that it may depends on its operands and attributes only.
+enum class Recompute {
+  never,
+  cheap,  // it takes about as long as a copy of its operands
+  costly  // its time is that of its FLOPs
+};
+
 // How gradcheck and the tests fill an input of a sample.
 struct Fill {
   enum Kind {
@@ -117,6 +125,20 @@ struct Op {
   // Element i of the output depends only on element i of the inputs, all of one shape. Such ops are fused
   // into chains.
   bool pointwise = false;
+  // A pointwise op whose output is the input in another dtype.
+  bool converts = false;
+  // A pointwise op of two operands: 1 if y = a + b, −1 if y = a − b, 0 for other ops.
+  int adds = 0;
+  // A reduction of one tensor over axes whose kernels also compute the chain that makes the tensor.
+  bool reduces_chains = false;
+  // Its output is operand 0 times operand 1, matrices or batches of them.
+  bool product = false;
+  // The number of an optional operand that kernels add to the result; −1: there is none. The compiler passes
+  // a tensor that is added to the result as this operand.
+  int addend = -1;
+  Recompute recompute = Recompute::never;
+  // Its operand is meant to get no gradient.
+  bool stops_gradient = false;
   // Kernels can write results of any strides, so that the compiler may place a result inside another's
   // memory.
   bool strided_results = false;

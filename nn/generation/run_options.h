@@ -13,7 +13,7 @@ namespace tg::nn::detail {
 // Attention after a cache reads its rows, of which a length says how many there are.
 inline void check_cached_attention(const Graph& graph, const std::string& who) {
   for (const Node& n : graph.nodes())
-    if (n.op == &flash_attn_op && !n.attrs.as<AttentionAttrs>().has_lengths)
+    if (const AttentionAttrs* a = attention_of(*n.op, n.attrs); a && !a->has_lengths)
       throw Error("[" + who + "] " + graph.name_of(n) +
                   " reads no key-value cache: its layer has to use Call::cache" +
                   (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));

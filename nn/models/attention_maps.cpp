@@ -13,7 +13,7 @@ std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::
   std::vector<AttentionMap> maps;
   std::vector<Tensor> attention, weights;  // recording moves the nodes
   for (const Node& node : graph.nodes()) {
-    if (node.op != &flash_attn_op) continue;
+    if (!attention_of(*node.op, node.attrs)) continue;
     maps.push_back({graph.name_of(node), Array(Shape{}, f32)});
     attention.push_back(graph.tensor(node.first_out));
   }

@@ -21,7 +21,7 @@ constexpr double largest_count = 0x1p24;  // an f32 cannot count beyond
 // its pass over memory falls away.
 Tensor before_cast(const Tensor& z) {
   const Node& maker = z.graph().node_of(z.id());
-  if (maker.op != &cast_op || z.dtype() != f32) return z;
+  if (!maker.op->converts || z.dtype() != f32) return z;
   const Tensor narrow = z.graph().tensor(maker.in[0]);
   return narrow.dtype() == bf16 || narrow.dtype() == f16 ? narrow : z;
 }

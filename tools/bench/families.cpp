@@ -24,11 +24,26 @@ bool is_of_head(const Step& s) {
   return layer_of(s).find('.') == std::string_view::npos || part_of(s.name) == "embeddings";
 }
 
-bool moves_only(const Step& s) {
-  const auto moves = [](std::string_view op) { return op == "cast" || op == "copy" || op == "contiguous"; };
-  if (s.op != &fused_op) return moves(s.op->name) || s.op->name == "concat";
-  const auto& code = s.attrs.as<FusedAttrs>().code;
-  return std::all_of(code.begin(), code.end(), [&](const auto& i) { return moves(i.op->name); });
+// By the file of ops/ that defines an op.
+constexpr std::pair<std::string_view, Family> families[] = {{"matmul.cpp", Family::products},
+                                                            {"flash_attn.cpp", Family::attention},
+                                                            {"norm.cpp", Family::norms},
+                                                            {"cross_entropy.cpp", Family::head},
+                                                            {"matmul_in_units.cpp", Family::head},
+                                                            {"linear_cross_entropy.cpp", Family::head},
+                                                            {"copy.cpp", Family::casts},
+                                                            {"concat.cpp", Family::casts},
+                                                            {"index.cpp", Family::embedding},
+                                                            {"gather.cpp", Family::embedding},
+                                                            {"index_assign.cpp", Family::embedding},
+                                                            {"rope.cpp", Family::embedding}};
+
+Family family_of(const Op& op) {
+  std::string_view file = op.where.file_name();
+  file = file.substr(file.find_last_of('/') + 1);
+  for (const auto& [name, family] : families)
+    if (name == file) return family;
+  return Family::rest;
 }
 
 }  // namespace
@@ -41,16 +56,13 @@ const char* name_of(Family family) {
 }
 
 Family family_of(const Step& s) {
-  const std::string_view op(s.op->name);
-  const auto has = [&](std::string_view part) { return op.find(part) != std::string_view::npos; };
   if (s.name.starts_with("optimizer/")) return Family::optimizer;
-  if (has("cross_entropy") || op == "matmul_in_units") return Family::head;
-  if (op == "matmul") return is_of_head(s) ? Family::head : Family::products;
-  if (has("flash_attn")) return Family::attention;
-  if (has("_norm")) return Family::norms;
-  if (op == "embedding" || op == "rope" || has("index") || has("gather")) return Family::embedding;
-  if (moves_only(s)) return Family::casts;
-  return chain_of(*s.op, s.attrs) ? Family::chains : Family::rest;
+  if (const FusedAttrs* chain = chain_of(*s.op, s.attrs)) {
+    const auto moves = [](const auto& i) { return family_of(*i.op) == Family::casts; };
+    return s.op == &fused_op && std::ranges::all_of(chain->code, moves) ? Family::casts : Family::chains;
+  }
+  const Family family = family_of(*s.op);
+  return family == Family::products && is_of_head(s) ? Family::head : family;
 }
 
 std::vector<FamilyTime> by_family(std::span<const Step> steps, std::span<const double> seconds) {

@@ -16,8 +16,8 @@ ModelFlops model_flops(const nn::LanguageModel& model, std::int64_t batch) {
   train::EvaluationProgram evaluation(model, {.batch = batch, .plan_only = true});
   ModelFlops f{.tokens = static_cast<double>(batch * model.context)};
   for (const Step& s : evaluation.program().steps()) {
-    if (s.op->name == "matmul") f.weights += cost_of(s).flops / (2 * f.tokens);
-    if (s.op->name == "flash_attn") f.attention += cost_of(s).flops;
+    if (s.op->product) f.weights += cost_of(s).flops / (2 * f.tokens);
+    if (attention_of(*s.op, s.attrs)) f.attention += cost_of(s).flops;
   }
   return f;
 }

@@ -17,9 +17,10 @@ std::string AttentionCall::text() const {
 
 AttentionCall attention_of(const Program& program) {
   for (const Step& s : program.steps()) {
-    if (s.op != &flash_attn_op) continue;
+    const AttentionAttrs* attrs = tg::attention_of(*s.op, s.attrs);
+    if (!attrs) continue;
     const Shape &q = s.in[0].layout.shape, &v = s.in[2].layout.shape;
-    return {q[0], q[1], v[1], q[3], v[3], s.in[0].dtype, s.attrs.as<AttentionAttrs>().causal};
+    return {q[0], q[1], v[1], q[3], v[3], s.in[0].dtype, attrs->causal};
   }
   throw Error("[inspect] the program has no attention");
 }
