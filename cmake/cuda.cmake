@@ -34,7 +34,8 @@ message(STATUS "CUDA backend: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMA
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1")  # of host code, which launches; kernels are always compiled with all there is
 set(CMAKE_CUDA_FLAGS_DEBUG "-O1 -g")
 
-file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp backends/cuda/attention/*.cpp)
+file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp backends/cuda/attention/*.cpp
+     backends/cuda/schedule/*.cpp)
 file(GLOB attention CONFIGURE_DEPENDS backends/cuda/attention/*.cu)
 file(GLOB TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/kernels/*.cu)
 list(APPEND TILEGRAD_CUDA_KERNELS ${attention})

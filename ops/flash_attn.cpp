@@ -301,6 +301,10 @@ const AttentionAttrs* attention_of(const Op& op, const Attrs& attrs) {
   return &op == &flash_attn_op ? &attrs.as<AttentionAttrs>() : nullptr;
 }
 
+const AttentionAttrs* attention_backward_of(const Op& op, const Attrs& attrs) {
+  return &op == &flash_attn_backward_op ? &attrs.as<AttentionAttrs>() : nullptr;
+}
+
 AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);
   const Prepared p = prepared(flash_attn_op, q, k, v, options);

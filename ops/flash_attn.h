@@ -11,6 +11,8 @@
 
 namespace tg {
 
+struct Op;
+
 // Which kernels compute flash_attn and its backward. All give the same numbers up to rounding.
 enum class AttentionKernels {
   best,          // the fastest that take the call
@@ -95,6 +97,9 @@ struct AttentionAttrs {
 
 // The attributes of a node or step that computes flash_attn; null for other ops, its backward too.
 const AttentionAttrs* attention_of(const Op& op, const Attrs& attrs);
+
+// The same of flash_attn_backward.
+const AttentionAttrs* attention_backward_of(const Op& op, const Attrs& attrs);
 
 // Boolean [B, H, L, T]: which elements of P dropout keeps.
 struct KeepMaskAttrs {

@@ -86,6 +86,7 @@ const Op& index_assign_op = *define_op(
                   return index_assign_each({x[0], x[3], x[5]}, 0, x[1] - 1, {x[2], x[4], x[6]});
                 }}};
      },
+     .assigns = true,
      .inplace = {{0, 0}},
      .each = {1, 2}});
 

@@ -196,6 +196,7 @@ const Op& layer_norm_backward_op =
                 },
                 .cost = norm_cost,
                 .roundings = norm_backward_roundings,
+                .accepts_sum = true,
                 .inplace = {{0, 1}, {0, 0}}});
 
 const Op& rms_norm_backward_op = *define_op(
@@ -209,6 +210,7 @@ const Op& rms_norm_backward_op = *define_op(
      },
      .cost = norm_cost,
      .roundings = norm_backward_roundings,
+     .accepts_sum = true,
      .inplace = {{0, 1}, {0, 0}}});
 
 Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {

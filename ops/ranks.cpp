@@ -180,6 +180,7 @@ const Op& scatter_sum_op =
                     },
                 .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
                 .roundings = sum_roundings,
+                .early = true,
                 .each = {1, 1}});
 
 const Op& exchange_ranks_op = *define_op(

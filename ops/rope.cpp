@@ -88,6 +88,10 @@ const Op& rope_op = *define_op(
      .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});
 
+const RopeAttrs* rope_of(const Op& op, const Attrs& attrs) {
+  return &op == &rope_op ? &attrs.as<RopeAttrs>() : nullptr;
+}
+
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
   constexpr std::int64_t most = 1 << 20;
   check_options<ShapeError>("rope_frequencies", {{"dims", dims, Range::between(0, most)}});

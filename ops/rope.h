@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <tilegrad/core/base/attrs.h>
+#include <tilegrad/core/graph/op.h>
 
 namespace tg {
 
@@ -19,5 +19,8 @@ struct RopeAttrs {
     field("inverse", inverse, false), field("start", start, 0);
   }
 };
+
+// The attributes of a node or step that computes rope; null for other ops.
+const RopeAttrs* rope_of(const Op& op, const Attrs& attrs);
 
 }  // namespace tg

@@ -9,6 +9,7 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/executable.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 namespace tg::cuda {
 
@@ -87,6 +88,10 @@ class CudaBackend final : public Backend {
         p->executable.set_read();
         faults->wait();
       }
+  }
+  const Scheduler& scheduler() const override {
+    static const CudaScheduler scheduler;
+    return scheduler;
   }
   std::size_t status_bytes() const override {
     return cuda::status_bytes;

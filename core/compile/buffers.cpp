@@ -66,13 +66,13 @@ class BufferList {
 // Whether `next` reads rows that an index_assign before it writes, as attention does those of a cache: then a
 // kernel may do both, and what is assigned stays until `next` has been computed.
 bool reads_what_is_assigned(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
-  if (assign.op->name != "index_assign") return false;
+  if (!assign.op->assigns) return false;
   return std::any_of(next.in.begin(), next.in.end(), [&](ValueId v) {
     return std::ranges::find(assign.out, graph.values()[v].root) != assign.out.end();
   });
 }
 
-// Whether `next` is a gelu_tanh that a GPU computes with the product before it, unless it would overwrite
+// Whether `next` is an epilogue that a backend computes with the product before it, unless it would overwrite
 // what that reads. Then where buffers lie must not decide: the bits depend on it. A product that adds a whole
 // matrix is never computed so.
 bool may_round_otherwise(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {

@@ -14,7 +14,6 @@
 #include "core/compile/merge.h"
 #include "core/compile/order.h"
 #include "core/compile/passes.h"
-#include "core/compile/place_ropes.h"
 #include "core/compile/recompute.h"
 #include "core/compile/reduced_chains.h"
 #include "core/compile/scatter_early.h"
@@ -83,9 +82,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   if (reuse) state->arena = options.arena;  // a program to compare with has memory of its own
   state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone, options.ranks};
 
-  const bool on_gpu = state->device.kind != Device::cpu_kind;
   const std::size_t status_bytes = state->backend->status_bytes();
-  Passes passed = run_passes(graph, fetch, options, reuse, on_gpu, status_bytes);
+  Passes passed = run_passes(graph, fetch, options, reuse, state->backend->scheduler(), status_bytes);
   std::vector<LoweredStep>& steps = passed.steps;
   Placed& p = passed.placed;
   state->outputs = passed.outputs.all();
@@ -125,8 +123,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
 }  // namespace
 
 Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
-                  bool on_gpu, std::size_t status_bytes) {
-  Passes p{.outputs = outputs_of(graph, fetch, options.assign), .on_gpu = on_gpu};
+                  const Scheduler& scheduler, std::size_t status_bytes) {
+  Passes p{.outputs = outputs_of(graph, fetch, options.assign), .scheduler = &scheduler};
 
   // Outputs → steps.
   if (!options.allow_unassigned) require_updates(graph, p.outputs, options.assign);
@@ -135,20 +133,16 @@ Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileO
   p.joined = join_in_place(graph, p.steps, outputs);
   if (options.fuse && !options.rows_alone) add_in_products(graph, p.steps, p.joined, p.outputs);
   if (options.fuse) merge_fused(graph, p.steps, outputs);
-  if (options.fuse && !options.rows_alone) reduce_chains(graph, p.steps, outputs, on_gpu);
-  if (options.fuse && on_gpu) place_ropes(graph, p.steps);
-  if (options.ranks) scatter_early(graph, p.steps);
+  if (options.fuse && !options.rows_alone) reduce_chains(graph, p.steps, outputs, scheduler);
+  if (options.fuse) scheduler.order(graph, p.steps);
+  if (options.ranks) scatter_early(graph, p.steps, scheduler);
   p.directly = written_directly(graph, p.steps, p.outputs, options.assign);
   append_copies(graph, p.steps, p.outputs, options.assign, p.directly);
 
   // Steps → buffers → places.
   const Scheduled known = p.known(options.assign);
   p.placed = placed(graph, p.steps, known, status_bytes, reuse);
-  if (reuse && options.fuse && on_gpu) {
-    if (options.memory_budget == 0 && !options.rows_alone)
-      put_products_last(graph, p.steps, known, status_bytes, p.placed);
-    put_casts_first(graph, p.steps, known, status_bytes, p.placed);
-  }
+  if (reuse && options.fuse) reorder(graph, p.steps, known, options, status_bytes, p.placed);
   return p;
 }
 

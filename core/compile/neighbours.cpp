@@ -4,52 +4,40 @@
 
 namespace tg {
 
-namespace {
-
-bool is_norm_gradient(const LoweredStep& step) {
-  return step.op->name == "layer_norm_backward" || step.op->name == "rms_norm_backward";
+const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at) {
+  while (at > 0 && !steps[at - 1].op) --at;
+  return at > 0 ? &steps[at - 1] : nullptr;
 }
 
-// The op of a chain of one; null for other steps.
 const Op* only_op_of(const LoweredStep& step) {
   if (step.op != &fused_op) return nullptr;
   const auto& code = step.attrs.as<FusedAttrs>().code;
   return code.size() == 1 ? code[0].op : nullptr;
 }
 
-}  // namespace
-
-const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at) {
-  while (at > 0 && !steps[at - 1].op) --at;
-  return at > 0 ? &steps[at - 1] : nullptr;
-}
-
-bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
-  const auto is_read = [&](ValueId v) {
+bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
+  return std::ranges::any_of(next.in, [&](ValueId v) {
     return std::ranges::find(step.out, graph.values()[v].root) != step.out.end();
-  };
-  if (std::ranges::none_of(next.in, is_read)) return false;
-  return step.op->name == "index_assign" || (step.op == &fused_op && next.op->product) ||
-         ((step.op->product || is_norm_gradient(step)) && next.op == &fused_op);
+  });
 }
 
-bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
-  return step.with_next || belong_together(graph, step, next);
+bool belong_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+                     const LoweredStep& next) {
+  return reads_result(graph, step, next) && scheduler.fuses(step, next);
 }
 
-bool is_gelu_tanh(const LoweredStep& step) {
+bool stay_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+                   const LoweredStep& next) {
+  return step.with_next || belong_together(graph, scheduler, step, next);
+}
+
+bool may_be_epilogue(const LoweredStep& step) {
   const Op* op = only_op_of(step);
-  return op && op->name == "gelu_tanh";
+  return op && op->epilogue;
 }
 
 bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
-  return product.op->product && is_gelu_tanh(next);
-}
-
-bool is_sum_behind_norm(const Graph& graph, const LoweredStep& gradient, const LoweredStep& next) {
-  const Op* op = only_op_of(next);
-  return is_norm_gradient(gradient) && op && op->name == "add" &&
-         std::ranges::any_of(next.in, [&](ValueId v) { return graph.values()[v].root == gradient.out[0]; });
+  return product.op->product && may_be_epilogue(next);
 }
 
 bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {

@@ -58,7 +58,7 @@ class Ordering {
 
   void find_units() {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
-      if (s == 0 || !stay_together(graph_, steps_[s - 1], steps_[s])) first_.push_back(s);
+      if (s == 0 || !stay_together(graph_, known_.scheduler, steps_[s - 1], steps_[s])) first_.push_back(s);
       unit_of_.push_back(first_.size() - 1);
     }
     first_.push_back(steps_.size());
@@ -208,12 +208,12 @@ class Ordering {
   std::set<std::size_t> candidates_;
 };
 
-// Whether a gelu_tanh would come to lie behind its product that does not now.
+// Whether an epilogue would directly follow its product that does not now.
 bool makes_an_epilogue(const Graph& graph, std::span<const LoweredStep> steps,
                        const std::vector<std::size_t>& order) {
   for (std::size_t i = 1; i < order.size(); ++i) {
     const LoweredStep &step = steps[order[i - 1]], &next = steps[order[i]];
-    if (order[i] != order[i - 1] + 1 && is_epilogue(step, next) && belong_together(graph, step, next))
+    if (order[i] != order[i - 1] + 1 && is_epilogue(step, next) && reads_result(graph, step, next))
       return true;
   }
   return false;
@@ -229,7 +229,7 @@ std::size_t planned(const Graph& graph, std::span<const LoweredStep> steps, cons
 
 bool order_for_memory(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known) {
   const std::vector<std::size_t> order = Ordering(graph, steps, known).run();
-  if (known.has_epilogues && makes_an_epilogue(graph, steps, order)) return false;
+  if (known.scheduler.has_epilogues() && makes_an_epilogue(graph, steps, order)) return false;
   std::vector<LoweredStep> ordered;
   for (const std::size_t s : order) ordered.push_back(steps[s]);
   if (planned(graph, ordered, known) >= planned(graph, steps, known)) return false;

@@ -10,18 +10,17 @@ struct Passes {
   std::vector<LoweredStep> steps;
   Joined joined;
   std::vector<bool> directly;  // see written_directly
-  bool on_gpu = false;
+  const Scheduler* scheduler = nullptr;
   Placed placed;
 
   Scheduled known(const std::vector<Assign>& assign) const {
-    return {joined, outputs, assign, directly, on_gpu};
+    return {joined, outputs, assign, directly, *scheduler};
   }
 };
 
 // status_bytes: Backend::status_bytes. reuse: false gives every buffer separate memory. Throws Error for
-// tensors, assignments and updates as compile() does. A memory budget only affects the order of a GPU's steps
-// here.
+// tensors, assignments and updates as compile() does. Of a memory budget it only uses whether there is one.
 Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
-                  bool on_gpu, std::size_t status_bytes);
+                  const Scheduler& scheduler, std::size_t status_bytes);
 
 }  // namespace tg

@@ -1,7 +1,6 @@
 #include "core/compile/placed.h"
 
-#include "core/compile/casts_first.h"
-#include "core/compile/products_last.h"
+#include <utility>
 
 namespace tg {
 
@@ -26,20 +25,12 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
   return p;
 }
 
-void put_casts_first(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known,
-                     std::size_t status_bytes, Placed& p) {
-  constexpr std::size_t most = std::size_t{32} << 20;
-  std::vector<LoweredStep> reordered = steps;
-  if (casts_first(graph, reordered, most))
-    take_order(graph, steps, std::move(reordered), 0, known, status_bytes, p);
-}
-
-void put_products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known,
-                       std::size_t status_bytes, Placed& p) {
-  constexpr std::size_t little = std::size_t{8} << 20;
-  std::vector<LoweredStep> reordered = steps;
-  if (products_last(graph, reordered, known.joined))
-    take_order(graph, steps, std::move(reordered), little, known, status_bytes, p);
+void reorder(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known,
+             const CompileOptions& options, std::size_t status_bytes, Placed& p) {
+  known.scheduler.reorder(graph, steps, known.joined, options,
+                          [&](std::vector<LoweredStep> reordered, std::size_t more) {
+                            take_order(graph, steps, std::move(reordered), more, known, status_bytes, p);
+                          });
 }
 
 }  // namespace tg

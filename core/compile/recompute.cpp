@@ -199,10 +199,10 @@ class Recomputing {
     again.moved += c.bytes, again.price += price(s);
   }
 
-  // Whether a GPU may compute step s, a product, with the gelu_tanh behind it: apart they would have other
-  // bits.
+  // Whether the backend may compute step s, a product, with the epilogue behind it: apart they would have
+  // other bits.
   bool has_epilogue(std::size_t s) const {
-    return known_.has_epilogues && s + 1 < steps_.size() &&
+    return known_.scheduler.has_epilogues() && s + 1 < steps_.size() &&
            is_rounding_epilogue(graph_, steps_[s], steps_[s + 1]) && stay_together(s, s + 1);
   }
 
@@ -212,12 +212,12 @@ class Recomputing {
     return {s, s + has_epilogue(s)};
   }
 
-  // Each gelu_tanh alone, by the first value that it stands for, and whether it is an epilogue.
+  // Each step that may be an epilogue, by the first value that it stands for, and whether it is one.
   std::set<std::pair<ValueId, bool>> epilogues() const {
     std::set<std::pair<ValueId, bool>> all;
-    if (!known_.has_epilogues) return all;
+    if (!known_.scheduler.has_epilogues()) return all;
     for (std::size_t s = 0; s < steps_.size(); ++s) {
-      if (!is_gelu_tanh(steps_[s])) continue;
+      if (!may_be_epilogue(steps_[s])) continue;
       ValueId v = steps_[s].out[0];
       for (auto found = originals_.find(v); found != originals_.end(); found = originals_.find(v))
         v = found->second;
@@ -240,7 +240,7 @@ class Recomputing {
   }
 
   bool stay_together(std::size_t first, std::size_t second) const {
-    return tg::stay_together(graph_, steps_[first], steps_[second]);
+    return tg::stay_together(graph_, known_.scheduler, steps_[first], steps_[second]);
   }
 
   // The choice that frees the most of the missing bytes for what it costs.

@@ -47,18 +47,13 @@ std::string chain_text(const Op& op, const Attrs& attrs) {
 
 namespace {
 
-// On a GPU one number of so few is made in the same launch as the chain before it (small_steps.h).
-constexpr std::int64_t few = 4096;
-// There a row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
-// multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many numbers.
-constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
-
 class Reducing {
  public:
-  Reducing(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs, bool on_gpu)
+  Reducing(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
+           const Scheduler& scheduler)
       : graph_(graph),
         steps_(steps),
-        on_gpu_(on_gpu),
+        scheduler_(scheduler),
         maker_(graph.values().size(), -1),
         readers_(graph.values().size(), 0) {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
@@ -82,17 +77,10 @@ class Reducing {
  private:
   const Value& value(ValueId v) const { return graph_.values()[v]; }
 
-  // On a GPU a gelu_tanh behind its product is part of the product, and a sum of a norm's gradient part of
-  // that.
-  bool is_part_of_step_before(std::size_t at) const {
-    const LoweredStep* before = step_before(steps_, at);
-    if (!before) return false;
-    return is_epilogue(*before, steps_[at]) || (on_gpu_ && is_sum_behind_norm(graph_, *before, steps_[at]));
-  }
-
   bool fits(std::size_t at, const LoweredStep& reduction) const {
     const LoweredStep& chain = steps_[at];
-    if (chain.op != &fused_op || is_part_of_step_before(at)) return false;
+    const LoweredStep* before = step_before(steps_, at);
+    if (chain.op != &fused_op || (before && is_epilogue(*before, chain))) return false;
     const Value &read = value(reduction.in[0]), &made = value(read.root);
     if (!stays_in_chain(made.dtype, chain.attrs.as<FusedAttrs>().compute)) return false;
     const std::int64_t n = made.layout.numel();
@@ -100,8 +88,7 @@ class Reducing {
                         read.layout.offset == 0 && read.layout.numel() == n;
     if (!is_all || !is_of_rows(read.layout, reduction.attrs.as<ReduceAttrs>().axes)) return false;
     const std::int64_t rows = value(reduction.out[0]).layout.numel(), length = n / rows;
-    if (on_gpu_ && rows == 1 && n <= few) return false;
-    if (on_gpu_ && length > short_row && rows < many_rows && length % longest_pack != 0) return false;
+    if (!scheduler_.joins_reduction(graph_, before, chain, rows, length)) return false;
     return std::ranges::none_of(chain.in,
                                 [&](ValueId v) { return lies_across(value(v).layout, made.layout); });
   }
@@ -154,7 +141,7 @@ class Reducing {
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
-  const bool on_gpu_;
+  const Scheduler& scheduler_;
   std::vector<std::int64_t> maker_;  // by root: the step that makes it, -1 for a leaf
   std::vector<int> readers_;         // by root: inputs of steps, and outputs of the program
 };
@@ -162,8 +149,8 @@ class Reducing {
 }  // namespace
 
 void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-                   bool on_gpu) {
-  Reducing(graph, steps, outputs, on_gpu).run();
+                   const Scheduler& scheduler) {
+  Reducing(graph, steps, outputs, scheduler).run();
 }
 
 }  // namespace tg

@@ -30,9 +30,10 @@ const FusedAttrs* chain_of(const Op& op, const Attrs& attrs);
 // What it computes, as text; empty for other steps.
 std::string chain_text(const Op& op, const Attrs& attrs);
 
-// Joins them. `on_gpu`: not where the result is one number of few, nor where rows have to be cut and have a
-// length that is no multiple of 8; there two steps are as fast or faster.
+class Scheduler;
+
+// Joins them, unless the scheduler refuses.
 void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-                   bool on_gpu);
+                   const Scheduler& scheduler);
 
 }  // namespace tg

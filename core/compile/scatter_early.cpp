@@ -4,34 +4,23 @@
 #include <unordered_map>
 
 #include "core/compile/neighbours.h"
-#include "core/graph/rank_attrs.h"
 
 namespace tg {
 
-namespace {
-
-bool is_attention(const LoweredStep& s) {
-  return s.op->name == "flash_attn_backward";
-}
-
-}  // namespace
-
-void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps) {
+void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduler& scheduler) {
   std::unordered_map<ValueId, std::size_t> maker;  // of each root, the step
   for (std::size_t s = 0; s < steps.size(); ++s) {
     for (ValueId v : steps[s].out) maker[v] = s;
-    if (steps[s].op != &scatter_sum_op) continue;
+    if (!steps[s].op->early) continue;
     std::size_t to = 0;
     for (ValueId v : steps[s].in)
       if (const auto made = maker.find(graph.values()[v].root); made != maker.end())
         to = std::max(to, made->second + 1);
-    const auto attention = std::find_if(steps.begin() + static_cast<std::ptrdiff_t>(to),
-                                        steps.begin() + static_cast<std::ptrdiff_t>(s), is_attention);
-    if (attention != steps.begin() + static_cast<std::ptrdiff_t>(s)) {
-      to = static_cast<std::size_t>(attention - steps.begin());
+    if (const auto beside = scheduler.step_beside(steps, to, s)) {
+      to = *beside;
       steps[s].with_next = true;  // so that nothing takes the place of what it reads
     }
-    while (to > 0 && to < s && belong_together(graph, steps[to - 1], steps[to])) ++to;
+    while (to > 0 && to < s && belong_together(graph, scheduler, steps[to - 1], steps[to])) ++to;
     const auto begin = steps.begin();
     std::rotate(begin + static_cast<std::ptrdiff_t>(to), begin + static_cast<std::ptrdiff_t>(s),
                 begin + static_cast<std::ptrdiff_t>(s + 1));

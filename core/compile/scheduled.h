@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/compile/assignments.h"
-#include "core/compile/join.h"
+#include "core/compile/scheduler.h"
 
 namespace tg {
 
@@ -11,9 +11,7 @@ struct Scheduled {
   const Outputs& outputs;
   const std::vector<Assign>& assign;
   const std::vector<bool>& directly;  // see written_directly
-  // A backend may compute gelu_tanh as part of the product before it, from numbers that are not rounded yet
-  // (core/compile/neighbours.h). By itself it would have other bits.
-  bool has_epilogues;
+  const Scheduler& scheduler;
 };
 
 }  // namespace tg

@@ -133,6 +133,15 @@ struct Op {
   bool reduces_chains = false;
   // Its output is operand 0 times operand 1, matrices or batches of them.
   bool product = false;
+  // A pointwise op that the kernel of the product before it may compute, from elements that are not rounded
+  // yet. Passes do not merge it with other ops there.
+  bool epilogue = false;
+  // A kernel may also add a tensor to output 0 before it stores it.
+  bool accepts_sum = false;
+  // Output i is operand 2i with rows of operand 2i + 1 in the place of some rows.
+  bool assigns = false;
+  // A collective op that runs as soon as its operands exist: a rank then needs less memory.
+  bool early = false;
   // The number of an optional operand that kernels add to the result; −1: there is none. The compiler passes
   // a tensor that is added to the result as this operand.
   int addend = -1;

@@ -14,6 +14,7 @@
 
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
+#include "backends/cuda/schedule/scheduler.h"
 #include "core/base/hash.h"
 #include "core/compile/bind.h"
 #include "core/compile/order.h"
@@ -37,6 +38,13 @@ std::string layout_text(const Layout& l) {
   return s;
 }
 
+const Scheduler& scheduler_of(const CompiledCase& c) {
+  static const Scheduler cpu;
+  static const cuda::CudaScheduler gpu;
+  if (c.on_gpu) return gpu;
+  return cpu;
+}
+
 // A case after the passes of compile(). Its budget counts only bytes of the arena.
 class Compiled {
  public:
@@ -46,7 +54,7 @@ class Compiled {
     if (has_budget()) options.memory_budget = 1;
     if (c.ranks > 1) options.ranks = std::make_shared<OneRank>();
     const std::size_t status_bytes = c.on_gpu ? 128 : 0;
-    passes_ = run_passes(r_.g, r_.fetch, options, c.reuse, c.on_gpu, status_bytes);
+    passes_ = run_passes(r_.g, r_.fetch, options, c.reuse, scheduler_of(c), status_bytes);
     if (!has_budget()) return;
     const std::size_t arena = plan_.report.arena, less = c.less + arena * c.percent_less / 100;
     const Scheduled known = passes_.known(r_.assign);

@@ -6,6 +6,7 @@
 
 #include <tilegrad/core/run/cost.h>
 #include <tilegrad/tilegrad.h>
+#include "backends/cuda/schedule/scheduler.h"
 #include "core/compile/budget.h"
 #include "core/compile/liveness.h"
 #include "core/compile/merge.h"
@@ -16,6 +17,10 @@ namespace {
 
 using namespace tg;
 using tg::testing::error_of;
+
+const Scheduler plain;
+const cuda::CudaScheduler gpu;
+const Scheduler* const schedulers[] = {&plain, &gpu};
 
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
@@ -136,7 +141,8 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
 // together, with different results. Other gelu_tanhs of the program stay what they are: alone, or computed
 // with their products.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
-  for (const bool has_epilogues : {true, false}) {
+  for (const Scheduler* scheduler : schedulers) {
+    const bool has_epilogues = scheduler->has_epilogues();
     Graph g;
     const Tensor x = g.input("x", {n, n}, bf16), tall = g.input("tall", {4 * n, n}, bf16);
     const Tensor product = matmul(x, x), late = exp(x), activated = gelu_tanh(product);
@@ -149,9 +155,9 @@ TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
     std::vector<LoweredStep> steps = lower(g, outputs.all(), true);
     const Joined joined = join_in_place(g, steps, outputs.all());
     const std::vector<bool> directly;
-    const Scheduled known{joined, outputs, assign, directly, has_epilogues};
+    const Scheduled known{joined, outputs, assign, directly, *scheduler};
     ASSERT_FALSE(is_epilogue(steps[0], steps[1]));
-    ASSERT_TRUE(is_gelu_tanh(steps[2]));
+    ASSERT_TRUE(may_be_epilogue(steps[2]));
     const std::size_t all = recompute_within(~std::size_t{0}, g, steps, known).arena;
     const Recomputed r = recompute_within(all - 1, g, steps, known);
     EXPECT_EQ(is_epilogue(steps[0], steps[1]), !has_epilogues);
@@ -268,13 +274,13 @@ TEST(Recompute, LeavesAChainBeforeItsProduct) {
     std::vector<LoweredStep> steps = lower(g, outputs.all(), true);
     const Joined joined = join_in_place(g, steps, outputs.all());
     const std::vector<bool> directly;
-    const Scheduled known{joined, outputs, assign, directly, true};
+    const Scheduled known{joined, outputs, assign, directly, gpu};
     const std::size_t all = recompute_within(~std::size_t{0}, g, steps, known).arena;
     const Recomputed r = recompute_within(all - 3 * matrix, g, steps, known);
     EXPECT_LE(r.arena, all - 3 * matrix);
     EXPECT_EQ(r.again.products, 0);
     const std::size_t at = steps.size() - (is_last ? 1 : 2);
-    EXPECT_TRUE(belong_together(g, steps[at - 1], steps[at])) << steps[at - 1].op->name;
+    EXPECT_TRUE(belong_together(g, gpu, steps[at - 1], steps[at])) << steps[at - 1].op->name;
   }
 }
 
@@ -306,15 +312,15 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   ASSERT_TRUE(is_epilogue(steps[1], steps[2]));
   EXPECT_EQ(alive_to(steps[1].in[0]), 2) << "else gelu_tanh may lie on it, and has to be a step of its own";
   const std::size_t all =
-      recompute_within(~std::size_t{0}, g, steps, {joined, outputs, assign, directly, true}).arena;
+      recompute_within(~std::size_t{0}, g, steps, {joined, outputs, assign, directly, gpu}).arena;
   const Recomputed r =
-      recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, true});
+      recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, gpu});
   EXPECT_LE(r.arena, all - 2 * matrix);
   EXPECT_EQ(r.again.products, 2);
   EXPECT_EQ(r.again.steps, 4);
   for (std::size_t s = 0; s < steps.size(); ++s) {
-    if (is_gelu_tanh(steps[s])) {
-      EXPECT_TRUE(belong_together(g, steps[s - 1], steps[s])) << s;
+    if (may_be_epilogue(steps[s])) {
+      EXPECT_TRUE(belong_together(g, gpu, steps[s - 1], steps[s])) << s;
     }
   }
 }

@@ -66,7 +66,7 @@ class Check:
 
 
 def is_cuda(fault):
-    return fault.file.startswith("backends/cuda/")
+    return fault.file.startswith("backends/cuda/") and not fault.file.startswith("backends/cuda/schedule/")
 
 
 def say(text):

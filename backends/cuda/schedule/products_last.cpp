@@ -1,8 +1,8 @@
-#include "core/compile/products_last.h"
+#include "backends/cuda/schedule/products_last.h"
 
 #include <algorithm>
 
-namespace tg {
+namespace tg::cuda {
 
 namespace {
 
@@ -55,4 +55,4 @@ bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Jo
   return true;
 }
 
-}  // namespace tg
+}  // namespace tg::cuda

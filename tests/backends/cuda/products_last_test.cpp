@@ -1,4 +1,4 @@
-// Small products move to where they are read (core/compile/products_last.h).
+// Small products move to where they are read (backends/cuda/schedule/products_last.h).
 #include <gtest/gtest.h>
 
 #include <string>
@@ -6,11 +6,12 @@
 
 #include <tilegrad/tilegrad.h>
 #include "core/compile/buffers.h"
-#include "core/compile/products_last.h"
+#include "backends/cuda/schedule/products_last.h"
 
 namespace {
 
 using namespace tg;
+using namespace tg::cuda;
 
 std::vector<ValueId> results(const std::vector<LoweredStep>& steps) {
   std::vector<ValueId> all;

@@ -1,10 +1,10 @@
-#include "core/compile/casts_first.h"
+#include "backends/cuda/schedule/casts_first.h"
 
 #include <algorithm>
 
 #include <tilegrad/core/run/cost.h>
 
-namespace tg {
+namespace tg::cuda {
 
 namespace {
 
@@ -31,4 +31,4 @@ bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps, std::size_
   return true;
 }
 
-}  // namespace tg
+}  // namespace tg::cuda

@@ -1,15 +1,16 @@
-// Casts of parameters move to the start of a program (core/compile/casts_first.h).
+// Casts of parameters move to the start of a program (backends/cuda/schedule/casts_first.h).
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "core/compile/casts_first.h"
+#include "backends/cuda/schedule/casts_first.h"
 
 namespace {
 
 using namespace tg;
+using namespace tg::cuda;
 
 std::vector<std::string> names(const std::vector<LoweredStep>& steps) {
   std::vector<std::string> all;

@@ -1,4 +1,4 @@
-// Ropes move to the attention beside which a GPU may compute them (core/compile/place_ropes.h).
+// Ropes move to the attention beside which a GPU may compute them (backends/cuda/schedule/place_ropes.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,11 +6,13 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "core/compile/place_ropes.h"
+#include "backends/cuda/schedule/place_ropes.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 namespace {
 
 using namespace tg;
+using namespace tg::cuda;
 
 std::vector<LoweredStep> lowered(const Graph& g, const std::vector<Tensor>& outputs) {
   std::vector<ValueId> ids;
@@ -52,7 +54,7 @@ TEST(PlaceRopes, AreNextToIt) {
   const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
   std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
   const std::vector<std::string> before = names(steps);
-  place_ropes(l.g, steps);
+  place_ropes(l.g, CudaScheduler(), steps);
   std::vector<std::string> after = names(steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const auto forward = std::ranges::find(after, "flash_attn"),
@@ -71,7 +73,7 @@ TEST(PlaceRopes, WhatOthersReadFirstStays) {
   Layer l;
   const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
   std::vector<LoweredStep> steps = lowered(l.g, {early, o});
-  place_ropes(l.g, steps);
+  place_ropes(l.g, CudaScheduler(), steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const std::vector<std::string> after = names(steps);
   const auto softmax_at = std::ranges::find(after, "softmax"), at = std::ranges::find(after, "flash_attn");
@@ -90,7 +92,7 @@ TEST(PlaceRopes, ACachesRowsStayBesideIt) {
   std::vector<LoweredStep> steps = lowered(g, {o});
   const std::vector<std::string> before = names(steps);
   ASSERT_EQ(before[before.size() - 2] + " " + before.back(), "index_assign flash_attn");
-  place_ropes(g, steps);
+  place_ropes(g, CudaScheduler(), steps);
   EXPECT_EQ(names(steps), before);
 }
 
@@ -101,7 +103,7 @@ TEST(PlaceRopes, AwaitsPositions) {
   const Tensor positions = cast(argmax(z, {-1}), i64);
   const Tensor turned = rope(z, positions);
   std::vector<LoweredStep> steps = lowered(l.g, {turned});
-  place_ropes(l.g, steps);
+  place_ropes(l.g, CudaScheduler(), steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
 }
 

@@ -1,17 +1,20 @@
-#include "core/compile/place_ropes.h"
+#include "backends/cuda/schedule/place_ropes.h"
 
 #include <algorithm>
 
+#include <tilegrad/ops/flash_attn.h>
 #include "core/compile/neighbours.h"
+#include "ops/rope.h"
 
-namespace tg {
+namespace tg::cuda {
 
 namespace {
 
 class Moving {
  public:
-  Moving(const Graph& graph, std::vector<LoweredStep>& steps)
+  Moving(const Graph& graph, const Scheduler& scheduler, std::vector<LoweredStep>& steps)
       : graph_(graph),
+        scheduler_(scheduler),
         steps_(steps),
         maker_(graph.values().size(), steps.size()),
         first_reader_(graph.values().size(), steps.size()),
@@ -26,26 +29,29 @@ class Moving {
 
   void run() {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
-      if (steps_[s].op->name == "flash_attn" && !(s > 0 && belong_together(graph_, steps_[s - 1], steps_[s])))
+      if (attention_of(*steps_[s].op, steps_[s].attrs) &&
+          !(s > 0 && belong_together(graph_, scheduler_, steps_[s - 1], steps_[s])))
         for (const std::size_t operand : {0, 1}) take_before(s, root(steps_[s].in[operand]));
-      if (steps_[s].op->name == "rope") take_behind(maker_of(root(steps_[s].in[0])), s);
+      if (is_rope(s)) take_behind(maker_of(root(steps_[s].in[0])), s);
     }
     reorder();
   }
 
  private:
   ValueId root(ValueId v) const { return graph_.values()[v].root; }
+  bool is_rope(std::size_t s) const { return rope_of(*steps_[s].op, steps_[s].attrs) != nullptr; }
   std::size_t maker_of(ValueId v) const { return maker_[v]; }  // steps_.size() for a leaf
 
   void take_before(std::size_t attention, ValueId operand) {
     const std::size_t rope = maker_of(operand);
-    if (rope == steps_.size() || steps_[rope].op->name != "rope" || moves_[rope]) return;
+    if (rope == steps_.size() || !is_rope(rope) || moves_[rope]) return;
     if (first_reader_[operand] == attention) moves_[rope] = true, before_[attention].push_back(rope);
   }
 
   // Positions have to be there already.
   void take_behind(std::size_t attention, std::size_t rope) {
-    if (attention == steps_.size() || steps_[attention].op->name != "flash_attn_backward") return;
+    if (attention == steps_.size() || !attention_backward_of(*steps_[attention].op, steps_[attention].attrs))
+      return;
     const auto is_there = [&](ValueId v) {
       const std::size_t maker = maker_of(root(v));
       return maker == steps_.size() || maker <= attention;
@@ -67,6 +73,7 @@ class Moving {
   }
 
   const Graph& graph_;
+  const Scheduler& scheduler_;
   std::vector<LoweredStep>& steps_;
   std::vector<std::size_t> maker_, first_reader_;          // by root; the number of steps if there is none
   std::vector<bool> moves_;                                // by step
@@ -75,8 +82,8 @@ class Moving {
 
 }  // namespace
 
-void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps) {
-  Moving(graph, steps).run();
+void place_ropes(const Graph& graph, const Scheduler& scheduler, std::vector<LoweredStep>& steps) {
+  Moving(graph, scheduler, steps).run();
 }
 
-}  // namespace tg
+}  // namespace tg::cuda

@@ -1,0 +1,65 @@
+#include "backends/cuda/schedule/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <tilegrad/ops/flash_attn.h>
+#include "backends/cuda/schedule/casts_first.h"
+#include "backends/cuda/schedule/place_ropes.h"
+#include "backends/cuda/schedule/products_last.h"
+#include "core/compile/neighbours.h"
+
+namespace tg::cuda {
+
+namespace {
+
+// The same launch computes one sum of so few elements and the chain before it (small_steps.h).
+constexpr std::int64_t few = 4096;
+// A row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
+// multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many elements.
+constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
+
+// Whether `next` adds a tensor to output 0 of the step before it, whose kernel can do so, and does nothing else.
+bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
+  const Op* op = only_op_of(next);
+  return step.op->accepts_sum && op && op->adds == 1 &&
+         std::ranges::any_of(next.in, [&](ValueId v) { return graph.values()[v].root == step.out[0]; });
+}
+
+}  // namespace
+
+bool CudaScheduler::fuses(const LoweredStep& step, const LoweredStep& next) const {
+  return step.op->assigns || (step.op == &fused_op && next.op->product) ||
+         ((step.op->product || step.op->accepts_sum) && next.op == &fused_op);
+}
+
+bool CudaScheduler::joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& chain,
+                                    std::int64_t rows, std::int64_t length) const {
+  if (before && is_accepted_sum(graph, *before, chain)) return false;
+  if (rows == 1 && length <= few) return false;
+  return length <= short_row || rows >= many_rows || length % longest_pack == 0;
+}
+
+std::optional<std::size_t> CudaScheduler::step_beside(std::span<const LoweredStep> steps, std::size_t first,
+                                                      std::size_t last) const {
+  for (std::size_t s = first; s < last; ++s)
+    if (attention_backward_of(*steps[s].op, steps[s].attrs)) return s;
+  return std::nullopt;
+}
+
+void CudaScheduler::order(const Graph& graph, std::vector<LoweredStep>& steps) const {
+  place_ropes(graph, *this, steps);
+}
+
+void CudaScheduler::reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,
+                            const CompileOptions& options, const Propose& propose) const {
+  constexpr std::size_t little = std::size_t{8} << 20, most_cast = std::size_t{32} << 20;
+  if (options.memory_budget == 0 && !options.rows_alone) {
+    std::vector<LoweredStep> reordered = steps;
+    if (products_last(graph, reordered, joined)) propose(std::move(reordered), little);
+  }
+  std::vector<LoweredStep> reordered = steps;
+  if (casts_first(graph, reordered, most_cast)) propose(std::move(reordered), 0);
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,31 @@
+#include "core/compile/scheduler.h"
+
+#include <tilegrad/core/run/backend.h>
+
+namespace tg {
+
+bool Scheduler::fuses(const LoweredStep&, const LoweredStep&) const {
+  return false;
+}
+
+bool Scheduler::joins_reduction(const Graph&, const LoweredStep*, const LoweredStep&, std::int64_t,
+                                std::int64_t) const {
+  return true;
+}
+
+std::optional<std::size_t> Scheduler::step_beside(std::span<const LoweredStep>, std::size_t,
+                                                  std::size_t) const {
+  return std::nullopt;
+}
+
+void Scheduler::order(const Graph&, std::vector<LoweredStep>&) const {}
+
+void Scheduler::reorder(const Graph&, const std::vector<LoweredStep>&, const Joined&, const CompileOptions&,
+                        const Propose&) const {}
+
+const Scheduler& Backend::scheduler() const {
+  static const Scheduler one_after_the_other;
+  return one_after_the_other;
+}
+
+}  // namespace tg

@@ -1,0 +1,47 @@
+// Scheduler: what a backend contributes to the order of a program's steps and to what they compute together.
+// This class is the scheduler of a device that computes one step after the other.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <tilegrad/core/compile/compile.h>
+#include "core/compile/join.h"
+
+namespace tg {
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  // Whether one kernel may compute both steps if `next` directly follows `step` and reads a result of it.
+  // Passes that move steps do not separate such a pair.
+  virtual bool fuses(const LoweredStep& step, const LoweredStep& next) const;
+
+  // Whether a kernel may compute an epilogue (Op::epilogue) with the product before it, from elements that are
+  // not rounded yet. A separate step would give other bits.
+  virtual bool has_epilogues() const { return false; }
+
+  // Whether one step computes a chain and the reduction of its result, `rows` sums of `length` elements each.
+  // `before` is the step before the chain; null for the first step.
+  virtual bool joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& chain,
+                               std::int64_t rows, std::int64_t length) const;
+
+  // The step of [first, last) beside which the collective op steps[last] runs best; nothing: it runs as soon as
+  // its operands exist, before steps[first].
+  virtual std::optional<std::size_t> step_beside(std::span<const LoweredStep> steps, std::size_t first,
+                                                 std::size_t last) const;
+
+  // Puts the steps in a faster order, before they have memory.
+  virtual void order(const Graph& graph, std::vector<LoweredStep>& steps) const;
+
+  // Proposes faster orders of steps that have memory. `propose` makes an order that of `steps` if the arena
+  // then has at most `more` additional bytes.
+  using Propose = std::function<void(std::vector<LoweredStep> reordered, std::size_t more)>;
+  virtual void reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,
+                       const CompileOptions& options, const Propose& propose) const;
+};
+
+}  // namespace tg
