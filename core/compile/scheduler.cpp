@@ -4,8 +4,9 @@
 
 namespace tg {
 
-bool Scheduler::fuses(const LoweredStep&, const LoweredStep&) const {
-  return false;
+bool Scheduler::fuses(const LoweredStep& step, const LoweredStep& next) const {
+  return step.op->assigns || (step.op == &fused_op && next.op->product) ||
+         ((step.op->product || step.op->accepts_sum) && next.op == &fused_op);
 }
 
 bool Scheduler::joins_reduction(const Graph&, const LoweredStep*, const LoweredStep&, std::int64_t,

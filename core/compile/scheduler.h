@@ -16,8 +16,9 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  // Whether one kernel may compute both steps if `next` directly follows `step` and reads a result of it.
-  // Passes that move steps do not separate such a pair.
+  // Whether a kernel of some backend may compute both steps if `next` directly follows `step` and reads a result
+  // of it. Passes that move steps do not separate such a pair: without kernels for it, a memory budget is
+  // kept with fewer steps that way.
   virtual bool fuses(const LoweredStep& step, const LoweredStep& next) const;
 
   // Whether a kernel may compute an epilogue (Op::epilogue) with the product before it, from elements that are

@@ -28,11 +28,6 @@ bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredS
 
 }  // namespace
 
-bool CudaScheduler::fuses(const LoweredStep& step, const LoweredStep& next) const {
-  return step.op->assigns || (step.op == &fused_op && next.op->product) ||
-         ((step.op->product || step.op->accepts_sum) && next.op == &fused_op);
-}
-
 bool CudaScheduler::joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& chain,
                                     std::int64_t rows, std::int64_t length) const {
   if (before && is_accepted_sum(graph, *before, chain)) return false;

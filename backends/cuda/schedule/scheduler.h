@@ -7,8 +7,6 @@ namespace tg::cuda {
 
 class CudaScheduler final : public Scheduler {
  public:
-  // Pairs that one kernel may compute (backends/cuda/epilogue.h).
-  bool fuses(const LoweredStep& step, const LoweredStep& next) const override;
   bool has_epilogues() const override { return true; }
   // Not if the kernel of `before` computes the chain, nor if two kernels are as fast: for one sum of few
   // elements, and for rows that have to be cut and whose length is not a multiple of 8.
