@@ -16,8 +16,8 @@ void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const Sc
     for (ValueId v : steps[s].in)
       if (const auto made = maker.find(graph.values()[v].root); made != maker.end())
         to = std::max(to, made->second + 1);
-    if (const auto beside = scheduler.step_beside(steps, to, s)) {
-      to = *beside;
+    if (const auto overlapped = scheduler.overlapped_step(steps, to, s)) {
+      to = *overlapped;
       steps[s].with_next = true;  // so that nothing takes the place of what it reads
     }
     while (to > 0 && to < s && belong_together(graph, scheduler, steps[to - 1], steps[to])) ++to;

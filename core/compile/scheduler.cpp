@@ -14,8 +14,8 @@ bool Scheduler::joins_reduction(const Graph&, const LoweredStep*, const LoweredS
   return true;
 }
 
-std::optional<std::size_t> Scheduler::step_beside(std::span<const LoweredStep>, std::size_t,
-                                                  std::size_t) const {
+std::optional<std::size_t> Scheduler::overlapped_step(std::span<const LoweredStep>, std::size_t,
+                                                      std::size_t) const {
   return std::nullopt;
 }
 

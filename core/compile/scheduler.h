@@ -1,5 +1,5 @@
-// Scheduler: what a backend contributes to the order of a program's steps and to what they compute together.
-// This class is the scheduler of a device that computes one step after the other.
+// Scheduler: a backend's rules for the order of a program's steps and for steps that one kernel computes.
+// This class has the rules of a device that computes one step after the other.
 #pragma once
 
 #include <functional>
@@ -16,24 +16,24 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  // Whether a kernel of some backend may compute both steps if `next` directly follows `step` and reads a result
-  // of it. Passes that move steps do not separate such a pair: without kernels for it, a memory budget is
-  // kept with fewer steps that way.
+  // Whether one kernel may compute both steps if `next` directly follows `step` and reads a result of it.
+  // Passes that move steps do not separate such a pair. On a device without such kernels this still helps:
+  // a program that keeps a memory budget then computes fewer steps again.
   virtual bool fuses(const LoweredStep& step, const LoweredStep& next) const;
 
-  // Whether a kernel may compute an epilogue (Op::epilogue) with the product before it, from elements that are
-  // not rounded yet. A separate step would give other bits.
+  // Whether a kernel may compute an epilogue (Op::epilogue) with the product before it, from elements that
+  // are not rounded yet. A separate step would give a different result.
   virtual bool has_epilogues() const { return false; }
 
-  // Whether one step computes a chain and the reduction of its result, `rows` sums of `length` elements each.
-  // `before` is the step before the chain; null for the first step.
-  virtual bool joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& chain,
+  // Whether one step computes a fused step and the reduction of its result, `rows` sums of `length` elements
+  // each. `before` is the step before it; null for the first step.
+  virtual bool joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& fused,
                                std::int64_t rows, std::int64_t length) const;
 
-  // The step of [first, last) beside which the collective op steps[last] runs best; nothing: it runs as soon as
-  // its operands exist, before steps[first].
-  virtual std::optional<std::size_t> step_beside(std::span<const LoweredStep> steps, std::size_t first,
-                                                 std::size_t last) const;
+  // The step of [first, last) with which the collective op steps[last] best runs at the same time. If there
+  // is none, the op runs as soon as its operands exist, before steps[first].
+  virtual std::optional<std::size_t> overlapped_step(std::span<const LoweredStep> steps, std::size_t first,
+                                                     std::size_t last) const;
 
   // Puts the steps in a faster order, before they have memory.
   virtual void order(const Graph& graph, std::vector<LoweredStep>& steps) const;

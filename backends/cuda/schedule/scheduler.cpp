@@ -13,13 +13,14 @@ namespace tg::cuda {
 
 namespace {
 
-// The same launch computes one sum of so few elements and the chain before it (small_steps.h).
+// One launch computes a sum of so few elements and the fused step before it (small_steps.h).
 constexpr std::int64_t few = 4096;
 // A row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
 // multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many elements.
 constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
 
-// Whether `next` adds a tensor to output 0 of the step before it, whose kernel can do so, and does nothing else.
+// Whether `next` adds a tensor to output 0 of the step before it, whose kernel can do so, and does nothing
+// else.
 bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   const Op* op = only_op_of(next);
   return step.op->accepts_sum && op && op->adds == 1 &&
@@ -28,15 +29,15 @@ bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredS
 
 }  // namespace
 
-bool CudaScheduler::joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& chain,
+bool CudaScheduler::joins_reduction(const Graph& graph, const LoweredStep* before, const LoweredStep& fused,
                                     std::int64_t rows, std::int64_t length) const {
-  if (before && is_accepted_sum(graph, *before, chain)) return false;
+  if (before && is_accepted_sum(graph, *before, fused)) return false;
   if (rows == 1 && length <= few) return false;
   return length <= short_row || rows >= many_rows || length % longest_pack == 0;
 }
 
-std::optional<std::size_t> CudaScheduler::step_beside(std::span<const LoweredStep> steps, std::size_t first,
-                                                      std::size_t last) const {
+std::optional<std::size_t> CudaScheduler::overlapped_step(std::span<const LoweredStep> steps,
+                                                          std::size_t first, std::size_t last) const {
   for (std::size_t s = first; s < last; ++s)
     if (attention_backward_of(*steps[s].op, steps[s].attrs)) return s;
   return std::nullopt;
