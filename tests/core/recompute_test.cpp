@@ -313,8 +313,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   EXPECT_EQ(alive_to(steps[1].in[0]), 2) << "else gelu_tanh may lie on it, and has to be a step of its own";
   const std::size_t all =
       recompute_within(~std::size_t{0}, g, steps, {joined, outputs, assign, directly, gpu}).arena;
-  const Recomputed r =
-      recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, gpu});
+  const Recomputed r = recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, gpu});
   EXPECT_LE(r.arena, all - 2 * matrix);
   EXPECT_EQ(r.again.products, 2);
   EXPECT_EQ(r.again.steps, 4);

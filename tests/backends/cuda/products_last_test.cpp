@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "core/compile/buffers.h"
 #include "backends/cuda/schedule/products_last.h"
+#include "core/compile/buffers.h"
 
 namespace {
 
