@@ -10,7 +10,6 @@
 #include "parallel/network.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
-#include "parallel/token.h"
 
 namespace tg::parallel {
 

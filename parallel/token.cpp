@@ -1,4 +1,4 @@
-#include "parallel/token.h"
+#include "parallel/rendezvous.h"
 
 #include <array>
 #include <cerrno>

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "parallel/message.h"
+#include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
-#include "parallel/token.h"
 
 namespace tg::parallel {
 
