@@ -12,10 +12,9 @@
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
 #include "core/base/hash.h"
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/directory.h"
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/own_files.h"
 #include "io/checkpoints/tensor_check.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/files/input_file.h"
 
 namespace tg::io {

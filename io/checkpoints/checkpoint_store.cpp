@@ -15,8 +15,7 @@
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
 #include "core/run/saving.h"
-#include "io/checkpoints/directory.h"
-#include "io/checkpoints/run_marker.h"
+#include "io/checkpoints/own_files.h"
 
 namespace tg::io {
 namespace {

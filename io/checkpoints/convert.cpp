@@ -1,4 +1,4 @@
-#include "io/checkpoints/convert.h"
+#include "io/checkpoints/tensor_values.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "io/checkpoints/directory.h"
+#include "io/checkpoints/own_files.h"
 
 #include <filesystem>
 #include <set>

@@ -1,4 +1,4 @@
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_values.h"
 
 #include <cstring>
 #include <limits>

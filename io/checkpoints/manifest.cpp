@@ -2,7 +2,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
-#include "io/checkpoints/directory.h"
+#include "io/checkpoints/own_files.h"
 
 namespace tg::io {
 namespace {

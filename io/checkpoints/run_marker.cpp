@@ -1,4 +1,4 @@
-#include "io/checkpoints/run_marker.h"
+#include "io/checkpoints/own_files.h"
 
 #include <filesystem>
 #include <utility>
@@ -7,7 +7,6 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
-#include "io/checkpoints/directory.h"
 
 namespace tg::io {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <tilegrad/io/interop/pretrained.h>
 #include "io/interop/model_source.h"
-#include "io/interop/peft_config.h"
+#include "io/interop/peft_folder.h"
 
 namespace tg::io {
 

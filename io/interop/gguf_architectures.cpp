@@ -1,4 +1,4 @@
-#include "io/interop/gguf_architectures.h"
+#include "io/interop/gguf_rules.h"
 
 #include <algorithm>
 #include <iterator>

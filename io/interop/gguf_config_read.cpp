@@ -9,11 +9,9 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
-#include "io/interop/gguf_architectures.h"
-#include "io/interop/gguf_config.h"
-#include "io/interop/gguf_rope.h"
-#include "io/interop/gguf_windows.h"
-#include "io/interop/hf_rope.h"
+#include "io/interop/gguf_metadata.h"
+#include "io/interop/gguf_rules.h"
+#include "io/interop/hf_config.h"
 #include "io/interop/json_object.h"
 
 namespace tg::io {

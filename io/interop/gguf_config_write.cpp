@@ -8,12 +8,10 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/gguf_architectures.h"
-#include "io/interop/gguf_config.h"
-#include "io/interop/gguf_names.h"
-#include "io/interop/gguf_rope.h"
-#include "io/interop/gguf_start.h"
-#include "io/interop/gguf_windows.h"
+#include "io/interop/gguf_format.h"
+#include "io/interop/gguf_metadata.h"
+#include "io/interop/gguf_rules.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 

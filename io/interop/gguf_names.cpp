@@ -1,4 +1,4 @@
-#include "io/interop/gguf_names.h"
+#include "io/interop/tensor_names.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,6 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/hf_names.h"
 
 namespace tg::io {
 

@@ -1,10 +1,10 @@
-#include "io/interop/gguf_rope.h"
+#include "io/interop/gguf_rules.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "io/interop/hf_rope.h"
+#include "io/interop/hf_config.h"
 
 namespace tg::io {
 

@@ -4,12 +4,11 @@
 #include <set>
 
 #include <tilegrad/core/base/error.h>
-#include "io/interop/gguf_config.h"
-#include "io/interop/gguf_names.h"
-#include "io/interop/gguf_tokenizer.h"
+#include "io/checkpoints/tensor_values.h"
+#include "io/interop/gguf_format.h"
+#include "io/interop/gguf_metadata.h"
 #include "io/interop/model_source.h"
-#include "io/interop/q8_0.h"
-#include "io/interop/tensor_copy.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 

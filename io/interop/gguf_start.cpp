@@ -1,4 +1,4 @@
-#include "io/interop/gguf_start.h"
+#include "io/interop/gguf_format.h"
 
 namespace tg::io {
 

@@ -1,4 +1,4 @@
-#include "io/interop/gguf_tokenizer.h"
+#include "io/interop/gguf_metadata.h"
 
 #include <algorithm>
 #include <cctype>
@@ -13,7 +13,6 @@
 #include "io/interop/gguf_record.h"
 #include "io/text/added_tokens.h"
 #include "io/text/hf_stages.h"
-#include "io/text/word_patterns.h"
 
 namespace tg::io {
 

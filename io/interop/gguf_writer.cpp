@@ -7,12 +7,11 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include "core/base/piece_size.h"
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
-#include "io/interop/gguf_tokenizer.h"
+#include "io/interop/gguf_format.h"
+#include "io/interop/gguf_metadata.h"
 #include "io/interop/json_object.h"
-#include "io/interop/q8_0.h"
 
 namespace tg::io {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "io/interop/gguf_config.h"
-#include "io/interop/gguf_names.h"
+#include "io/interop/gguf_metadata.h"
 #include "io/interop/model_source.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 

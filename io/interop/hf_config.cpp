@@ -7,7 +7,6 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/hf_rope.h"
 #include "io/interop/json_object.h"
 
 namespace tg::io {

@@ -1,4 +1,5 @@
-// config.json of a Hugging Face folder: which model its weights belong to.
+// config.json of a Hugging Face folder: which model its weights belong to, and its rotary positions. It is
+// read, and written for the first family that has the model's settings.
 #pragma once
 
 #include <optional>
@@ -7,6 +8,8 @@
 #include <vector>
 
 #include <tilegrad/nn/models/model_config.h>
+#include <tilegrad/nn/models/rope_scaling.h>
+#include "io/interop/json_object.h"
 
 namespace tg::io {
 
@@ -47,5 +50,48 @@ std::string hf_generation_json(const HfConfig& config);
 // A config.json with that dtype, and all other keys as they are.
 std::string hf_config_with_dtype(std::string_view text, const std::string& where, DType dtype);
 std::string_view hf_dtype_name(DType dtype);  // "bfloat16"
+
+// ---- Families: which one a model goes out as, the first whose config.json, read again, says the model's
+// settings
+
+// The same model in the one form that a config.json gives it: sizes that stand for others filled in, settings
+// that change nothing as they are where nothing is said. A GPT has biases.
+nn::ModelConfig hf_plain(nn::ModelConfig model);
+
+// The families that hf_model_text() writes, in the order in which one is looked for.
+std::vector<std::string> hf_written_families();
+// config.json of a model in that form, without ids and dtype; nothing if the family is of another
+// architecture. What the family cannot say is left out.
+std::optional<std::string> hf_model_text(const std::string& family, const nn::ModelConfig& plain);
+
+// ---- Rotary positions: rope_parameters, or rope_theta and rope_scaling
+
+// What a family's files mean where they say nothing.
+struct HfUsualRope {
+  double theta = 10000;
+  double context = 0;  // max_position_embeddings
+  // Phi 3: a part of each head is rotated, "su" and "yarn" are earlier names of "longrope", and the first
+  // context is 4096.
+  bool is_phi3 = false;
+};
+
+struct HfRope {
+  double theta = 10000;
+  nn::RopeScaling scaling = {};
+  double score_scale = 1;  // factor of the scores' scale, DeepSeek's: m(mscale_all_dim)²
+  double share = 1;        // of each head, that is rotated: partial_rotary_factor
+};
+
+// YaRN's growth of the scores with the factor, m(mscale).
+double yarn_growth(double factor, double mscale);
+
+// Throws FormatError for a type that is not known.
+HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual);
+// The same of one kind of layers, where `rope` is their part of rope_parameters, or rope_scaling.
+HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsualRope& usual);
+
+// The inverse: rope_parameters of transformers 5, and rope_scaling of transformers 4, or null.
+std::string hf_rope_json(const HfRope& rope);
+std::string hf_rope_scaling_json(const HfRope& rope);
 
 }  // namespace tg::io

@@ -1,4 +1,4 @@
-#include "io/interop/hf_family.h"
+#include "io/interop/hf_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,6 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/hf_config.h"
 
 namespace tg::io {
 

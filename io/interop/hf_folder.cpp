@@ -12,9 +12,9 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include "core/base/piece_size.h"
-#include "io/checkpoints/directory.h"
+#include "io/checkpoints/own_files.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/interop/json_object.h"
-#include "io/interop/tensor_copy.h"
 
 namespace tg::io {
 

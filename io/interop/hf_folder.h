@@ -10,7 +10,7 @@
 #include <tilegrad/io/files/safetensors.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include "io/interop/hf_config.h"
-#include "io/interop/hf_names.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 

@@ -1,4 +1,4 @@
-#include "io/interop/hf_names.h"
+#include "io/interop/tensor_names.h"
 
 #include <algorithm>
 #include <charconv>

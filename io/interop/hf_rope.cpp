@@ -1,4 +1,4 @@
-#include "io/interop/hf_rope.h"
+#include "io/interop/hf_config.h"
 
 #include <cmath>
 

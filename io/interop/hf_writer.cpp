@@ -9,12 +9,10 @@
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "core/base/piece_size.h"
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/files/safetensors_start.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/json_object.h"
-#include "io/interop/tensor_copy.h"
 
 namespace tg::io {
 

@@ -9,8 +9,8 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/checkpoints/tensor_check.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/interop/gguf.h"
-#include "io/interop/tensor_copy.h"
 
 namespace tg::io {
 

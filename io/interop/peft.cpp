@@ -1,7 +1,7 @@
 #include <tilegrad/io/interop/peft.h>
 
 #include <tilegrad/core/base/error.h>
-#include "io/checkpoints/convert.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/interop/peft_folder.h"
 
 namespace tg::nn {

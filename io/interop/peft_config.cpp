@@ -1,4 +1,4 @@
-#include "io/interop/peft_config.h"
+#include "io/interop/peft_folder.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,11 +5,9 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
-#include "io/interop/hf_names.h"
-#include "io/interop/tensor_copy.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 

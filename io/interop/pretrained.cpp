@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/interop/gguf.h"
 #include "io/interop/gguf_writer.h"
 #include "io/interop/hf_folder.h"

@@ -1,4 +1,4 @@
-#include "io/interop/q8_0.h"
+#include "io/interop/gguf_format.h"
 
 #include <algorithm>
 #include <cmath>

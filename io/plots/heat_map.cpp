@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <tilegrad/core/base/error.h>
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 
 namespace tg::plot {
 namespace {

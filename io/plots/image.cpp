@@ -8,7 +8,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #define STB_IMAGE_WRITE_STATIC

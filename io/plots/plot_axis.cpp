@@ -1,5 +1,5 @@
 // Round ticks and their labels.
-#include "io/plots/plot_axis.h"
+#include "io/plots/plot_parts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,8 +7,7 @@
 #include <limits>
 
 #include <tilegrad/core/base/range.h>
-#include "io/plots/plot_axis.h"
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 
 namespace tg::plot {
 namespace {

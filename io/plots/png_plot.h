@@ -26,7 +26,7 @@ struct Box {
 };
 
 struct Plot {
-  std::string title = {}, x_label = {}, y_label = {};  // UTF-8, characters of io/plots/stroke_font.h
+  std::string title = {}, x_label = {}, y_label = {};  // UTF-8, characters of io/plots/plot_parts.h
   bool log_x = false, log_y = false;
   std::vector<Series> series = {};
   std::vector<Box> boxes = {};     // under the series; one with a corner that cannot be drawn is left out

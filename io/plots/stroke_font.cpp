@@ -4,7 +4,7 @@
 //   A cx cy rx ry a b      the arc of an ellipse from angle a to angle b, in degrees, counter-clockwise when
 //   b > a ;                      lifts the pen
 // A path command after another joins on to it by a line.
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 
 #include <algorithm>
 #include <charconv>

@@ -6,7 +6,6 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
-#include "io/text/byte_alphabet.h"
 
 namespace tg::text {
 namespace {

@@ -1,6 +1,6 @@
-// The model of a tokenizer.json: a vocabulary of texts with any ids, merges by rank, and what becomes of
-// characters that have no token. io/text/bpe.h is the library's own tokenizer, with ids that follow from the
-// merges.
+// The model of a tokenizer.json: a vocabulary of texts with any ids, merges by rank, what becomes of
+// characters that have no token, and the letters in which byte-level models write bytes. io/text/bpe.h is the
+// library's own tokenizer, with ids that follow from the merges.
 #pragma once
 
 #include <array>
@@ -16,13 +16,24 @@
 
 namespace tg::text {
 
+// ---- The letters in which GPT-2 writes bytes [Radford, GPT-2], so that its tokens are text: 33-126, 161-172
+// and 174-255 are the characters of that number, and the other 68 bytes in order U+0100 … U+0143.
+
+// Bytes in these letters, as UTF-8.
+std::string to_byte_letters(std::string_view bytes);
+
+// The bytes of such text; nothing if it has other characters.
+std::optional<std::string> from_byte_letters(std::string_view letters);
+
+// ---- The model
+
 class BpeModel {
  public:
   using Entry = std::pair<std::string, std::int32_t>;  // a token's text and its id
   using Merge = std::pair<std::string, std::string>;   // in the order of their ranks
 
   struct Options {
-    bool byte_level = false;     // words are written in the letters of io/text/byte_alphabet.h first
+    bool byte_level = false;     // words are written in the letters of to_byte_letters() first
     bool ignore_merges = false;  // a word that is a token is that token, whether merges lead to it or not
     bool byte_fallback =
         false;  // a character without a token is the tokens <0xNN> of its bytes, if all are there

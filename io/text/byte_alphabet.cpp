@@ -1,4 +1,4 @@
-#include "io/text/byte_alphabet.h"
+#include "io/text/bpe_model.h"
 
 #include <array>
 

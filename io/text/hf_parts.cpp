@@ -8,7 +8,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
-#include "io/text/byte_alphabet.h"
+#include "io/text/bpe_model.h"
 
 namespace tg::text {
 namespace {

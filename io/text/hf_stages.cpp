@@ -7,7 +7,6 @@
 
 #include <tilegrad/core/base/error.h>
 #include "io/text/unicode.h"
-#include "io/text/word_patterns.h"
 
 namespace tg::text {
 namespace {

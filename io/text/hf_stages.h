@@ -1,4 +1,5 @@
-// The stages of a tokenizer.json around its model, as steps that are executed in order.
+// The stages of a tokenizer.json around its model, as steps that are executed in order, and the regular
+// expressions that they know.
 #pragma once
 
 #include <cstdint>
@@ -51,5 +52,14 @@ HfStages read_hf_stages(const io::JsonTree& normalizer, const io::JsonTree& pre_
                         const io::JsonTree& post_processor, const io::JsonTree& decoder);
 
 std::string normalize(const std::vector<NormalizeStep>& steps, std::string_view text);
+
+// ---- The regular expressions of tokenizer.json files that have a scanner: no other one is understood.
+
+// The rule whose words are the matches of the pattern, each isolated, and what is between them.
+std::optional<WordRule> rule_of_pattern(std::string_view pattern);
+// Whether every character of any text is in a match of the rule's pattern, so that nothing is between two.
+bool matches_all_text(WordRule rule);
+// The pattern of a rule that has one; else "".
+std::string_view pattern_of_rule(WordRule rule);
 
 }  // namespace tg::text

@@ -6,7 +6,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include "io/text/byte_alphabet.h"
+#include "io/text/bpe_model.h"
 #include "io/text/hf_parts.h"
 #include "io/text/word_cache.h"
 

@@ -4,7 +4,7 @@
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/io/text/text.h>
 #include "io/files/utf8.h"
-#include "io/text/byte_alphabet.h"
+#include "io/text/bpe_model.h"
 
 namespace tg::text {
 

@@ -1,4 +1,4 @@
-#include "io/text/word_patterns.h"
+#include "io/text/hf_stages.h"
 
 namespace tg::text {
 namespace {

@@ -10,7 +10,7 @@ namespace tg::text {
 // No token of a Bpe is longer, and no word of `WordRule::bytes`.
 inline constexpr std::size_t max_word_bytes = 128;
 
-// Where words end. The patterns are those of tokenizer.json files (io/text/word_patterns.h); of alternatives
+// Where words end. The patterns are those of tokenizer.json files (io/text/hf_stages.h); of alternatives
 // the first that matches counts, and each takes as much as it can. \p{L}, \p{M}, \p{N}, \p{P}, \p{S} are
 // Unicode's categories and \s its white space, of version 16.0. A byte that is not UTF-8 is a character
 // without a category.

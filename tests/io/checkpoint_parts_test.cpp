@@ -10,11 +10,9 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/layers/layers.h>
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/directory.h"
-#include "io/checkpoints/finite.h"
-#include "io/checkpoints/run_marker.h"
+#include "io/checkpoints/own_files.h"
 #include "io/checkpoints/tensor_check.h"
+#include "io/checkpoints/tensor_values.h"
 #include "tests/support/files.h"
 
 namespace {

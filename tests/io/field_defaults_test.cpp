@@ -15,15 +15,13 @@
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/io/training/progress.h>
 #include <tilegrad/io/training/trainer.h>
-#include "io/interop/gguf_architectures.h"
-#include "io/interop/gguf_names.h"
 #include "io/interop/gguf_pre_tokenizers.h"
 #include "io/interop/gguf_record.h"
-#include "io/interop/gguf_rope.h"
-#include "io/interop/hf_names.h"
-#include "io/interop/hf_rope.h"
-#include "io/interop/peft_config.h"
-#include "io/plots/plot_axis.h"
+#include "io/interop/gguf_rules.h"
+#include "io/interop/hf_config.h"
+#include "io/interop/peft_folder.h"
+#include "io/interop/tensor_names.h"
+#include "io/plots/plot_parts.h"
 #include "io/text/hf_parts.h"
 
 namespace tg {

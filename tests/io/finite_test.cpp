@@ -1,5 +1,5 @@
 // Where values are not finite: in blocks and in what is left of them, at any address.
-#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_values.h"
 
 #include <gtest/gtest.h>
 

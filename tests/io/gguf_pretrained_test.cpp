@@ -14,9 +14,8 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/gguf_config.h"
-#include "io/interop/gguf_rope.h"
-#include "io/interop/gguf_tokenizer.h"
+#include "io/interop/gguf_metadata.h"
+#include "io/interop/gguf_rules.h"
 #include "io/interop/gguf_writer.h"
 #include "io/interop/json_object.h"
 #include "tests/support/files.h"

@@ -7,8 +7,7 @@
 
 #include <tilegrad/core/base/dtype.h>
 #include "io/interop/gguf.h"
-#include "io/interop/gguf_start.h"
-#include "io/interop/q8_0.h"
+#include "io/interop/gguf_format.h"
 #include "tests/support/files.h"
 #include "tests/support/gguf_bytes.h"
 #include "tests/support/largest_piece.h"

@@ -16,12 +16,12 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
+#include "io/checkpoints/tensor_values.h"
 #include "io/interop/adapter_source.h"
+#include "io/interop/gguf_format.h"
 #include "io/interop/gguf_writer.h"
-#include "io/interop/hf_family.h"
+#include "io/interop/hf_config.h"
 #include "io/interop/hf_writer.h"
-#include "io/interop/q8_0.h"
-#include "io/interop/tensor_copy.h"
 #include "tests/support/files.h"
 
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include <tilegrad/io/interop/peft.h>
-#include "io/interop/peft_config.h"
+#include "io/interop/peft_folder.h"
 #include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 

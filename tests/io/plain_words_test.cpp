@@ -9,7 +9,7 @@
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/words.h>
 #include "io/text/char_runs.h"
-#include "io/text/word_patterns.h"
+#include "io/text/hf_stages.h"
 #include "tests/support/plain_letters.h"
 
 namespace tg {

@@ -14,8 +14,7 @@
 #include <random>
 
 #include <tilegrad/core/base/error.h>
-#include "io/plots/plot_axis.h"
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 #include "tests/support/files.h"
 
 namespace {

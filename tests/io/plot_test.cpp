@@ -13,8 +13,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include "io/plots/plot_axis.h"
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 
 #define STB_IMAGE_IMPLEMENTATION
 #define STB_IMAGE_STATIC

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "io/interop/json_object.h"
-#include "io/interop/peft_config.h"
+#include "io/interop/peft_folder.h"
 #include "tests/support/files.h"
 
 namespace {

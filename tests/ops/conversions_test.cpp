@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "backends/cpu/kernel.h"
-#include "io/checkpoints/convert.h"
+#include "io/checkpoints/tensor_values.h"
 #include "tests/support/halfway_cases.h"
 #include "tests/support/op_testing.h"
 

@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/plots/plot_axis.h"
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 #include "tools/bench/attention_rates.h"
 
 namespace tg::bench {

@@ -4,8 +4,7 @@
 #include <cstdio>
 
 #include <tilegrad/io/plots/png_plot.h>
-#include "io/plots/plot_axis.h"
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 #include "tools/bench/scaling.h"
 
 namespace tg::bench {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/plots/plot_axis.h"
-#include "io/plots/stroke_font.h"
+#include "io/plots/plot_parts.h"
 #include "tools/train_report.h"
 
 namespace tg::bench {

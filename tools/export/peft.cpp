@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
-#include "io/checkpoints/convert.h"
+#include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/peft_folder.h"
 #include "tools/dtype_named.h"

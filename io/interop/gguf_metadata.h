@@ -1,15 +1,20 @@
-// The keys of a GGUF file that say which model its tensors are of.
+// What the keys of a GGUF file mean: the model that its tensors are of, and its tokenizer. Both are written
+// and read here.
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/interop/gguf.h"
-#include "io/interop/gguf_start.h"
+#include "io/interop/gguf_format.h"
 #include "io/interop/hf_config.h"
 
 namespace tg::io {
+
+// ---- The model
 
 // Adds the keys by which llama.cpp computes what the model does. `notes`: where it does so only for some
 // texts. Throws FormatError, beginning with `where` and naming setting and value, for a model that it has
@@ -32,5 +37,19 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors = nul
 // When everything has been read of the model and its tokenizer: throws FormatError, naming key and value, for
 // a key that nothing has read and that is not known to be a remark.
 void check_gguf_keys(const Gguf& file);
+
+// ---- The tokenizer: keys tokenizer.ggml.* ⇄ a tokenizer.json
+
+// `tokenizer`: null for a model of which only the ids are known. Ids without a token are written as [PAD7].
+// Throws FormatError, beginning with `where`, for a tokenizer whose ids llama.cpp would not give. `notes`:
+// where it gives them only for some texts. Adds general.name, too, by which llama.cpp treats the spaces after
+// some tokens.
+void add_gguf_tokenizer(const text::HfTokenizer* tokenizer, const HfConfig& config,
+                        const std::string& template_text, const std::string& where, GgufStart& to,
+                        std::vector<std::string>& notes);
+
+// Null if the file has none. Throws FormatError, naming file, key and value, for a kind of tokenizer that is
+// not known, and for lists that do not fit together.
+std::shared_ptr<const text::HfTokenizer> read_gguf_tokenizer(const Gguf& file);
 
 }  // namespace tg::io

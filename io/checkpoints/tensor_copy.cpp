@@ -1,12 +1,10 @@
-#include "io/interop/tensor_copy.h"
+#include "io/checkpoints/tensor_values.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include <tilegrad/core/base/error.h>
 #include "core/base/piece_size.h"
-#include "io/checkpoints/convert.h"
-#include "io/checkpoints/finite.h"
 
 namespace tg::io {
 
