@@ -6,12 +6,9 @@
 #include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
 #include "tools/args.h"
-#include "tools/bench/attention_modes.h"
-#include "tools/bench/attention_options.h"
 #include "tools/bench/modes.h"
+#include "tools/bench/options.h"
 #include "tools/bench/scaling.h"
-#include "tools/bench/serve_options.h"
-#include "tools/bench/train_options.h"
 #include "tools/output_files.h"
 #include "tools/run_as_rank.h"
 

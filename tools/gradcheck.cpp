@@ -6,9 +6,10 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/plots/png_plot.h>
+#include <tilegrad/parallel/group.h>
+#include "autograd/gradcheck_ranks.h"
+#include "core/base/printable.h"
 #include "tools/args.h"
-#include "tools/gradcheck/rank_checks.h"
-#include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"
 #include "tools/output_files.h"
@@ -72,6 +73,31 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
   }
   std::fprintf(stderr, "gradcheck: nothing to differentiate, so no curve was drawn\n");
   return nothing_ran;
+}
+
+// gradcheck --ranks: adds the checks of ops in which ranks exchange data, those of the ops and samples with
+// these names, or of all when there are none. All ranks of the group call it alike. False, with a line on
+// stderr for each, if a name selects nothing.
+bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& group, const Options& options,
+                     const std::vector<std::string>& names) {
+  const std::shared_ptr<Communicator> ranks(group, &group->communicator());
+  const std::vector<RankCase> cases = rank_cases(ranks->size());
+  bool all_known = true;
+  for (const std::string& name : names) {
+    bool is_known = false;
+    for (const RankCase& c : cases) is_known |= !select({c.f}, {name}).empty();
+    if (!is_known && ranks->rank() == 0)
+      std::fprintf(stderr, "gradcheck: no op in which ranks exchange data is named '%s'\n",
+                   printable(name).c_str());
+    all_known &= is_known;
+  }
+  if (!all_known) return false;
+  for (const RankCase& c : cases) {
+    if (select({c.f}, names).empty()) continue;
+    if (std::vector<Result> results = check_ranks(c, ranks, options); !results.empty())
+      report.add(c.f, std::move(results));
+  }
+  return true;
 }
 
 // Prints the report, writes it to the file `json` if that is named, and returns the exit code.

@@ -12,13 +12,9 @@
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
 #include "core/compile/reduced_chains.h"
-#include "tools/inspect/attention_memory.h"
-#include "tools/inspect/attention_picture.h"
-#include "tools/inspect/cache_sizes.h"
+#include "tools/inspect/attention_views.h"
 #include "tools/inspect/curves.h"
-#include "tools/inspect/memory_reads.h"
-#include "tools/inspect/parameters.h"
-#include "tools/inspect/plan_picture.h"
+#include "tools/inspect/memory_views.h"
 #include "tools/memory_size.h"
 #include "tools/model_options.h"
 #include "tools/output_files.h"

@@ -21,7 +21,7 @@
 #include "tools/memory_size.h"
 #include "tools/output_files.h"
 #include "tools/run_as_rank.h"
-#include "tools/train/example_data.h"
+#include "tools/train/data.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"

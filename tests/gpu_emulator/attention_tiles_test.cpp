@@ -5,7 +5,7 @@
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/shapes_sm90.h"
-#include "tools/bench/attention_tiles.h"
+#include "tools/bench/attention_traffic.h"
 
 namespace tg::cuda::attention {
 namespace {

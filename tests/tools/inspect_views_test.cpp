@@ -9,13 +9,9 @@
 #include <tilegrad/nn/models/llama.h>
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
-#include "tools/inspect/attention_memory.h"
-#include "tools/inspect/attention_picture.h"
-#include "tools/inspect/cache_sizes.h"
+#include "tools/inspect/attention_views.h"
 #include "tools/inspect/curves.h"
-#include "tools/inspect/memory_reads.h"
-#include "tools/inspect/parameters.h"
-#include "tools/inspect/plan_picture.h"
+#include "tools/inspect/memory_views.h"
 #include "tools/model_parts.h"
 
 namespace tg {

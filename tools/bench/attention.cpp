@@ -9,7 +9,7 @@
 #include "tools/bench/attention_rates.h"
 #include "tools/bench/cold_runs.h"
 #include "tools/bench/modes.h"
-#include "tools/bench/torch_process.h"
+#include "tools/bench/other_libraries.h"
 
 namespace tg::bench {
 

@@ -54,7 +54,7 @@ std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Set
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return {};
   // TG_STEPWISE: kernels one by one, not as a CUDA graph. Of the child's kernels ncu counts those of the run
-  // that --once measures (profiled.h).
+  // that --once measures (attention_traffic_mode.cpp).
   const std::string command =
       "TG_STEPWISE=1 ncu --profile-from-start off --csv --print-units base "
       "--metrics dram__bytes_read.sum,dram__bytes_write.sum " +

@@ -1,7 +1,9 @@
-#include "tools/bench/attention_options.h"
+// The options of `bench attention`.
+#include "tools/bench/options.h"
 
 #include <tilegrad/core/base/error.h>
 #include "tools/bench/attention_counters.h"
+#include "tools/bench/measure.h"
 
 namespace tg::bench {
 

@@ -1,4 +1,5 @@
-#include "tools/bench/attention_tiles.h"
+// The tiles that attention's kernels work on, by head size and GPU.
+#include "tools/bench/attention_traffic.h"
 
 #include <span>
 

@@ -1,8 +1,11 @@
 // `bench attention --traffic`: bytes of memory by the model, beside those that the profiler counts.
+#ifdef TILEGRAD_CUDA
+#include <cuda_profiler_api.h>
+#endif
+
 #include "tools/bench/attention_counters.h"
-#include "tools/bench/attention_modes.h"
 #include "tools/bench/attention_programs.h"
-#include "tools/bench/profiled.h"
+#include "tools/bench/modes.h"
 
 namespace tg::bench {
 
@@ -55,6 +58,20 @@ void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
     print_row(pass, "least", "", least(c, backward, size), "");
   }
   std::fflush(stdout);
+}
+
+// Marks the part of a run that a profiler looks at: `ncu --profile-from-start off`.
+// Calls f between cudaProfilerStart and cudaProfilerStop, which do nothing without a profiler. Compiling a
+// program runs kernels of its own, cuBLASLt's candidates for each product among them: they stay outside.
+template <class F>
+void profiled(F&& f) {
+#ifdef TILEGRAD_CUDA
+  cudaProfilerStart();
+  f();
+  cudaProfilerStop();
+#else
+  f();
+#endif
 }
 
 }  // namespace

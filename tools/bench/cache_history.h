@@ -1,8 +1,11 @@
-// Who has which part of a cache in pages, step by step.
+// Who has which part of a cache in pages, step by step, and the picture of it.
 #pragma once
 
+#include <string>
 #include <unordered_map>
+#include <vector>
 
+#include <tilegrad/io/plots/image.h>
 #include <tilegrad/nn/generation/page_pool.h>
 
 namespace tg::bench {
@@ -54,5 +57,15 @@ class CacheHistory {
   std::vector<std::size_t> content_;  // by page: the hash of what it holds and all before it
   std::unordered_map<std::int64_t, Text> texts_;
 };
+
+// Caches over time, one next to the other: a column for each step, a row for each page, coloured by the text
+// that has it.
+struct CachePanel {
+  std::vector<std::string> lines;  // two, above it
+  const CacheHistory* history;
+};
+
+// The panels have one scale of steps and one of rows, and may have different numbers of both.
+plot::Image draw_caches(const std::string& title, const std::vector<CachePanel>& panels);
 
 }  // namespace tg::bench

@@ -1,4 +1,5 @@
-#include "tools/bench/cache_picture.h"
+// Caches over time as a picture.
+#include "tools/bench/cache_history.h"
 
 #include <algorithm>
 #include <cmath>

@@ -11,9 +11,9 @@
 #include <tilegrad/ops/ops.h>
 #include "tools/bench/attention_programs.h"
 #include "tools/bench/cold_runs.h"
+#include "tools/bench/machine.h"
 #include "tools/bench/modes.h"
-#include "tools/bench/reading.h"
-#include "tools/bench/torch_process.h"
+#include "tools/bench/other_libraries.h"
 
 namespace tg::bench {
 

@@ -1,4 +1,5 @@
-#include "tools/bench/families.h"
+// The families of kernels that a training step consists of.
+#include "tools/bench/measured_step.h"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include "tools/bench/modes.h"
-#include "tools/bench/other_decoding.h"
+#include "tools/bench/other_libraries.h"
 
 namespace tg::bench {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <tilegrad/ops/ceilings.h>
+#include <tilegrad/ops/ops.h>
 #include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pool.h"
@@ -185,6 +187,19 @@ Machine measure_machine(const Settings& settings) {
   m.peak_bf16 = best(bf16);
   m.copy = copy_gbytes(settings);
   return m;
+}
+
+Machine measure_gpu(const Settings& settings) {
+  Graph g;
+  const Program any = compile(g, {copy(g.input("x", {1}))}, options_of(settings, 0));
+  const Ceilings c = measure_ceilings(any, {f32, f64, bf16});
+  const auto gflops = [&](std::size_t i) { return c.product[i].second * 1e-9; };
+  return {.model = backend(settings.device).name(),
+          .peak_f32 = gflops(0),
+          .peak_f64 = gflops(1),
+          .peak_bf16 = gflops(2),
+          .peak_name = "product",
+          .copy = c.copy * 1e-9};
 }
 
 double product_peak(const Machine& machine, DType dtype) {

@@ -1,7 +1,10 @@
 // The machine's peak rates, measured by tight loops. Rows are shares of them.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tools/bench/measure.h"
 
@@ -28,8 +31,21 @@ Machine measure_machine(const Settings& settings);
 // The current rate of multiply-adds: clock rates vary, most of all on virtual machines.
 double peak_now(DType dtype, int threads);
 
-// A GPU's rates, by programs of its own backend. In gpu.cpp.
+// A GPU's rates, by programs of its own backend.
 Machine measure_gpu(const Settings& settings);
+
+// The rate at which threads read memory and do nothing else.
+class Reading {
+ public:
+  // On `settings.threads` threads, of `settings.copy_bytes`: more than caches hold.
+  explicit Reading(const Settings& settings);
+  double gbytes();  // GB/s, of one pass over all of it
+
+ private:
+  std::size_t threads_, part_;         // bytes of a thread
+  std::shared_ptr<std::byte> memory_;  // [threads, part]
+  std::vector<std::int64_t> sinks_;    // what each thread has read, so that it must
+};
 
 // The seconds of time_of_run, and the highest peak measured between runs, at the clock rate of the run.
 struct Timing {

@@ -7,31 +7,9 @@
 #include <vector>
 
 #include <tilegrad/core/compile/compile.h>
-#include "tools/bench/attention_settings.h"
-#include "tools/bench/serve_settings.h"
-#include "tools/bench/train_settings.h"
+#include "tools/bench/settings.h"
 
 namespace tg::bench {
-
-struct Settings {
-  Device device;
-  DType dtype = f32;                              // of attention, ops and training
-  bool tf32 = false;                              // as in CompileOptions
-  int threads = 1;                                // of the CPU
-  double seconds = 0.3;                           // minimum time to measure a row
-  bool compare = false;                           // measure PyTorch, and what else there is, too
-  std::string filter;                             // rows to measure: those whose name contains it
-  std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
-  AttentionSettings attention;
-  ServeSettings serve;
-  TrainSettings train;
-  std::shared_ptr<Communicator> ranks;  // of the mode ranks
-  std::string text;                     // a file for the mode tokens, instead of a made-up text
-  std::size_t copy_bytes = std::size_t{256} << 20;
-
-  // "bf16", …; "tf32" for f32 with rounded products.
-  std::string dtype_name() const { return tf32 ? "tf32" : std::string(name_of(dtype)); }
-};
 
 // Numbers that do not apply to a row are NaN: blank in the table, null in JSON.
 struct Row {

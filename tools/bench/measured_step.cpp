@@ -1,8 +1,11 @@
 #include "tools/bench/measured_step.h"
 
 #include <tilegrad/core/report/profile.h>
+#include <tilegrad/core/run/cost.h>
 #include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/training/training.h>
 #include "tools/batch_room.h"
+#include "tools/train_report.h"
 
 namespace tg::bench {
 
@@ -19,6 +22,22 @@ void check_room(const nn::LanguageModel& model, const optim::Optimizer& optimize
 }
 
 }  // namespace
+
+std::string ModelFlops::formula() const {
+  const auto whole = [](double x) { return grouped(std::llround(x)); };
+  return "6 · " + whole(weights) + " weights · " + whole(tokens) + " tokens + 3 · " +
+         short_number(attention * 1e-9) + " GFLOP of attention (causal)";
+}
+
+ModelFlops model_flops(const nn::LanguageModel& model, std::int64_t batch) {
+  train::EvaluationProgram evaluation(model, {.batch = batch, .plan_only = true});
+  ModelFlops f{.tokens = static_cast<double>(batch * model.context)};
+  for (const Step& s : evaluation.program().steps()) {
+    if (s.op->product) f.weights += cost_of(s).flops / (2 * f.tokens);
+    if (attention_of(*s.op, s.attrs)) f.attention += cost_of(s).flops;
+  }
+  return f;
+}
 
 MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
   const TrainSettings& t = settings.train;

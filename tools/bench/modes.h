@@ -8,6 +8,9 @@ namespace tg::bench {
 
 void run_gemm(const Settings& settings, const Machine& machine, Report& report);
 void run_attention(const Settings& settings, const Machine& machine, Report& report);
+// `bench attention --traffic` and `--once`, instead of rates. Both return an exit code.
+int run_attention_traffic(const Settings& settings);
+int run_attention_once(const Settings& settings);
 void run_decode(const Settings& settings, const Machine& machine, Report& report);
 void run_ops(const Settings& settings, const Machine& machine, Report& report);
 void run_train(const Settings& settings, const Machine& machine, Report& report);

@@ -1,4 +1,5 @@
-#include "tools/bench/other_decoding.h"
+// Other libraries that decode the same GPT.
+#include "tools/bench/other_libraries.h"
 
 #include <sstream>
 

@@ -1,4 +1,5 @@
-#include "tools/bench/python_process.h"
+// A Python script in a process of its own that answers requests.
+#include "tools/bench/other_libraries.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
-#include "tools/bench/reading.h"
+// The rate at which threads read memory and do nothing else.
+#include "tools/bench/machine.h"
 
 #include <cstring>
 

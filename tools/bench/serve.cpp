@@ -6,9 +6,9 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/model.h>
-#include "tools/bench/cache_picture.h"
+#include "tools/bench/cache_history.h"
 #include "tools/bench/modes.h"
-#include "tools/bench/other_decoding.h"
+#include "tools/bench/other_libraries.h"
 #include "tools/bench/replay.h"
 #include "tools/train_report.h"
 

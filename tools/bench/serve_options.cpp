@@ -1,4 +1,5 @@
-#include "tools/bench/serve_options.h"
+// The options of `bench serve`.
+#include "tools/bench/options.h"
 
 namespace tg::bench {
 

@@ -1,4 +1,5 @@
-#include "tools/bench/step_picture.h"
+// A training step as a picture.
+#include "tools/bench/measured_step.h"
 
 #include <algorithm>
 #include <cmath>

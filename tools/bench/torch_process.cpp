@@ -1,4 +1,5 @@
-#include "tools/bench/torch_process.h"
+// PyTorch's attention and products beside this library's.
+#include "tools/bench/other_libraries.h"
 
 #include <cstdlib>
 #include <sstream>

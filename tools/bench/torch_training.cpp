@@ -1,4 +1,5 @@
-#include "tools/bench/torch_training.h"
+// PyTorch's training step of the same model.
+#include "tools/bench/other_libraries.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,9 @@
-#include "tools/bench/train_options.h"
+// The options of a model, which `bench train` and `bench ranks` have.
+#include "tools/bench/options.h"
 
 #include <cmath>
 
+#include "tools/bench/measure.h"
 #include "tools/memory_size.h"
 
 namespace tg::bench {

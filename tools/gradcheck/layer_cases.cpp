@@ -1,9 +1,9 @@
-#include "tools/gradcheck/layer_cases.h"
-
+// Small cases of every layer.
 #include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
+#include "tools/gradcheck/select.h"
 
 namespace tg {
 

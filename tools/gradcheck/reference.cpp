@@ -1,5 +1,4 @@
-#include "tools/gradcheck/reference.h"
-
+// The reference of ops, docs/ops.md.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

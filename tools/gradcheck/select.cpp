@@ -8,7 +8,6 @@
 
 #include <tilegrad/ops/ops.h>
 #include "backends/cpu/kernel.h"
-#include "tools/gradcheck/layer_cases.h"
 
 namespace tg::gradcheck {
 

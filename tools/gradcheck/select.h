@@ -1,10 +1,17 @@
-// Selects the cases that gradcheck checks by name, and prints the table of all.
+// The cases that gradcheck checks, selected by name, the table of all, and the reference of ops.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include <tilegrad/autograd/gradcheck.h>
+
+namespace tg {
+
+// Small cases of every layer: a layer that is not listed here is not checked.
+std::vector<gradcheck::Case> layer_cases();
+
+}  // namespace tg
 
 namespace tg::gradcheck {
 
@@ -21,6 +28,10 @@ std::vector<std::string> untested(const std::vector<std::string>& names);
 std::string gradient_text(const Op& op);
 // Prints one row per op or layer of the cases.
 void print_list(const std::vector<Case>& cases);
+// The reference of ops, docs/ops.md, generated from their definitions. Markdown: every op, including those of
+// plugins, by the file that defines it: operands, function, dtypes, attributes, gradient, decomposition, and
+// the calls of its samples.
+std::string reference();
 // Loads a shared library; its static initialisers and its tilegrad_plugin(), if it has one, register ops and
 // cases. Throws Error with the loader's reason.
 void load_plugin(const std::string& path);

@@ -1,4 +1,5 @@
-#include "tools/inspect/attention_memory.h"
+// The memory that attention needs as texts get longer.
+#include "tools/inspect/attention_views.h"
 
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/core/compile/compile.h>

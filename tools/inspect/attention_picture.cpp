@@ -1,4 +1,5 @@
-#include "tools/inspect/attention_picture.h"
+// Attention maps as a picture.
+#include "tools/inspect/attention_views.h"
 
 #include <cstdio>
 

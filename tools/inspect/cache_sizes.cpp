@@ -1,4 +1,5 @@
-#include "tools/inspect/cache_sizes.h"
+// What a token costs in a key-value cache, and how many texts a memory holds.
+#include "tools/inspect/memory_views.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,5 @@
-#include "tools/inspect/memory_reads.h"
+// How many numbers attention reads from main memory.
+#include "tools/inspect/attention_views.h"
 
 #include <algorithm>
 

@@ -1,4 +1,5 @@
-#include "tools/inspect/parameters.h"
+// The size of each layer of a model.
+#include "tools/inspect/memory_views.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,5 @@
-#include "tools/inspect/plan_picture.h"
+// A program's memory plan as a picture.
+#include "tools/inspect/memory_views.h"
 
 #include "tools/model_parts.h"
 #include "tools/train_report.h"

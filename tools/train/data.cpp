@@ -6,7 +6,6 @@
 #include <tilegrad/io/text/token_file.h>
 #include <tilegrad/io/training/sums.h>
 #include "core/base/hash.h"
-#include "tools/train/example_data.h"
 #include "tools/train_report.h"
 
 namespace tg {

@@ -1,4 +1,4 @@
-// The training data of tools/train: a text, a file of tokens, or a generated task.
+// The training data of tools/train: a text, a file of tokens, a generated task, or examples.
 #pragma once
 
 #include <functional>
@@ -56,5 +56,12 @@ void check_same_data(const std::string& what, const std::string& identity,
                      const std::optional<SavedData>& saved);
 // Opens the data. Throws Error if a resumed run was started with other data.
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved);
+
+// The data of --examples: prompts and what is to follow them, an example in each row.
+std::vector<train::Example> encode_examples(const std::string& file, const BaseModel& base);
+// The most tokens in a row that one of them needs.
+std::int64_t longest_example(const std::vector<train::Example>& examples);
+// Throws as read_examples and ExampleBatches, and Error if a resumed run was started with other data.
+std::unique_ptr<TrainData> open_examples(const DataOptions& o, const std::optional<SavedData>& saved);
 
 }  // namespace tg

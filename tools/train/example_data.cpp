@@ -1,8 +1,8 @@
-#include "tools/train/example_data.h"
-
+// The data of train --examples.
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/training/examples.h>
+#include "tools/train/data.h"
 #include "tools/train_report.h"
 
 namespace tg {

@@ -1,6 +1,7 @@
-#include "tools/train/lora.h"
-
+// Options of train --lora.
 #include <algorithm>
+
+#include "tools/train/options.h"
 
 namespace tg {
 

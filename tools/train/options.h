@@ -1,13 +1,30 @@
 // The command line of tools/train.
 #pragma once
 
+#include <string>
+
 #include <tilegrad/core/base/device.h>
+#include <tilegrad/nn/models/lora.h>
+#include "tools/args.h"
 #include "tools/model_options.h"
 #include "tools/train/data.h"
-#include "tools/train/lora.h"
 #include "tools/train/optimizer.h"
 
 namespace tg {
+
+// Options of --lora.
+struct LoraTraining {
+  std::int64_t rank = 0;  // 0: the whole model is trained
+  double alpha = 0;       // 0: twice the rank
+  double dropout = 0;
+  std::string targets;  // names between commas; empty: all Linear layers but the head
+
+  nn::LoraOptions options(std::uint64_t seed) const;
+};
+
+void declare_lora_options(Args& args, LoraTraining& o);
+// What is wrong with a combination of options, or nothing.
+std::string mistake_in_lora(const Args& args, const LoraTraining& o, bool has_base);
 
 struct TrainOptions : ModelOptions {
   DataOptions data;
