@@ -11,7 +11,7 @@
 //
 // In chunks of rows, each chunk is an op of its own, and a region around all of them has the gradient: each
 // chunk writes its part of z_x and adds its product to the z_w so far. So nothing reads a chunk's G once its
-// two products are done, and the next may have its memory, in the order that core/compile/order.h finds.
+// two products are done, and the next may have its memory, in the order that core/compile/order.cpp finds.
 // Chunks are of whole units (matmul_in_units.h), in which all three products are made, whether in chunks or
 // not: so their bits do not depend on the chunks.
 #include <tilegrad/ops/linear_cross_entropy.h>

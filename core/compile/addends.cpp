@@ -1,4 +1,4 @@
-#include "core/compile/addends.h"
+#include "core/compile/passes.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "core/compile/agreement.h"
+#include "core/compile/bind.h"
 
 #include <algorithm>
 

@@ -1,22 +1,14 @@
-// compile() as a list of passes, in the order of the picture in docs/architecture.md. Each is a function on
-// data in a file of its own.
+// compile(): the passes from a graph to steps (passes.cpp), what keeps a memory budget, and then kernels and
+// memory for the steps.
 #include <tilegrad/core/compile/compile.h>
 
 #include <algorithm>
 
 #include "core/base/alignment.h"
-#include "core/compile/addends.h"
-#include "core/compile/agreement.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
 #include "core/compile/budget.h"
-#include "core/compile/join.h"
-#include "core/compile/merge.h"
-#include "core/compile/order.h"
 #include "core/compile/passes.h"
-#include "core/compile/recompute.h"
-#include "core/compile/reduced_chains.h"
-#include "core/compile/scatter_early.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
@@ -121,30 +113,6 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
 }
 
 }  // namespace
-
-Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
-                  const Scheduler& scheduler, std::size_t status_bytes) {
-  Passes p{.outputs = outputs_of(graph, fetch, options.assign), .scheduler = &scheduler};
-
-  // Outputs → steps.
-  if (!options.allow_unassigned) require_updates(graph, p.outputs, options.assign);
-  const std::vector<ValueId> outputs = p.outputs.all();
-  p.steps = lower(graph, outputs, options.fuse);
-  p.joined = join_in_place(graph, p.steps, outputs);
-  if (options.fuse && !options.rows_alone) add_in_products(graph, p.steps, p.joined, p.outputs);
-  if (options.fuse) merge_fused(graph, p.steps, outputs);
-  if (options.fuse && !options.rows_alone) reduce_chains(graph, p.steps, outputs, scheduler);
-  if (options.fuse) scheduler.order(graph, p.steps);
-  if (options.ranks) scatter_early(graph, p.steps, scheduler);
-  p.directly = written_directly(graph, p.steps, p.outputs, options.assign);
-  append_copies(graph, p.steps, p.outputs, options.assign, p.directly);
-
-  // Steps → buffers → places.
-  const Scheduled known = p.known(options.assign);
-  p.placed = placed(graph, p.steps, known, status_bytes, reuse);
-  if (reuse && options.fuse) reorder(graph, p.steps, known, options, status_bytes, p.placed);
-  return p;
-}
 
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options) {
   std::unique_ptr<ProgramLog> log = ProgramLog::begin();

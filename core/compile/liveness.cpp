@@ -1,4 +1,4 @@
-#include "core/compile/liveness.h"
+#include "core/compile/buffers.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@ namespace tg {
 
 // The attributes of fused_op: instructions in order; the values of some are the step's results.
 struct FusedAttrs {
-  // Limits of a step. Merging adds at most one instruction for each result (merge.h).
+  // Limits of a step. Merging adds at most one instruction for each result (merge.cpp).
   static constexpr int max_inputs = 12, max_outputs = 4, max_chain = 24, max_code = max_chain + max_outputs;
   struct Source {  // of an instruction's operand
     enum Kind : std::uint8_t { input, constant, result } kind;

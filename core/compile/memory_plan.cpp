@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/base/alignment.h"
-#include "core/compile/planner.h"
 
 namespace tg {
 

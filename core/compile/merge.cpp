@@ -1,4 +1,4 @@
-#include "core/compile/merge.h"
+#include "core/compile/passes.h"
 
 #include <algorithm>
 
@@ -115,7 +115,7 @@ class Merging {
 
   // Whether readers of one step's results would wait for operands of the other that they do not need. Of
   // tensors that is worth a pass over memory. A number, such as the weight of a row in a mean, takes none,
-  // and what waits for it may hold on to much (core/compile/order.h).
+  // and what waits for it may hold on to much (core/compile/order.cpp).
   bool makes_wait(const LoweredStep& a, const LoweredStep& b) const {
     const auto is_made = [&](ValueId v) { return is_output(a, value(v).root); };
     const auto is_of_b_alone = [&](ValueId v) { return !is_made(v) && index_in(a.in, v) == a.in.size(); };

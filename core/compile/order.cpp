@@ -1,4 +1,4 @@
-#include "core/compile/order.h"
+#include "core/compile/budget.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "core/compile/planner.h"
+#include "core/compile/memory_plan.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "core/compile/recompute.h"
+#include "core/compile/budget.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include <tilegrad/core/run/cost.h>
-#include "core/compile/liveness.h"
+#include "core/compile/buffers.h"
 #include "core/compile/memory_plan.h"
 #include "core/compile/neighbours.h"
 #include "core/compile/reduced_chains.h"

@@ -1,4 +1,4 @@
-#include "core/compile/scatter_early.h"
+#include "core/compile/passes.h"
 
 #include <algorithm>
 #include <unordered_map>

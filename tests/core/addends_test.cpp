@@ -1,4 +1,4 @@
-// Sums that the products among their terms make themselves (core/compile/addends.h).
+// Sums that the products among their terms make themselves (core/compile/addends.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>

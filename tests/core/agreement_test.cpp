@@ -1,5 +1,5 @@
-// Ranks compare their programs by a number for each step (core/compile/agreement.h): what it depends on, and
-// which step and rank an error names. The other ranks are played by the test.
+// Ranks compare their programs by a number for each step (core/compile/agreement.cpp): what it depends on,
+// and which step and rank an error names. The other ranks are played by the test.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/tilegrad.h>
-#include "core/compile/agreement.h"
+#include "core/compile/bind.h"
 #include "tests/support/files.h"
 
 namespace {

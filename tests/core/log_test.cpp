@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include <tilegrad/tilegrad.h>
-#include "core/compile/planner.h"
+#include "core/compile/memory_plan.h"
 #include "tests/support/lines.h"
 
 namespace tg {

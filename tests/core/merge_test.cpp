@@ -1,4 +1,4 @@
-// Neighbouring chains that become one step with several results (core/compile/merge.h).
+// Neighbouring chains that become one step with several results (core/compile/merge.cpp).
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,6 +1,6 @@
 // CompileOptions::memory_budget: steps in another order, where that alone saves memory
-// (core/compile/order.h).
-#include "core/compile/order.h"
+// (core/compile/order.cpp).
+#include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
 

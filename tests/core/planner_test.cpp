@@ -1,5 +1,5 @@
 // The memory planner: plans are sound, reuse what is dead, and the checker sees an unsound one.
-#include "core/compile/planner.h"
+#include "core/compile/memory_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,16 +1,15 @@
 // CompileOptions::memory_budget: values are computed again instead of being kept, products only where what is
-// cheap is not enough (core/compile/recompute.h).
-#include "core/compile/recompute.h"
+// cheap is not enough (core/compile/recompute.cpp).
+#include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
 
 #include <tilegrad/core/run/cost.h>
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/schedule/scheduler.h"
-#include "core/compile/budget.h"
-#include "core/compile/liveness.h"
-#include "core/compile/merge.h"
+#include "core/compile/buffers.h"
 #include "core/compile/neighbours.h"
+#include "core/compile/passes.h"
 #include "tests/support/files.h"
 
 namespace {

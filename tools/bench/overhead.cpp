@@ -4,7 +4,7 @@
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
-#include "core/compile/planner.h"
+#include "core/compile/memory_plan.h"
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

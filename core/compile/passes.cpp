@@ -1,0 +1,63 @@
+// The list of passes, in the order of the picture in docs/architecture.md.
+#include "core/compile/passes.h"
+
+#include <utility>
+
+#include "core/compile/reduced_chains.h"
+
+namespace tg {
+
+namespace {
+
+// Chooses a different order of the steps if their arena is at most `more` bytes larger then.
+void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
+                std::size_t more, const Scheduled& known, std::size_t status_bytes, Placed& p) {
+  Placed then = placed(graph, reordered, known, status_bytes, true);
+  if (then.plan.report.arena > p.plan.report.arena + more) return;
+  steps = std::move(reordered);
+  p = std::move(then);
+}
+
+}  // namespace
+
+Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known,
+              std::size_t status_bytes, bool reuse) {
+  Placed p{buffers_of(graph, steps, known.joined, known.outputs, known.assign, known.directly), {}};
+  if (reuse) share_in_place(graph, steps, known.joined, p.buffers);
+  p.plan = plan_buffers(graph, p.buffers, status_bytes, reuse);
+  return p;
+}
+
+void reorder(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known,
+             const CompileOptions& options, std::size_t status_bytes, Placed& p) {
+  known.scheduler.reorder(graph, steps, known.joined, options,
+                          [&](std::vector<LoweredStep> reordered, std::size_t more) {
+                            take_order(graph, steps, std::move(reordered), more, known, status_bytes, p);
+                          });
+}
+
+Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
+                  const Scheduler& scheduler, std::size_t status_bytes) {
+  Passes p{.outputs = outputs_of(graph, fetch, options.assign), .scheduler = &scheduler};
+
+  // Outputs → steps.
+  if (!options.allow_unassigned) require_updates(graph, p.outputs, options.assign);
+  const std::vector<ValueId> outputs = p.outputs.all();
+  p.steps = lower(graph, outputs, options.fuse);
+  p.joined = join_in_place(graph, p.steps, outputs);
+  if (options.fuse && !options.rows_alone) add_in_products(graph, p.steps, p.joined, p.outputs);
+  if (options.fuse) merge_fused(graph, p.steps, outputs);
+  if (options.fuse && !options.rows_alone) reduce_chains(graph, p.steps, outputs, scheduler);
+  if (options.fuse) scheduler.order(graph, p.steps);
+  if (options.ranks) scatter_early(graph, p.steps, scheduler);
+  p.directly = written_directly(graph, p.steps, p.outputs, options.assign);
+  append_copies(graph, p.steps, p.outputs, options.assign, p.directly);
+
+  // Steps → buffers → places.
+  const Scheduled known = p.known(options.assign);
+  p.placed = placed(graph, p.steps, known, status_bytes, reuse);
+  if (reuse && options.fuse) reorder(graph, p.steps, known, options, status_bytes, p.placed);
+  return p;
+}
+
+}  // namespace tg
