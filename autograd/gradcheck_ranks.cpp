@@ -10,7 +10,7 @@
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/ops/ranks.h>
 #include "autograd/gradcheck_tally.h"
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 
 namespace tg::gradcheck {
 

@@ -9,7 +9,7 @@
 // The ops divide axis 0, so that pieces are contiguous; the functions move another axis there.
 #include <tilegrad/ops/ranks.h>
 
-#include "core/graph/rank_attrs.h"
+#include "core/graph/op_attrs.h"
 #include "ops/common.h"
 
 namespace tg {

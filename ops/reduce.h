@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tilegrad/core/graph/tensor.h>
-#include "core/graph/reduce_attrs.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/run/one_rank.h"
+#include "core/run/ranks.h"
 #include "parallel/control.h"
 #include "parallel/launch_board.h"
 #include "parallel/message.h"

@@ -6,7 +6,7 @@
 
 #include <tilegrad/parallel/group.h>
 #include <tilegrad/parallel/world.h>
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 #include "tools/run_tool.h"
 
 namespace tg {

@@ -13,16 +13,14 @@
 #include <tilegrad/core/graph/graph.h>
 #include <tilegrad/core/run/cost.h>
 #include "backends/cpu/cpu.h"
-#include "backends/cpu/host_kernel.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
 #include "core/base/alignment.h"
 #include "core/compile/reduced_chains.h"
-#include "core/graph/rank_attrs.h"
-#include "core/run/host_views.h"
-#include "core/run/refusal.h"
+#include "core/graph/op_attrs.h"
+#include "core/run/backend_steps.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>

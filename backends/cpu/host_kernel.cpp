@@ -1,7 +1,7 @@
-#include "backends/cpu/host_kernel.h"
+#include "backends/cpu/kernel.h"
 
 #include "backends/cpu/pool.h"
-#include "core/run/host_views.h"
+#include "core/run/backend_steps.h"
 
 namespace tg::cpu {
 

@@ -1,7 +1,10 @@
-// The form of a CPU kernel, and the tables in which the executor finds kernels by op name.
+// The form of a CPU kernel, the tables in which the executor finds kernels by op name, and the kernels that
+// are the same for all instruction sets.
 #pragma once
 
 #include <cstddef>
+#include <exception>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -76,5 +79,21 @@ std::span<const KernelSet* const> runnable_sets();
 void register_kernel(std::string op, Kernel kernel);
 // The kernel for an op, null if there is none.
 const Kernel* find_kernel(std::string_view op);
+
+// Runs a user-defined op's C++ function as if it were a kernel.
+extern const Kernel host_kernel;
+// The plan that host_kernel needs. The first exception that the function throws is stored in `thrown`. Throws
+// DeviceError if an operand is not row-major.
+std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thrown);
+
+// Kernels of the ops of ops/ranks.cpp: ranks exchange data through memory that all of them see. They are
+// there to test programs of several ranks without GPUs, not to be fast. A call's plan is the Communicator,
+// null for a group of one. One thread does all the work. They throw RankLost.
+void sum_ranks(Worker&, const Call&);
+void gather_ranks(Worker&, const Call&);
+void scatter_sum(Worker&, const Call&);
+void exchange_ranks(Worker&, const Call&);
+void shift_ranks(Worker&, const Call&);
+void own_piece(Worker&, const Call&);
 
 }  // namespace tg::cpu

@@ -1,4 +1,4 @@
-#include "backends/cpu/ranks.h"
+#include "backends/cpu/kernel.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <tilegrad/core/run/communicator.h>
-#include "core/graph/rank_attrs.h"
-#include "core/run/one_rank.h"
+#include "core/graph/op_attrs.h"
+#include "core/run/ranks.h"
 
 namespace tg::cpu {
 

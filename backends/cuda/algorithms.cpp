@@ -13,7 +13,7 @@
 #include <string>
 
 #include "backends/cuda/cache.h"
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 
 namespace tg::cuda {
 

@@ -19,8 +19,8 @@
 #include "backends/cuda/sum_of_few.h"
 #include "backends/cuda/turned_product.h"
 #include "core/compile/reduced_chains.h"
-#include "core/graph/rank_attrs.h"
-#include "core/run/refusal.h"
+#include "core/graph/op_attrs.h"
+#include "core/run/backend_steps.h"
 
 namespace tg::cuda {
 

@@ -2,7 +2,7 @@
 
 #include "backends/cuda/check.h"
 #include "core/base/alignment.h"
-#include "core/run/host_views.h"
+#include "core/run/backend_steps.h"
 
 namespace tg::cuda {
 

@@ -15,7 +15,7 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/table.h"
 #include "backends/cuda/waits_for_ranks.h"
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 
 namespace tg::cuda {
 

@@ -7,7 +7,7 @@
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/copy_list.h"
 #include "backends/cuda/ordered_sum.h"
-#include "core/graph/rank_attrs.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <string>
 
+#include <tilegrad/core/base/error.h>
+
 namespace tg {
 
 inline constexpr std::size_t buffer_alignment = 64;  // bytes: a cache line, and a vector of AVX-512
@@ -15,9 +17,18 @@ constexpr std::size_t aligned_bytes(std::size_t bytes) {
 
 // a + b; throws OutOfMemory, with `what` the bytes are for, above 2^60. A single buffer has at
 // most 2^56 (max_elements in layout.h), so that no sum of a few such sums wraps either.
-std::size_t add_bytes(std::size_t a, std::size_t b, const char* what);
+inline std::size_t add_bytes(std::size_t a, std::size_t b, const char* what) {
+  constexpr std::size_t most = std::size_t{1} << 60;
+  if (a > most || b > most - a)
+    throw OutOfMemory("[compile] " + std::string(what) + " would take " + std::to_string(a >> 30) + " + " +
+                      std::to_string(b >> 30) + " GiB, more than any memory");
+  return a + b;
+}
 
 // For messages, "12 MiB": rounded up; in KiB below 10 MiB.
-std::string bytes_text(std::size_t bytes);
+inline std::string bytes_text(std::size_t bytes) {
+  const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
+  return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");
+}
 
 }  // namespace tg

@@ -4,8 +4,8 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include "core/base/hash.h"
-#include "core/graph/rank_attrs.h"
-#include "core/run/gather.h"
+#include "core/graph/op_attrs.h"
+#include "core/run/ranks.h"
 
 namespace tg {
 

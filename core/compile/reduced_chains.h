@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/compile/lower.h"
-#include "core/graph/reduce_attrs.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg {
 

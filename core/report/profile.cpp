@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/compile/reduced_chains.h"
-#include "core/graph/rank_attrs.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg {
 

@@ -11,7 +11,6 @@
 #include "core/base/one_user.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
-#include "core/run/running.h"
 
 namespace tg {
 

@@ -1,8 +1,10 @@
-// The state of a compiled program: core/compile/ fills it, program.cpp runs it.
+// The state of a compiled program: core/compile/ fills it, program.cpp runs it. And the runs in progress in
+// this process, so that two threads cannot use a parameter that one of them changes.
 #pragma once
 
 #include <atomic>
 #include <mutex>
+#include <thread>
 
 #include <tilegrad/core/run/log.h>
 #include <tilegrad/core/run/shared_arena.h>
@@ -56,6 +58,22 @@ struct Program::State {
   void run_logged();
   std::vector<double> run_timed();                // the seconds of each step
   const Arg& fetched_arg(const Tensor& t) const;  // throws Error for a tensor that is not fetched
+};
+
+// A run of `program` by this thread. Throws Error with `who` if another thread runs a program that assigns a
+// parameter of this one, or uses a parameter that this one assigns.
+class RunInProgress {
+ public:
+  RunInProgress(const Program::State& program, const char* who);
+  ~RunInProgress();
+  RunInProgress(const RunInProgress&) = delete;
+
+  const Program::State& program() const { return program_; }
+  std::thread::id thread() const { return thread_; }
+
+ private:
+  const Program::State& program_;
+  const std::thread::id thread_ = std::this_thread::get_id();
 };
 
 }  // namespace tg

@@ -1,4 +1,4 @@
-#include "core/run/running.h"
+#include "core/run/program_state.h"
 
 #include <algorithm>
 #include <mutex>

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 #include "core/run/saving.h"
 #include "io/training/optimizer_state.h"
 #include "io/training/prefetch.h"

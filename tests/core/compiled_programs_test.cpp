@@ -19,7 +19,7 @@
 #include "core/compile/bind.h"
 #include "core/compile/budget.h"
 #include "core/compile/passes.h"
-#include "core/run/one_rank.h"
+#include "core/run/ranks.h"
 #include "tests/support/compiled_cases.h"
 #include "tests/support/files.h"
 #include "tests/support/random_programs.h"

@@ -9,8 +9,7 @@
 #include <tilegrad/tilegrad.h>
 #include "core/base/printable.h"
 #include "core/base/rethrow.h"
-#include "core/run/gather.h"
-#include "core/run/one_rank.h"
+#include "core/run/ranks.h"
 #include "tests/support/files.h"
 
 namespace {

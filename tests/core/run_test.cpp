@@ -12,7 +12,7 @@
 #include "core/base/spin.h"
 #include "core/compile/budget.h"
 #include "core/run/arena_use.h"
-#include "core/run/one_rank.h"
+#include "core/run/ranks.h"
 #include "core/run/saving.h"
 #include "tests/support/files.h"
 

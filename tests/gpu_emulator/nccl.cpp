@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 #include "parallel/shared_memory.h"
 
 namespace tg::cuda {

@@ -6,7 +6,7 @@
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/sgd.h>
-#include "core/run/one_rank.h"
+#include "core/run/ranks.h"
 #include "tests/support/files.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/option_pairs.h"

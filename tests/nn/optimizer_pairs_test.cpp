@@ -4,7 +4,7 @@
 
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/sgd.h>
-#include "core/run/one_rank.h"
+#include "core/run/ranks.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/option_pairs.h"
 #include "tests/support/plain_orthogonalized.h"

@@ -7,8 +7,7 @@
 
 #include <tilegrad/ops/paged_attn.h>
 #include <tilegrad/tilegrad.h>
-#include "core/graph/rank_attrs.h"
-#include "core/graph/reduce_attrs.h"
+#include "core/graph/op_attrs.h"
 #include "ops/adamw.h"
 #include "ops/common.h"
 #include "ops/cross_entropy.h"

@@ -9,8 +9,7 @@
 #include <tilegrad/ops/paged_attn.h>
 #include <tilegrad/tilegrad.h>
 #include "autograd/gradcheck_harness.h"
-#include "core/graph/rank_attrs.h"
-#include "core/graph/reduce_attrs.h"
+#include "core/graph/op_attrs.h"
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"
 #include "ops/index.h"

@@ -7,7 +7,7 @@
 
 #include <tilegrad/tilegrad.h>
 #include "autograd/gradcheck_ranks.h"
-#include "core/graph/rank_attrs.h"
+#include "core/graph/op_attrs.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 #include "tools/bench/measure.h"
 
 namespace tg::bench {

@@ -8,7 +8,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include "core/base/hash.h"
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 #include "io/files/utf8.h"
 
 namespace tg {

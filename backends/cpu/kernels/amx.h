@@ -3,7 +3,7 @@
 // this instruction set is compiled without them.
 #pragma once
 
-#include "backends/cpu/kernels/tiles.h"
+#include "backends/cpu/kernels/gemm_cases.h"
 
 #if defined(TG_BF16_TILES)
 namespace tg::cpu::TG_ISA {

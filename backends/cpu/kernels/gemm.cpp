@@ -5,10 +5,8 @@
 
 #include <cstdio>
 
-#include "backends/cpu/kernels/gemm_dots.h"
+#include "backends/cpu/kernels/gemm_cases.h"
 #include "backends/cpu/kernels/gemm_parts.h"
-#include "backends/cpu/kernels/gemm_rows.h"
-#include "backends/cpu/kernels/tiles.h"
 
 namespace tg::cpu::TG_ISA {
 namespace {

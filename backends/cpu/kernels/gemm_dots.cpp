@@ -1,12 +1,11 @@
 // A part takes a span of columns of C and walks over its rows in small groups, so that the columns of B come
 // from memory once. An element is a vector of sums, one for each lane, over the vectors along k in their
 // order, and then the sum of the lanes: the same additions in whatever group or span it lies.
-#include "backends/cpu/kernels/gemm_dots.h"
+#include "backends/cpu/kernels/gemm_cases.h"
 
 #include <cstdio>
 
 #include "backends/cpu/kernels/gemm_parts.h"
-#include "backends/cpu/kernels/tiles.h"
 
 namespace tg::cpu::TG_ISA {
 namespace {

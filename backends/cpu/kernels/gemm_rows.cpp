@@ -1,4 +1,4 @@
-#include "backends/cpu/kernels/gemm_rows.h"
+#include "backends/cpu/kernels/gemm_cases.h"
 
 #include <cstdio>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/cuda/kernel.h"
-#include "core/graph/reduce_attrs.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
 

@@ -9,7 +9,7 @@
 #include "backends/cuda/cuda.h"
 #ifdef TG_RACE_RUNS
 #include "backends/cuda/nccl.h"
-#include "core/run/gather.h"
+#include "core/run/ranks.h"
 #endif
 
 namespace {

@@ -6,7 +6,7 @@
 // and in the end O = G ⊘ π,  ξ = c + log π.
 // Ranges and tiles begin at fixed keys, whatever a query sees, and a row adds up no others than the keys that
 // it sees. So its bits depend neither on the other rows, nor on where keys lie, nor on who computes what.
-#include "backends/cpu/kernels/attention/decode.h"
+#include "backends/cpu/kernels/attention/attention.h"
 
 #include <cstdio>
 

@@ -1,7 +1,6 @@
 // flash_attn, flash_attn_backward and paged_attn: checks of what comes from outside at every run, and the
 // attention kernels; and the dropout mask on its own.
 #include "backends/cpu/kernels/attention/attention.h"
-#include "backends/cpu/kernels/attention/decode.h"
 #include "backends/cpu/kernels/kernels.h"
 
 namespace tg::cpu::TG_ISA {

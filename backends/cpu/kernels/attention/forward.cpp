@@ -3,7 +3,7 @@
 // written once at the end.
 #include <cstdio>
 
-#include "backends/cpu/kernels/attention/decode.h"
+#include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/attention/score_tile.h"
 
 namespace tg::cpu::TG_ISA {

@@ -1,6 +1,5 @@
-#include "core/run/host_views.h"
+#include "core/run/backend_steps.h"
 
-#include <tilegrad/core/graph/graph.h>
 #include "core/base/rethrow.h"
 
 namespace tg {

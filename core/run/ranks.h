@@ -1,7 +1,9 @@
-// What all ranks have of a list of numbers or plain structs.
+// What code of several ranks needs beside Communicator: what all of them have of a list of numbers or plain
+// structs, and the communicator of a rank that is alone.
 #pragma once
 
 #include <cstring>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -27,5 +29,18 @@ template <class T>
 std::vector<T> gather_one(Communicator& ranks, const T& own) {
   return gather(ranks, std::span(&own, 1));
 }
+
+// The communicator of one rank, which shows itself what it has.
+class OneRank final : public Communicator {
+ public:
+  OneRank() : Communicator(0, 1) {}
+  void share(std::span<const std::byte> own, const Reader& read) override {
+    if (own.size() > most_shared)
+      throw Error("[ranks] share: " + std::to_string(own.size()) + " bytes: expected at most " +
+                  std::to_string(most_shared));
+    const std::byte* shown = own.data();
+    read({&shown, 1});
+  }
+};
 
 }  // namespace tg

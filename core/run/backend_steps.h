@@ -1,0 +1,40 @@
+// What backends share that prepare and run steps: the operands of a step as arguments of a host function
+// (Op::host), the exceptions of such a function, and the error for a step that a backend cannot run.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/graph/graph.h>
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/core/run/step.h>
+
+namespace tg {
+
+// Views without data, which the backend sets; throws DeviceError for an operand that is not row-major.
+std::vector<HostView> host_views(std::span<const Arg> args);
+
+// Where a host function is called, for its exceptions.
+struct HostStep {
+  explicit HostStep(const Step& step) : name(step.name), where(step.where) {}
+  std::string name;
+  std::source_location where;
+};
+// In a catch block: the exception that the function threw, with the step and its source line
+// (core/base/rethrow.h).
+std::exception_ptr exception_of(const HostStep& step);
+
+// The error of a backend that cannot run a step:
+// "[h.3.attn/flash_attn] WHY; got bf16 [1, 2, 5, 8] with causal=true (train.cpp:41)"
+inline DeviceError refusal(const Step& s, const std::string& why) {
+  std::string got;
+  for (const Arg& a : s.in)
+    got += (got.empty() ? "; got " : ", ") + std::string(name_of(a.dtype)) + " " + a.layout.shape.text();
+  const std::string settings = s.attrs.non_default_text();
+  if (!settings.empty()) got += (got.empty() ? "; got " : " with ") + settings;
+  return DeviceError("[" + s.name + "] " + why + got + " " + at_line(s.where));
+}
+
+}  // namespace tg
