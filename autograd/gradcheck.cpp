@@ -2,9 +2,8 @@
 
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
-#include "autograd/gradcheck_numeric.h"
+#include "autograd/gradcheck_quotients.h"
 #include "autograd/gradcheck_rules.h"
-#include "autograd/gradcheck_special.h"
 
 namespace tg::gradcheck {
 

@@ -5,9 +5,8 @@
 #include <memory>
 
 #include <tilegrad/ops/ops.h>
-#include "autograd/gradcheck_numeric.h"
+#include "autograd/gradcheck_quotients.h"
 #include "autograd/gradcheck_rules.h"
-#include "autograd/gradcheck_special.h"
 
 namespace tg::gradcheck {
 

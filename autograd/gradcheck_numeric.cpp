@@ -1,4 +1,4 @@
-#include "autograd/gradcheck_numeric.h"
+#include "autograd/gradcheck_quotients.h"
 
 namespace tg::gradcheck {
 

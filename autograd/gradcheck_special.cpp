@@ -1,4 +1,4 @@
-#include "autograd/gradcheck_special.h"
+#include "autograd/gradcheck_quotients.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 // The V-curve: error of difference quotients over the step. A bug is a flat line, truncation falls with the
 // step, rounding rises again.
-#include "autograd/gradcheck_numeric.h"
+#include "autograd/gradcheck_quotients.h"
 
 namespace tg::gradcheck {
 

@@ -6,7 +6,11 @@
 
 namespace tg {
 using Tensors = std::vector<Tensor>;
-}
+
+// y, a reduction of a tensor of this shape over these axes (kept or not), as a view of the shape.
+Tensor stretch(const Tensor& y, const Shape& shape, const Axes& axes);
+
+}  // namespace tg
 
 namespace tg::detail {
 

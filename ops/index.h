@@ -12,6 +12,11 @@ struct AxisAttrs {  // concat, index_select, index_add, index_assign, gather, sc
   void fields(auto&& field) const { field("axis", axis); }
 };
 
+struct SoftmaxAttrs {  // softmax, log_softmax, logsumexp
+  std::int64_t axis;   // 0 … rank-1
+  void fields(auto&& field) const { field("axis", axis); }
+};
+
 struct SliceAssignAttrs {  // start is given by the third input where there is one
   std::int64_t axis, start, step;
   // Where slice() stops to read the n positions that were assigned.

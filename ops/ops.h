@@ -1,7 +1,7 @@
-// Every operation, as functions on tensors. Each group names the file that defines it; ops/list.h lists the
-// definitions. Arguments are tensors or numbers; shapes broadcast by NumPy's rule; mixed floating dtypes are
-// promoted to the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's
-// line.
+// Every operation, as functions on tensors. Each group names the file that defines it; ops/registry.cpp lists
+// the definitions. Arguments are tensors or numbers; shapes broadcast by NumPy's rule; mixed floating dtypes
+// are promoted to the wider one. Errors are ShapeError and DTypeError with the op, the operands and the
+// caller's line.
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>
@@ -208,7 +208,7 @@ Tensor rope(TensorArg x, TensorArg positions = {}, const RopeOptions& options = 
 // theta^(-2i/dims), i from 0; throws ShapeError unless dims is 0 to 2^20.
 std::vector<double> rope_frequencies(std::int64_t dims, double theta);
 
-// glu.cpp
+// pointwise.cpp
 Tensor swiglu(TensorArg gate, TensorArg value);  // silu(gate) ⊛ value
 Tensor swiglu(TensorArg packed);                 // [..., 2n]: gates, then values
 

@@ -333,4 +333,20 @@ Tensor clamp(TensorArg x, double low, double high) {
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 
+// Gated units, which run as one fused step.
+Tensor swiglu(TensorArg gate, TensorArg value) {
+  const Scope scope(gate);
+  return silu(gate) * value;
+}
+
+Tensor swiglu(TensorArg packed) {
+  const Scope scope(packed);
+  const Tensor& x = packed.tensor();
+  if (x.rank() == 0 || x.size(-1) % 2 != 0)
+    throw ShapeError(
+        in_context("[swiglu] needs an even last axis: gates, then values; got " + x.text(), packed.where()));
+  const std::int64_t n = x.size(-1) / 2;
+  return swiglu(slice(x, -1, 0, n), slice(x, -1, n, 2 * n));
+}
+
 }  // namespace tg

@@ -1,5 +1,5 @@
 // Reductions over any axes, and their gradients: every reduced element gets z.
-#include "ops/reduce.h"
+#include "core/graph/op_attrs.h"
 
 #include "ops/common.h"
 

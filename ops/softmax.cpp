@@ -1,7 +1,7 @@
 // softmax P = exp(x - ξ) with ξ = log Σ exp x along one axis [Ye, Online Softmax §2], log_softmax x - ξ,
 // logsumexp ξ, and their gradients [Stratos, Efficient Attention §C.1 eq. 2]:
 //   softmax: z_x = P ⊛ (z - Σ P ⊛ z),  log_softmax: z_x = z - P·Σ z,  logsumexp: z_x = P·z.
-#include "ops/softmax.h"
+#include "ops/index.h"
 
 #include <cmath>
 #include <limits>

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include <tilegrad/version.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 
 namespace tg {
 

@@ -8,7 +8,7 @@
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/parallel/group.h>
 #include "autograd/gradcheck_ranks.h"
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "tools/args.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"

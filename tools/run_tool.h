@@ -14,7 +14,7 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/log.h>
 #include "backends/cpu/pool.h"
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "tools/stop_signals.h"
 
 namespace tg {

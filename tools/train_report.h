@@ -11,7 +11,7 @@
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/nn/training/training.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "tools/model_parts.h"
 
 namespace tg {

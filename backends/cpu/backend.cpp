@@ -14,7 +14,6 @@
 #include <tilegrad/core/run/cost.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/kernel.h"
-#include "backends/cpu/memory.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
 #include "core/base/alignment.h"

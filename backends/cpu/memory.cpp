@@ -1,5 +1,5 @@
 // Limits that Linux reports in files. A missing file means no limit.
-#include "backends/cpu/memory.h"
+#include "backends/cpu/cpu.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

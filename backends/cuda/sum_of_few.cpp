@@ -8,7 +8,7 @@
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
-#include "ops/reduce.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/compile/neighbours.h"
 #include "core/compile/reduced_chains.h"
+#include "core/compile/scheduler.h"
 
 namespace tg {
 

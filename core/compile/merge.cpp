@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/compile/neighbours.h"
+#include "core/compile/scheduler.h"
 
 namespace tg {
 

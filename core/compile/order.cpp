@@ -8,7 +8,7 @@
 
 #include "core/base/alignment.h"
 #include "core/compile/memory_plan.h"
-#include "core/compile/neighbours.h"
+#include "core/compile/scheduler.h"
 
 namespace tg {
 

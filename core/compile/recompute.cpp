@@ -8,8 +8,8 @@
 #include <tilegrad/core/run/cost.h>
 #include "core/compile/buffers.h"
 #include "core/compile/memory_plan.h"
-#include "core/compile/neighbours.h"
 #include "core/compile/reduced_chains.h"
+#include "core/compile/scheduler.h"
 
 namespace tg {
 

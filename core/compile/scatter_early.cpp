@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "core/compile/neighbours.h"
+#include "core/compile/scheduler.h"
 
 namespace tg {
 

@@ -1,5 +1,7 @@
 #include "core/compile/scheduler.h"
 
+#include <algorithm>
+
 #include <tilegrad/core/run/backend.h>
 
 namespace tg {
@@ -27,6 +29,48 @@ void Scheduler::reorder(const Graph&, const std::vector<LoweredStep>&, const Joi
 const Scheduler& Backend::scheduler() const {
   static const Scheduler one_after_the_other;
   return one_after_the_other;
+}
+
+const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at) {
+  while (at > 0 && !steps[at - 1].op) --at;
+  return at > 0 ? &steps[at - 1] : nullptr;
+}
+
+const Op* only_op_of(const LoweredStep& step) {
+  if (step.op != &fused_op) return nullptr;
+  const auto& code = step.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 ? code[0].op : nullptr;
+}
+
+bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
+  return std::ranges::any_of(next.in, [&](ValueId v) {
+    return std::ranges::find(step.out, graph.values()[v].root) != step.out.end();
+  });
+}
+
+bool belong_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+                     const LoweredStep& next) {
+  return reads_result(graph, step, next) && scheduler.fuses(step, next);
+}
+
+bool stay_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+                   const LoweredStep& next) {
+  return step.with_next || belong_together(graph, scheduler, step, next);
+}
+
+bool may_be_epilogue(const LoweredStep& step) {
+  const Op* op = only_op_of(step);
+  return op && op->epilogue;
+}
+
+bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {
+  return product.op->product && may_be_epilogue(next);
+}
+
+bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
+  if (!is_epilogue(product, next)) return false;
+  const DType t = graph.values()[product.out[0]].dtype;
+  return t == bf16 || t == f16;
 }
 
 }  // namespace tg

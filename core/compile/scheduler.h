@@ -1,5 +1,6 @@
 // Scheduler: a backend's rules for the order of a program's steps and for steps that one kernel computes.
-// This class has the rules of a device that computes one step after the other.
+// This class has the rules of a device that computes one step after the other. Also functions that find
+// the steps that must stay together.
 #pragma once
 
 #include <functional>
@@ -44,5 +45,34 @@ class Scheduler {
   virtual void reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,
                        const CompileOptions& options, const Propose& propose) const;
 };
+
+// Neighbours: steps that a backend may compute in one kernel if they follow one another. What moves steps or
+// puts others between them leaves these pairs as they are.
+
+// The step before steps[at], past those that passes have taken out (without an op); null if there is none.
+const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at);
+
+// The op of a chain of one op; null for other steps.
+const Op* only_op_of(const LoweredStep& step);
+
+// Whether `next` reads a result of `step`, or a view of one.
+bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
+
+// Whether `next` reads a result of the step before it, and one kernel may compute both.
+bool belong_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+                     const LoweredStep& next);
+// Whether the two steps stay next to each other in every order: also if the backend may compute them together
+// (LoweredStep::with_next).
+bool stay_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+                   const LoweredStep& next);
+
+// Whether a step is a chain of one op that may be an epilogue (Op::epilogue).
+bool may_be_epilogue(const LoweredStep& step);
+
+// Whether `next` may be an epilogue, and `product` is a product: computed together, `next` reads numbers that
+// are not rounded yet, and has other bits than by itself if they are of a half type.
+bool is_epilogue(const LoweredStep& product, const LoweredStep& next);
+// Whether it then has other bits: they are of a half type.
+bool is_rounding_epilogue(const Graph& graph, const LoweredStep& product, const LoweredStep& next);
 
 }  // namespace tg

@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "core/base/hash.h"
+#include "core/base/messages.h"
 #include "core/base/one_user.h"
-#include "core/base/printable.h"
-#include "core/base/rethrow.h"
 
 namespace tg {
 

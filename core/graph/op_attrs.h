@@ -1,5 +1,5 @@
-// Attributes of ops of ops/ that the compiler and the backends read too: those of reductions, and those of ops
-// in which ranks exchange data.
+// Attributes of ops of ops/ that the compiler and the backends read too: those of reductions, and those of
+// ops in which ranks exchange data.
 #pragma once
 
 #include <tilegrad/core/graph/op.h>

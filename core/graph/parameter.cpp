@@ -1,7 +1,7 @@
 #include <tilegrad/core/graph/parameter.h>
 
 #include <tilegrad/core/run/backend.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 
 namespace tg {
 

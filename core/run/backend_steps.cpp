@@ -1,6 +1,6 @@
 #include "core/run/backend_steps.h"
 
-#include "core/base/rethrow.h"
+#include "core/base/messages.h"
 
 namespace tg {
 

@@ -23,7 +23,7 @@ struct HostStep {
   std::source_location where;
 };
 // In a catch block: the exception that the function threw, with the step and its source line
-// (core/base/rethrow.h).
+// (rethrow_with in core/base/messages.h).
 std::exception_ptr exception_of(const HostStep& step);
 
 // The error of a backend that cannot run a step:

@@ -5,7 +5,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/manifest.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "io/files/input_file.h"
 #include "io/files/utf8.h"
 

@@ -11,7 +11,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "io/files/safetensors_start.h"
 #include "io/files/utf8.h"
 

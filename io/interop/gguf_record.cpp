@@ -1,7 +1,7 @@
 #include "io/interop/gguf_record.h"
 
 #include <tilegrad/io/files/json.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "io/files/utf8.h"
 
 namespace tg::io {

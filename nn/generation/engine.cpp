@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
+#include <tilegrad/nn/generation/page_pool.h>
 #include "core/base/one_user.h"
 #include "nn/generation/engine_programs.h"
-#include "nn/generation/page_count.h"
 
 namespace tg::nn {
 

@@ -12,7 +12,6 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/run/backend.h>
-#include "nn/generation/page_count.h"
 
 namespace tg::nn {
 

@@ -11,6 +11,15 @@
 
 namespace tg::nn {
 
+namespace detail {
+
+// How many pages tokens take.
+inline std::int64_t pages_for(std::int64_t tokens, std::int64_t page_size) {
+  return tokens / page_size + (tokens % page_size != 0);
+}
+
+}  // namespace detail
+
 class PageTable;
 
 class PagePool {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
-#include "nn/generation/page_count.h"
+#include <tilegrad/nn/generation/page_pool.h>
 
 namespace tg::nn {
 

@@ -5,6 +5,7 @@
 #include <tilegrad/core/base/attrs.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/graph/graph.h>
+#include <tilegrad/nn/layers/autocast.h>
 #include "core/base/hash.h"
 
 namespace tg::nn {
@@ -120,6 +121,22 @@ std::vector<LinearPlace> Path::linears() const {
   for (const LinearPlace& p : params_->linears())
     if (text_.empty() || p.path == text_ || p.path.starts_with(text_ + ".")) below.push_back(p);
   return below;
+}
+
+void Weight::check_value() const {
+  if (!parameter_.key()) throw Error("[weight] a layer created on Params::counting() has no values");
+}
+
+Tensor Weight::tensor(Graph& graph, std::source_location where) const {
+  if (is_absent_) return {};
+  check_value();
+  return Autocast::weight(parameter_, graph, where);
+}
+
+Tensor Weight::stored(const TensorArg& x) const {
+  if (is_absent_) return {};
+  check_value();
+  return x.tensor().graph().param(parameter_, x.where());
 }
 
 }  // namespace tg::nn

@@ -1,12 +1,15 @@
-// The tokens of a batch that a rank has where sequences are divided among ranks (nn::ContextParallel).
+// The tokens of a batch that a rank has where sequences are divided among ranks (nn::ContextParallel), and
+// which targets of a batch count.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <tilegrad/core/run/communicator.h>
+#include <tilegrad/ops/ops.h>
 #include <tilegrad/ops/ring_attention.h>
 
 namespace tg::train {
@@ -43,5 +46,11 @@ class OwnTokens {
   int ranks_, rank_;
   std::vector<std::int64_t> positions_;  // empty: all
 };
+
+// Targets that are not ignored, over which the loss of a batch is the mean.
+inline std::int64_t count_targets(std::span<const std::int32_t> targets) {
+  return std::ranges::count_if(targets,
+                               [](std::int32_t t) { return t != CrossEntropyOptions{}.ignore_index; });
+}
 
 }  // namespace tg::train

@@ -14,7 +14,6 @@
 #include "core/run/arena_use.h"
 #include "nn/training/gradient_tree.h"
 #include "nn/training/own_tokens.h"
-#include "nn/training/targets.h"
 
 namespace tg::train {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/gradcheck_special.h"
+#include "autograd/gradcheck_quotients.h"
 #include "backends/cpu/kernel.h"
 #include "tests/support/gradcheck_cases.h"
 #include "tests/support/host_function.h"

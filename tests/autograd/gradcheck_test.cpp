@@ -7,9 +7,10 @@
 
 #include <tilegrad/ops/flash_attn.h>
 #include "autograd/gradcheck_harness.h"
-#include "autograd/gradcheck_special.h"
+#include "autograd/gradcheck_quotients.h"
 #include "backends/cpu/kernel.h"
-#include "ops/reduce.h"
+#include "core/graph/op_attrs.h"
+#include "ops/common.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <optional>
 
-#include "autograd/gradcheck_special.h"
+#include "autograd/gradcheck_quotients.h"
 #include "tests/support/gradcheck_cases.h"
 #include "tests/support/host_function.h"
 

@@ -7,8 +7,7 @@
 #include <set>
 
 #include <tilegrad/tilegrad.h>
-#include "core/base/printable.h"
-#include "core/base/rethrow.h"
+#include "core/base/messages.h"
 #include "core/run/ranks.h"
 #include "tests/support/files.h"
 

@@ -1,5 +1,5 @@
 // Messages are one line of limited length, and names are one line.
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 
 #include <gtest/gtest.h>
 

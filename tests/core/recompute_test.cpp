@@ -8,8 +8,8 @@
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/schedule/scheduler.h"
 #include "core/compile/buffers.h"
-#include "core/compile/neighbours.h"
 #include "core/compile/passes.h"
+#include "core/compile/scheduler.h"
 #include "tests/support/files.h"
 
 namespace {

@@ -44,7 +44,7 @@ ROOMS = {
 KINDS = ("operator", "constant", "condition", "index", "arguments", "deletion", "calls")
 
 MESSAGE_FILES = {"core/run/log.cpp", "core/run/log.h", "core/report/graph_text.cpp", "core/report/profile.cpp",
-                 "core/report/profile.h", "core/base/printable.cpp",
+                 "core/report/profile.h", "core/base/messages.cpp",
                  "autograd/gradcheck_vcurve.cpp"}
 EMULATED_INCLUDE = "tests/gpu_emulator/include"
 NOT_EMULATED = {"backends/cuda/graph.cpp", "backends/cuda/nccl.cpp"}  # its CMakeLists.txt leaves them out

@@ -16,7 +16,6 @@
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
 #include "nn/training/own_tokens.h"
-#include "nn/training/targets.h"
 #include "tests/support/op_testing.h"
 
 namespace tg {

@@ -16,7 +16,6 @@
 #include "ops/norm.h"
 #include "ops/random.h"
 #include "ops/rope.h"
-#include "ops/softmax.h"
 
 namespace {
 

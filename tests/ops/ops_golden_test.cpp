@@ -17,7 +17,6 @@
 #include "ops/norm.h"
 #include "ops/random.h"
 #include "ops/rope.h"
-#include "ops/softmax.h"
 #include "tests/support/golden.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // export --to hf: a Hugging Face folder.
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/hf_writer.h"
 #include "tools/dtype_named.h"

@@ -6,7 +6,7 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/text_stream.h>
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 #include "tools/generate/output.h"
 #include "tools/train_report.h"
 

@@ -2,7 +2,7 @@
 // counts as the extreme.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/kernels.h"
-#include "ops/reduce.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -1,7 +1,7 @@
 // logsumexp along one axis: ξ = log Σ exp x by the online normaliser [Ye, Online Softmax §3], as a reduction.
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/reduce_held.cuh"
-#include "ops/softmax.h"
+#include "ops/index.h"
 
 namespace tg::cuda {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "backends/cuda/kernels/any.cuh"
-#include "ops/reduce.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
 

@@ -1,7 +1,7 @@
 // softmax and log_softmax along one axis, and their gradients (formulas: ops/softmax.cpp). Rows that fit are
 // held in registers. For longer ones, one pass computes maximum and sum [Ye, Online Softmax §3], and a second
 // one writes.
-#include "ops/softmax.h"
+#include "ops/index.h"
 
 #include "backends/cuda/kernels/online.cuh"
 

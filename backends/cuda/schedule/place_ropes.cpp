@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "core/compile/neighbours.h"
+#include "core/compile/scheduler.h"
 #include "ops/rope.h"
 
 namespace tg::cuda {

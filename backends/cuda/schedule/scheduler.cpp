@@ -7,7 +7,7 @@
 #include "backends/cuda/schedule/casts_first.h"
 #include "backends/cuda/schedule/place_ropes.h"
 #include "backends/cuda/schedule/products_last.h"
-#include "core/compile/neighbours.h"
+#include "core/compile/scheduler.h"
 
 namespace tg::cuda {
 

@@ -1,5 +1,5 @@
 // What control groups leave, read from files like those of the kernel; and the memory that the backend gives.
-#include "backends/cpu/memory.h"
+#include "backends/cpu/cpu.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backends/cpu/cpu.h"
 #include "tests/support/files.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "core/base/printable.h"
+#include "core/base/messages.h"
 
 #include <cstdio>
 

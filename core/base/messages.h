@@ -1,12 +1,28 @@
-// An exception on its way to the user, with more in its message.
+// Messages to the user: text for one line of a message or a terminal, names that fit in one, and exceptions
+// with more in their message.
 #pragma once
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include <tilegrad/core/base/error.h>
 
 namespace tg {
+
+// The text with control characters as escapes, "\n" or "\x1b": a message stays one line and cannot command
+// the terminal.
+std::string printable(std::string_view text);
+
+// Whether a string has control characters, such as NUL or a line break.
+bool has_control_characters(std::string_view text);
+
+// Throws Error, "[who] …", for a name with control characters. Names are parts of messages, reports and
+// files.
+void check_name(std::string_view who, std::string_view name);
+
+// The text, or if it is longer than `most` bytes, its first and last characters with "…" between them.
+std::string middle_left_out(std::string_view text, std::size_t most);
 
 // For a catch block: throws an exception of the same type with the text message(what). One that is not the
 // library's becomes an Error, in which it is nested (std::rethrow_if_nested).
