@@ -146,6 +146,9 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   EXPECT_EQ(error_of([&] { sync_directory(path("none"), "save"); }),
             "[save] cannot open the directory " + path("none") + ": No such file or directory");
   EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
+  std::ofstream(path("file")) << "text";
+  EXPECT_EQ(error_of([&] { sync_directory(path("file"), "save"); }),
+            "[save] cannot open the directory " + path("file") + ": Not a directory");
 }
 
 // A call may write a part only, and a signal may interrupt it. A call that writes nothing and reports no

@@ -55,13 +55,17 @@ TEST(Program, FetchesViewsOfWhatAChainReads) {
 TEST(Program, HasNoResultsBeforeARun) {
   for (const bool verify : {false, true}) {
     Graph g;
-    const Tensor x = g.input("x", {2}), y = x + 1, c = g.constant(Array::of<float>({1}, {3}));
+    const Tensor x = g.input("x", {2}), y = x + 1, c = g.constant(Array::of<float>({1}, {3})), other = x * 2;
     Program p = compile(g, {y, x, c}, {.verify = verify});
     p.feed({x, std::vector<float>{1, 2}});
     for (const Tensor& t : {x, y, c}) {
       EXPECT_NE(message_of<Error>([&] { p.fetch(t); }).find("no results yet"), std::string::npos);
       EXPECT_NE(message_of<Error>([&] { p.fetch_later({t}); }).find("no results yet"), std::string::npos);
     }
+    EXPECT_NE(message_of<Error>([&] { p.fetch_later({}); }).find("no results yet"), std::string::npos);
+    const std::string error = message_of<Error>([&] { p.fetch_later({other}); });
+    EXPECT_EQ(error, message_of<Error>([&] { p.fetch(other); }));
+    EXPECT_EQ(error.find("no results yet"), std::string::npos) << "it never has one";
     EXPECT_THROW(p.item<float>(c), Error);
     p.run();
     EXPECT_EQ(p.fetch(y).values<float>(), (std::vector<float>{2, 3}));

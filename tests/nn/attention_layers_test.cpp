@@ -466,6 +466,7 @@ TEST(AttentionLayers, RefuseSizesThatDoNotFit) {
   EXPECT_THROW(nn::GroupedAttention(at, 16, 3), ShapeError);
   EXPECT_THROW(nn::GroupedAttention(at, 16, 4, {.key_heads = 3}), ShapeError);
   EXPECT_THROW(nn::GroupedAttention(at, 16, 4, {.key_heads = 8}), ShapeError);
+  EXPECT_THROW(nn::GroupedAttention(at, 16, 0, {.head_width = 4}), ShapeError);
   EXPECT_THROW(nn::LatentAttention(at, 16, 3), ShapeError);
   EXPECT_THROW(nn::LatentAttention(at, 16, 4, {.latent = 0}), ShapeError);
   EXPECT_THROW(nn::LatentAttention(at, 16, 4, {.query_latent = -1}), ShapeError);

@@ -169,6 +169,20 @@ TEST(IndexAdd, AddsAlongAnyAxisInEveryDtype) {
         }
 }
 
+// Slices are summed in blocks of 128 elements, with smaller blocks in tests that shrink them.
+TEST(IndexAdd, HasSlicesAroundTheSizeOfABlock) {
+  for (const DType t : {f64, f32, bf16})
+    for (const std::int64_t length : {31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257}) {
+      Graph g;
+      const Given x = given(g, {3, length}, t, View::contiguous, 8);
+      const Given s = given(g, {5, length}, t, View::contiguous, 9);
+      const Given i = indices(g, {5}, i64, View::contiguous, 3, 14);
+      expect_values(index_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s},
+                    added(x.values, {3, length}, 0, i.values, s.values),
+                    rounding(t) + 30 * rounding(compute_type(t)));
+    }
+}
+
 TEST(IndexAdd, HasGradientsOfBothOperands) {
   for (int axis : {0, 1}) {
     Graph g;
