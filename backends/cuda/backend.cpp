@@ -89,7 +89,7 @@ class CudaBackend final : public Backend {
         faults->wait();
       }
   }
-  const Scheduler& scheduler() const override {
+  const StepScheduler& scheduler() const override {
     static const CudaScheduler scheduler;
     return scheduler;
   }

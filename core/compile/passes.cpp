@@ -37,7 +37,7 @@ void reorder(const Graph& graph, std::vector<LoweredStep>& steps, const Schedule
 }
 
 Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
-                  const Scheduler& scheduler, std::size_t status_bytes) {
+                  const StepScheduler& scheduler, std::size_t status_bytes) {
   Passes p{.outputs = outputs_of(graph, fetch, options.assign), .scheduler = &scheduler};
 
   // Outputs → steps.

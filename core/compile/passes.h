@@ -31,7 +31,7 @@ void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<
 // Collective ops that a rank runs as soon as their operands exist (Op::early), which it then frees before the
 // end of the backward pass. With reductions of a few gradients each that is ZeRO stage 2 (Rajbhandari et al.,
 // 2020). A backend may run them a little later, at the same time as a step that leaves resources for it.
-void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduler& scheduler);
+void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler);
 
 // What the compiler knows of a program when its steps are final, but for their order and their memory.
 struct Scheduled {
@@ -39,7 +39,7 @@ struct Scheduled {
   const Outputs& outputs;
   const std::vector<Assign>& assign;
   const std::vector<bool>& directly;  // see written_directly
-  const Scheduler& scheduler;
+  const StepScheduler& scheduler;
 };
 
 // A program's buffers with their offsets.
@@ -63,7 +63,7 @@ struct Passes {
   std::vector<LoweredStep> steps;
   Joined joined;
   std::vector<bool> directly;  // see written_directly
-  const Scheduler* scheduler = nullptr;
+  const StepScheduler* scheduler = nullptr;
   Placed placed;
 
   Scheduled known(const std::vector<Assign>& assign) const {
@@ -75,6 +75,6 @@ struct Passes {
 // Error for tensors, assignments and updates as compile() does. Of a memory budget it only uses whether there
 // is one.
 Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
-                  const Scheduler& scheduler, std::size_t status_bytes);
+                  const StepScheduler& scheduler, std::size_t status_bytes);
 
 }  // namespace tg

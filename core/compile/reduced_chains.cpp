@@ -50,7 +50,7 @@ namespace {
 class Reducing {
  public:
   Reducing(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-           const Scheduler& scheduler)
+           const StepScheduler& scheduler)
       : graph_(graph),
         steps_(steps),
         scheduler_(scheduler),
@@ -141,7 +141,7 @@ class Reducing {
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
-  const Scheduler& scheduler_;
+  const StepScheduler& scheduler_;
   std::vector<std::int64_t> maker_;  // by root: the step that makes it, -1 for a leaf
   std::vector<int> readers_;         // by root: inputs of steps, and outputs of the program
 };
@@ -149,7 +149,7 @@ class Reducing {
 }  // namespace
 
 void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-                   const Scheduler& scheduler) {
+                   const StepScheduler& scheduler) {
   Reducing(graph, steps, outputs, scheduler).run();
 }
 

@@ -30,10 +30,10 @@ const FusedAttrs* chain_of(const Op& op, const Attrs& attrs);
 // What it computes, as text; empty for other steps.
 std::string chain_text(const Op& op, const Attrs& attrs);
 
-class Scheduler;
+class StepScheduler;
 
 // Joins them, unless the scheduler refuses.
 void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-                   const Scheduler& scheduler);
+                   const StepScheduler& scheduler);
 
 }  // namespace tg

@@ -6,28 +6,28 @@
 
 namespace tg {
 
-bool Scheduler::fuses(const LoweredStep& step, const LoweredStep& next) const {
+bool StepScheduler::fuses(const LoweredStep& step, const LoweredStep& next) const {
   return step.op->assigns || (step.op == &fused_op && next.op->product) ||
          ((step.op->product || step.op->accepts_sum) && next.op == &fused_op);
 }
 
-bool Scheduler::joins_reduction(const Graph&, const LoweredStep*, const LoweredStep&, std::int64_t,
-                                std::int64_t) const {
+bool StepScheduler::joins_reduction(const Graph&, const LoweredStep*, const LoweredStep&, std::int64_t,
+                                    std::int64_t) const {
   return true;
 }
 
-std::optional<std::size_t> Scheduler::overlapped_step(std::span<const LoweredStep>, std::size_t,
-                                                      std::size_t) const {
+std::optional<std::size_t> StepScheduler::overlapped_step(std::span<const LoweredStep>, std::size_t,
+                                                          std::size_t) const {
   return std::nullopt;
 }
 
-void Scheduler::order(const Graph&, std::vector<LoweredStep>&) const {}
+void StepScheduler::order(const Graph&, std::vector<LoweredStep>&) const {}
 
-void Scheduler::reorder(const Graph&, const std::vector<LoweredStep>&, const Joined&, const CompileOptions&,
-                        const Propose&) const {}
+void StepScheduler::reorder(const Graph&, const std::vector<LoweredStep>&, const Joined&,
+                            const CompileOptions&, const Propose&) const {}
 
-const Scheduler& Backend::scheduler() const {
-  static const Scheduler one_after_the_other;
+const StepScheduler& Backend::scheduler() const {
+  static const StepScheduler one_after_the_other;
   return one_after_the_other;
 }
 
@@ -48,12 +48,12 @@ bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep
   });
 }
 
-bool belong_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+bool belong_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
                      const LoweredStep& next) {
   return reads_result(graph, step, next) && scheduler.fuses(step, next);
 }
 
-bool stay_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+bool stay_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
                    const LoweredStep& next) {
   return step.with_next || belong_together(graph, scheduler, step, next);
 }

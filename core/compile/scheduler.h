@@ -1,4 +1,4 @@
-// Scheduler: a backend's rules for the order of a program's steps and for steps that one kernel computes.
+// StepScheduler: a backend's rules for the order of a program's steps and for steps that one kernel computes.
 // This class has the rules of a device that computes one step after the other. Also functions that find
 // the steps that must stay together.
 #pragma once
@@ -13,9 +13,9 @@
 
 namespace tg {
 
-class Scheduler {
+class StepScheduler {
  public:
-  virtual ~Scheduler() = default;
+  virtual ~StepScheduler() = default;
 
   // Whether one kernel may compute both steps if `next` directly follows `step` and reads a result of it.
   // Passes that move steps do not separate such a pair. On a device without such kernels this still helps:
@@ -59,11 +59,11 @@ const Op* only_op_of(const LoweredStep& step);
 bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
 // Whether `next` reads a result of the step before it, and one kernel may compute both.
-bool belong_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+bool belong_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
                      const LoweredStep& next);
 // Whether the two steps stay next to each other in every order: also if the backend may compute them together
 // (LoweredStep::with_next).
-bool stay_together(const Graph& graph, const Scheduler& scheduler, const LoweredStep& step,
+bool stay_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
                    const LoweredStep& next);
 
 // Whether a step is a chain of one op that may be an epilogue (Op::epilogue).

@@ -13,7 +13,7 @@
 
 namespace tg {
 
-class Scheduler;  // core/compile/scheduler.h
+class StepScheduler;  // core/compile/scheduler.h
 
 // A range of device memory.
 struct Piece {
@@ -101,7 +101,7 @@ class Backend {
   // Copies to the host after waiting for the runs started before; throws their error, if there was one.
   virtual void read(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // How the compiler orders and joins steps; by default for a device that computes one after the other.
-  virtual const Scheduler& scheduler() const;
+  virtual const StepScheduler& scheduler() const;
   // See ProgramMemory; a multiple of 64.
   virtual std::size_t status_bytes() const { return 0; }
   // Chooses the kernels; throws DeviceError with op, dtypes and source line for a step that has none.

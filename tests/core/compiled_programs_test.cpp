@@ -37,8 +37,8 @@ std::string layout_text(const Layout& l) {
   return s;
 }
 
-const Scheduler& scheduler_of(const CompiledCase& c) {
-  static const Scheduler cpu;
+const StepScheduler& scheduler_of(const CompiledCase& c) {
+  static const StepScheduler cpu;
   static const cuda::CudaScheduler gpu;
   if (c.on_gpu) return gpu;
   return cpu;

@@ -14,9 +14,9 @@ namespace {
 
 using namespace tg;
 
-const Scheduler plain;
+const StepScheduler plain;
 const cuda::CudaScheduler gpu;
-const Scheduler* const schedulers[] = {&plain, &gpu};
+const StepScheduler* const schedulers[] = {&plain, &gpu};
 
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
@@ -130,7 +130,7 @@ TEST(Order, TakesChunksOfLogitsOneAfterTheOther) {
 // gelu_tanh comes to lie behind its product, where a backend would compute it from numbers that are not
 // rounded: not with such a backend.
 TEST(Order, MakesNoNewEpilogues) {
-  for (const Scheduler* scheduler : schedulers) {
+  for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();
     Graph g;
     const Tensor x = g.input("x", {n, n});

@@ -17,9 +17,9 @@ namespace {
 using namespace tg;
 using tg::testing::error_of;
 
-const Scheduler plain;
+const StepScheduler plain;
 const cuda::CudaScheduler gpu;
-const Scheduler* const schedulers[] = {&plain, &gpu};
+const StepScheduler* const schedulers[] = {&plain, &gpu};
 
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
@@ -140,7 +140,7 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
 // together, with different results. Other gelu_tanhs of the program stay what they are: alone, or computed
 // with their products.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
-  for (const Scheduler* scheduler : schedulers) {
+  for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();
     Graph g;
     const Tensor x = g.input("x", {n, n}, bf16), tall = g.input("tall", {4 * n, n}, bf16);

@@ -12,7 +12,7 @@ namespace {
 
 class Moving {
  public:
-  Moving(const Graph& graph, const Scheduler& scheduler, std::vector<LoweredStep>& steps)
+  Moving(const Graph& graph, const StepScheduler& scheduler, std::vector<LoweredStep>& steps)
       : graph_(graph),
         scheduler_(scheduler),
         steps_(steps),
@@ -73,7 +73,7 @@ class Moving {
   }
 
   const Graph& graph_;
-  const Scheduler& scheduler_;
+  const StepScheduler& scheduler_;
   std::vector<LoweredStep>& steps_;
   std::vector<std::size_t> maker_, first_reader_;          // by root; the number of steps if there is none
   std::vector<bool> moves_;                                // by step
@@ -82,7 +82,7 @@ class Moving {
 
 }  // namespace
 
-void place_ropes(const Graph& graph, const Scheduler& scheduler, std::vector<LoweredStep>& steps) {
+void place_ropes(const Graph& graph, const StepScheduler& scheduler, std::vector<LoweredStep>& steps) {
   Moving(graph, scheduler, steps).run();
 }
 

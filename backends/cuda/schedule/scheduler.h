@@ -5,7 +5,7 @@
 
 namespace tg::cuda {
 
-class CudaScheduler final : public Scheduler {
+class CudaScheduler final : public StepScheduler {
  public:
   bool has_epilogues() const override { return true; }
   // Not if the kernel of `before` computes the fused step. Not if two kernels are as fast: for one sum of few
