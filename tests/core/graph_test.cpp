@@ -155,6 +155,11 @@ TEST(Graph, ReplacedTensorsStandForTheirReplacements) {
   EXPECT_EQ(error_of([&] { g.replace(another.input("x", {2}), apart); }),
             "[replace] a tensor is not of this graph");
   EXPECT_EQ(error_of([&] { g.replace(apart, {}); }), "[replace] a tensor is not of this graph");
+  // The first node of the graph, too.
+  ASSERT_EQ(g.nodes()[0].first_out, x.id());
+  g.replace(x, other * 7);
+  EXPECT_EQ(value(apart), 6);
+  EXPECT_EQ(eval(far, {{other, numbers}}, {.allow_unassigned = true}).at(1), (285 + 1) * 285);
 }
 
 TEST(Graph, ConditionsOfOneLossAreJoined) {
@@ -488,6 +493,7 @@ TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
   EXPECT_EQ(rethrown(GradientError("a")), "same around a");
   EXPECT_EQ(rethrown(Error("a")), "same around a");
   EXPECT_NE(rethrown(std::range_error("a")).find("nested around a"), std::string::npos);
+  EXPECT_EQ(rethrown(7), "error nested around an exception that is no std::exception");
 }
 
 TEST(Ranks, ASingleOneReadsItsOwnBytes) {

@@ -360,11 +360,14 @@ TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
   EXPECT_EQ(refusal("deepseek_v3", latent), "attention_bias true of deepseek_v3");
   EXPECT_EQ(refusal("gpt2", small(nn::Gpt{.activation = "silu"})), "the activation silu of gpt2");
   EXPECT_EQ(refusal("gpt2", small(nn::Gpt{.activation = "gelu"})), "no error");
-  nn::ModelConfig local = llama({.activation = "gelu_tanh",
-                                 .logit_softcap = 5,
-                                 .windows = {4},
-                                 .scaling = {.type = "linear", .factor = 2}});
-  EXPECT_EQ(refusal("gemma3_text", local), "scaled frequencies in windows of gemma3_text");
+  nn::ModelConfig local;
+  for (const std::int64_t window : {1, 2, 4}) {
+    local = llama({.activation = "gelu_tanh",
+                   .logit_softcap = 5,
+                   .windows = {window},
+                   .scaling = {.type = "linear", .factor = 2}});
+    EXPECT_EQ(refusal("gemma3_text", local), "scaled frequencies in windows of gemma3_text") << window;
+  }
   local.architecture = nn::Llama{.mlp_width = 6,
                                  .activation = "gelu_tanh",
                                  .logit_softcap = 5,

@@ -290,6 +290,8 @@ TEST(GroupedAttention, EachOptionMatchesPlainCode) {
       {.head_width = 4, .scale = -0.7, .softcap = 1.5},
       {.head_width = 4, .rotate = false},
       {.head_width = 4, .rotate = false, .magnitude = 3},
+      {.head_width = 4, .scale = 0.2, .rotate = false},
+      {.head_width = 4, .scale = 0.2, .rotate = false, .magnitude = 3},
       {.head_width = 4, .rope = {.theta = 20, .interleaved = true}},
       {.head_width = 6, .rope = {.theta = 20, .dims = 4}},
       {.head_width = 6, .rope = {.dims = 2, .interleaved = true, .start = 3}},

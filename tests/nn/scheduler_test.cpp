@@ -134,6 +134,20 @@ TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
   EXPECT_EQ(s.pool().holders(s.table(2).pages()[1]), 2);
 }
 
+// The other text's part of the step may end with the page or before it.
+TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
+  for (std::int32_t size = 2; size <= 9; ++size) {
+    SCOPED_TRACE(size);
+    Scheduler s({.pages = 20, .page_size = 4, .seats = 8, .chunk = 100});
+    s.add(count_from(1, size), 20), s.add(count_from(1, 7), 20);
+    const std::string first = "1:0+" + std::to_string(size);
+    EXPECT_EQ(step(s), size < 4 ? first + " 2:0+7 |" : first + " |");
+    EXPECT_EQ(s.is_running(2), size < 4);
+    EXPECT_EQ(step(s).starts_with("2:4+3 "), size >= 4);
+    EXPECT_EQ(s.found(), size < 4 ? 0 : 4);
+  }
+}
+
 TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
   Scheduler s({.pages = 12, .page_size = 1, .seats = 6, .chunk = 100});
   const auto read = [&] {
@@ -240,6 +254,9 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
   s.done({a, 0, 2});
   s.append(a, 3);
   EXPECT_NE(error_of([&] { s.append(a, 4); }).find("text 1 has 3 tokens already"), std::string::npos);
+  s.done({a, 2, 1});
+  EXPECT_NE(error_of([&] { s.expect(a); }).find("which has read 3 of 3 tokens and may have 3"),
+            std::string::npos);
   s.remove(a);
   EXPECT_NE(error_of([&] { s.remove(a); }).find("there is no text 1"), std::string::npos);
   EXPECT_EQ(text_of(s.plan()), "| 2:0+1");

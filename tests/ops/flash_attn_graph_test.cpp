@@ -306,7 +306,7 @@ TEST(FlashAttnGraph, RefusesARunWhoseLengthsLeaveTheTensors) {
 
 // Keys beyond a row's length, and rows of no sequence, may hold anything: nothing of it comes through.
 TEST(FlashAttnGraph, NeverReadsWhatIsNotAttendedTo) {
-  const auto run = [](bool packed, bool fused, double rest) {
+  const auto run = [](bool packed, bool fused, double softcap, double rest) {
     Graph g;
     const std::int64_t L = 5, T = 300, d = 6;
     Vector keys = random_vector(T * d, 1), values = random_vector(T * d, 2),
@@ -316,7 +316,7 @@ TEST(FlashAttnGraph, NeverReadsWhatIsNotAttendedTo) {
     if (packed) std::fill(queries.begin() + 4 * d, queries.end(), rest);
     const Tensor q = g.input("q", {1, 1, L, d}, f64), k = g.input("k", {1, 1, T, d}, f64),
                  v = g.input("v", {1, 1, T, d}, f64);
-    AttentionOptions o;
+    AttentionOptions o{.softcap = softcap};
     if (packed) {
       o.cu_seqlens_q = g.constant(Array::of(std::vector<std::int32_t>{0, 2, 4}));
       o.cu_seqlens_k = g.constant(Array::of(std::vector<std::int32_t>{0, 4, 7}));
@@ -331,11 +331,13 @@ TEST(FlashAttnGraph, NeverReadsWhatIsNotAttendedTo) {
     return all;
   };
   for (const bool packed : {false, true})
-    for (const bool fused : {false, true}) {
-      const Vector clean = run(packed, fused, 0);
-      for (double e : clean) ASSERT_FALSE(std::isnan(e));
-      EXPECT_TRUE(close(run(packed, fused, NAN), clean, 0)) << "packed " << packed << " fused " << fused;
-    }
+    for (const bool fused : {false, true})
+      for (const double softcap : {0, 2}) {
+        const Vector clean = run(packed, fused, softcap, 0);
+        for (double e : clean) ASSERT_FALSE(std::isnan(e));
+        EXPECT_TRUE(close(run(packed, fused, softcap, NAN), clean, 0))
+            << "packed " << packed << " fused " << fused << " softcap " << softcap;
+      }
 }
 
 // The second derivative, through flash_attn_backward's decomposition, against differences of the first.

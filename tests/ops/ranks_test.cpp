@@ -177,6 +177,34 @@ TEST(Ranks, SumsAreAFixedTree) {
     });
 }
 
+// Tensors that are shared in several parts, in each dtype and with sums of another dtype.
+TEST(Ranks, SumsOfMoreThanIsSharedAtOnce) {
+  run_ranks(2, [](Communicator& ranks) {
+    for (const DType dtype : {f64, f32, bf16, f16}) {
+      const auto count = static_cast<std::int64_t>(2 * Communicator::most_shared / size_of(dtype)) + 6;
+      Graph g;
+      const Tensor x = g.input("x", {2 * count}, dtype);
+      // Small whole numbers: each sum is exact in every dtype.
+      const auto number = [](int rank, std::int64_t i) { return static_cast<double>(i % 61 + 64 * rank); };
+      Array own({2 * count}, dtype);
+      for (std::int64_t i = 0; i < 2 * count; ++i)
+        HostView{dtype, own.shape(), own.raw()}.set(i, number(ranks.rank(), i));
+      const std::vector<Array> y =
+          eval({sum_ranks({x}, 2)[0], sum_ranks({x}, 2, {.wide = true})[0], scatter_sum({x}, 2)[0]},
+               {{x, own}}, of(ranks));
+      const auto wrong = [&](const Array& sums, std::int64_t from) {
+        std::int64_t n = 0;
+        for (std::int64_t i = 0; i < sums.numel(); ++i)
+          n += sums.at(i) != number(0, from + i) + number(1, from + i);
+        return n;
+      };
+      EXPECT_EQ(wrong(y[0], 0), 0) << name_of(dtype);
+      EXPECT_EQ(wrong(y[1], 0), 0) << name_of(dtype);
+      EXPECT_EQ(wrong(y[2], ranks.rank() * count), 0) << name_of(dtype);
+    }
+  });
+}
+
 using gradcheck::RankCase;
 using gradcheck::Status;
 

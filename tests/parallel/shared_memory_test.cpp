@@ -433,6 +433,15 @@ TEST(SharedMemory, RefusesWhatCannotBe) {
   ASSERT_EQ(ftruncate(empty, about.st_size), 0);
   ASSERT_EQ(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
   EXPECT_EQ(error_of([&] { SharedMemory::open(empty, 3); }), not_ours + ", version 1");
+  // Each field of the header by itself.
+  for (const std::size_t at : {0, 7, 8, 11, 12, 15}) {
+    const auto other = SharedMemory::create(3);
+    RawMemory raw(*other);
+    EXPECT_NO_THROW(SharedMemory::open(dup(other->descriptor()), 3));
+    raw.word<unsigned char>(at) ^= 0x40;
+    EXPECT_EQ(error_of([&] { SharedMemory::open(dup(other->descriptor()), 3); }), not_ours + ", version 1")
+        << "byte " << at;
+  }
 #endif
 }
 

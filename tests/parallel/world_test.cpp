@@ -6,8 +6,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -166,6 +168,25 @@ TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
       EXPECT_EQ(e.what(), "[ranks] TG_TOKEN_FILE is " + path + ", which belongs to another user");
     }
   }
+  std::filesystem::remove(path);
+}
+
+// A pipe, which has no writer, is refused at once: whoever opens it without O_NONBLOCK waits.
+TEST(World, ATokenFileIsNoPipe) {
+  const std::string path = std::filesystem::temp_directory_path() / ("tg_pipe_" + std::to_string(getpid()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  auto refused = std::async(std::launch::async, [&]() -> std::string {
+    try {
+      return world_of(with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", path}})).token;
+    } catch (const parallel::WorldError& e) {
+      return e.what();
+    }
+  });
+  if (refused.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
+    ADD_FAILURE() << "it waits for a writer";
+    ::close(::open(path.c_str(), O_RDWR));  // which ends the wait
+  }
+  EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is no file");
   std::filesystem::remove(path);
 }
 
