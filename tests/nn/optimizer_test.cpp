@@ -12,6 +12,7 @@
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/tilegrad.h>
+#include "tests/support/files.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/plain_orthogonalized.h"
 #include "tests/support/small_gpt.h"
@@ -78,6 +79,25 @@ TEST(Sgd, NesterovWithoutMomentumIsAnError) {
   EXPECT_THROW(optim::Sgd(params.all(), {.momentum = 0, .nesterov = true}), Error);
 }
 
+TEST(AdamW, ChecksTheDecayOfEachParameter) {
+  nn::Params params;
+  const std::string names[] = {"a", "b", "c"};
+  for (const std::string& name : names) params.create(name, {2, 2}, nn::Init::ones());
+  for (const std::string& bad : names)
+    EXPECT_EQ(error_of([&] {
+                optim::AdamW(params.all(),
+                             {.decay = [&](const Parameter& p) { return p.name() == bad ? -1.0 : 0.5; }});
+              }),
+              "[optimizer] decay of " + bad +
+                  " is out of range: got -1, expected a number of at least 0, finite in f32");
+}
+
+TEST(Schedule, ChecksItsOptionsBeforeTheStep) {
+  optim::Schedule s;
+  s.peak = -1;
+  EXPECT_EQ(error_of([&] { s(-1); }), error_of([&] { s.check(); }));
+}
+
 TEST(Adam, IsAdamWWithoutDecay) {
   SlopeOf s;
   s.learn_by<optim::AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
@@ -102,6 +122,27 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
     const double each = squares / static_cast<double>(std::min(shape[0], shape[1]));
     EXPECT_GT(each, 0.7 * 0.7);
     EXPECT_LT(each, 1.2 * 1.2);
+  }
+}
+
+// Whatever the number of matrices is beside their sides.
+TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
+  for (const Shape& shape : {Shape{1, 6, 3}, Shape{1, 3, 6}, Shape{9, 6, 3}, Shape{9, 3, 6}, Shape{4, 6, 3},
+                             Shape{4, 3, 6}, Shape{2, 2, 6, 3}, Shape{9, 1, 3, 6}}) {
+    Graph g;
+    const std::size_t rows = static_cast<std::size_t>(shape[shape.size() - 2]),
+                      columns = static_cast<std::size_t>(shape[shape.size() - 1]), each = rows * columns,
+                      n = static_cast<std::size_t>(numel(shape));
+    const Vector x = random_vector(n, 3);
+    const Vector y = doubles(eval(optim::orthogonalized(g.constant(Array::of(shape, x)), 5)));
+    for (const Value& value : g.values()) EXPECT_LE(value.layout.numel(), numel(shape)) << shape.text();
+    for (std::size_t at = 0; at < n; at += each) {
+      const auto of = [&](const Vector& all) {
+        return Vector(all.begin() + static_cast<std::ptrdiff_t>(at),
+                      all.begin() + static_cast<std::ptrdiff_t>(at + each));
+      };
+      EXPECT_TRUE(close(of(y), plain_orthogonalized(of(x), rows, columns, 5), 1e-11)) << shape.text();
+    }
   }
 }
 
