@@ -61,6 +61,14 @@ TEST(Params, StartFromValuesThatDependOnSeedAndPathAlone) {
   EXPECT_TRUE(make(wide).to(f32).same_bits(values));  // the dtype only rounds
 }
 
+// Another choice of random numbers would change every run that is repeated by its seed.
+TEST(Params, InitialValuesOfANameAndASeedAreFixed) {
+  nn::Params p(1);
+  const Array values = p.create("h.0.weight", {2}, nn::Init::uniform(1)).read();
+  EXPECT_NEAR(values.at(0), -0.702547, 1e-6);
+  EXPECT_NEAR(values.at(1), 0.809132, 1e-6);
+}
+
 TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
   nn::Params p(1, f64);
   const Array a = p.create("w", {100, 1000}, nn::Init{.mean = 3, .std = 2}).read();
