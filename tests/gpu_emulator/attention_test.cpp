@@ -286,6 +286,14 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(latents, small), "plain multiply-adds");  // no memory
   latents.L = 2;
   EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // 32
+  // Many texts, of 16 heads, whose rows follow each other in tiles of 8.
+  for (const int T : {8184, 8185, 8191, 8192, 8193, 8200}) {
+    AttentionCall many = few_queries(16, 1, 1, T, 576);
+    many.dv = many.o.head = many.o.row = 512, many.v = many.k, many.B = 132;
+    EXPECT_EQ(words(many).find("decoding") != std::string::npos, T % 8 == 0) << T << " keys: " << words(many);
+    many.k.batch += 8 * 576, many.v = many.k;
+    EXPECT_EQ(words(many).find("decoding"), std::string::npos) << T << " keys: " << words(many);
+  }
   AttentionCall more = x;
   more.B = 64;  // and the batch changes nothing but the memory
   EXPECT_EQ(words(more), words(x));

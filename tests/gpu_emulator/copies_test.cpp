@@ -9,8 +9,10 @@
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/cast_list.h"
 #include "backends/cuda/copy_list.h"
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/set_memory.h"
 #include "backends/cuda/ordered_sum.h"
+#include "ops/norm.h"
 
 namespace tg::cuda {
 namespace {
@@ -138,6 +140,37 @@ TEST(OrderedSum, AddsListsOfSeveralChunks) {
 }
 
 // A program may end with casts: what lies behind its steps is not read.
+// The kernel of a norm's gradient also computes the sum after it where that lies in place of an operand of
+// the same rows, or apart from all: a row is written when it has been read.
+TEST(NormGradient, TakesTheSumAfterItWhereItOverwritesNothingThatIsReadLater) {
+  alignas(64) static std::byte memory[8192];
+  constexpr std::int64_t rows = 4, n = 16;
+  const auto matrix = [&](int at) { return Arg{f32, row_major({rows, n}), memory + at}; };
+  enum { x = 0, z = 512, z_x = 1024, other = 1536, scale = 2048, apart = 4096 };
+  const Gpu g = gpu(132);
+  const Attrs attrs = NormAttrs{1e-5, false, false};
+  const auto takes = [&](int total, bool writes_z_x, int of_other = other) {
+    const std::vector<Arg> in{matrix(x), matrix(z), {f32, row_major({rows}), memory + scale}},
+        out{matrix(z_x)};
+    Step sum{};
+    sum.in = {matrix(z_x), matrix(of_other)}, sum.out = {matrix(total)};
+    return plan_with_sum({in, out, &attrs, nullptr, g, false, false, false}, sum, writes_z_x) != nullptr;
+  };
+  for (const bool writes : {false, true}) {
+    for (const int total : {int{x}, int{z}, int{other}, int{apart}})
+      EXPECT_TRUE(takes(total, writes)) << total;
+    for (const int read : {x, z, other})
+      for (const int by : {-192, -64, 64, 192}) {
+        if (read + by >= 0) {
+          EXPECT_FALSE(takes(read + by, writes)) << read << " by " << by;
+        }
+      }
+    EXPECT_FALSE(takes(scale, writes));
+    EXPECT_EQ(takes(z_x, writes), !writes);
+    EXPECT_FALSE(takes(apart, writes, z_x + 64));
+  }
+}
+
 TEST(CastList, EndsWithTheSteps) {
   Graph g;
   std::vector<Tensor> casts;

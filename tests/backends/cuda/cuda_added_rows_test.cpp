@@ -142,6 +142,21 @@ TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
       }
 }
 
+// Of one text there is one row alone.
+TEST_F(CudaAddedRows, OfOneTextAreReadAsTheyAreWritten) {
+  const bool one_kernel = by_one_kernel();
+  for (const std::int32_t length : {1, 17, 33, 96})
+    for (const bool in_one_piece : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << length << " keys" << (in_one_piece ? " in one piece" : ""));
+      Texts t{.lengths = {length}, .rows = {length - 1}};
+      if (in_one_piece)
+        t.page = 96, t.pool = 1;
+      else
+        t.table = {0, 1, 2, 3, 4, 5};
+      expect_at_once_as_apart(t, one_kernel);
+    }
+}
+
 // Whatever the numbers say: nothing for a text, the same row for two of them, rows of other texts.
 TEST_F(CudaAddedRows, MayGoAnywhere) {
   const bool one_kernel = by_one_kernel();

@@ -282,6 +282,21 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     }
 }
 
+// Of 16 heads a block takes several texts and ranges, one after the other, with the same queries in turn.
+TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
+  for (const auto& [name, o] : {std::pair<const char*, PagedAttentionOptions>{"none", {}},
+                                {"softcap", {.softcap = 2}},
+                                {"a negative scale", {.scale = -0.1}}}) {
+    SCOPED_TRACE(name);
+    PagedCall c{
+        .H = 16, .Hk = 1, .d = 320, .dv = 64, .page = 64, .dtype = bf16, .options = o, .v_in_k = true};
+    c.texts = {0, 1, 2, 3}, c.lengths = {70, 130, 1, 0};
+    const std::string choice = c.run(once).choice;
+    EXPECT_EQ(choice.find("wgmma") != std::string::npos, has_wgmma()) << choice;
+    expect_defined(c, on_gpu, true);
+  }
+}
+
 TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
   for (const auto& [heads, window] :
        {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
