@@ -103,6 +103,26 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   EXPECT_LT(Head::difference(got[2], expected[2]), 4 * rounding(bf16));
 }
 
+// On Hopper the rows of a pair of tiles, 128, are computed again together: those of the first pair alone, of
+// another one, of several.
+TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInWhicheverTilesTheyAre) {
+  for (const std::vector<std::int64_t>& large : {std::vector<std::int64_t>{3}, {130}, {127, 128, 256}}) {
+    SCOPED_TRACE(::testing::PrintToString(large));
+    Head head({260, 24, 1024}, bf16, of_rows);
+    Vector x = doubles(head.x);
+    for (const std::int64_t r : large)
+      for (std::int64_t e = 0; e < head.size.c; ++e) x[static_cast<std::size_t>(r * head.size.c + e)] *= 60;
+    head.x = Array::of({head.size.n, head.size.c}, x).to(bf16);
+    const auto expected = head.run(Device::cpu(), f64), got = head.run(Device::cuda(), bf16);
+    const Vector losses = doubles(expected[0]);
+    for (std::int64_t r = 0; r < head.size.n; ++r)
+      EXPECT_EQ(losses[static_cast<std::size_t>(r)] > 100, std::ranges::count(large, r) > 0) << r;
+    EXPECT_TRUE(close(doubles(got[0]), losses, 4 * rounding(bf16)));
+    EXPECT_LT(Head::difference(got[1], expected[1]), 4 * rounding(bf16));
+    EXPECT_LT(Head::difference(got[2], expected[2]), 4 * rounding(bf16));
+  }
+}
+
 // Losses and gradients in chunks of one unit, of several, of rows that are no unit, and whole: on Hopper by
 // the product that adds in order along k and by units where operands are not in pieces of 16 bytes, elsewhere
 // by units.

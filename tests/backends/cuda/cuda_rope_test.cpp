@@ -196,6 +196,12 @@ TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
   check(with([](Case& x) { x.d = 128; }), "wider heads", 0);
   check(with([](Case& x) { x.options.softcap = 5; }), "softcap", 0);
   check(with([](Case& x) { x.given = true; }), "given positions", 0);
+  for (const auto& [t, kernels] :
+       {std::pair{f32, AttentionKernels::best}, {bf16, AttentionKernels::tensor_cores}})
+    check(with([&](Case& x) {
+            x.B = x.H = x.Hk = 1, x.L = x.T = 66, x.dtype = t, x.options.kernels = kernels;
+          }),
+          "other kernels", 0);
 }
 
 // z_q that is read as it is, too, has to be stored.
