@@ -152,6 +152,33 @@ TEST_F(CudaIndex, PicksAndMovesInUnitsOfEveryWidth) {
       }
 }
 
+// Units are as wide as the strides of all axes allow, not only those of the indexed one and after it.
+TEST_F(CudaIndex, PicksInUnitsThatStridesAllow) {
+  for (const DType t : {f32, bf16, u8})
+    for (const std::int64_t width : {2, 4, 16})
+      for (const std::int64_t unused : {0, 1, 2, 3, 4, 6, 8}) {
+        Graph g;
+        const Given x = given(g, {3, 5 * width + unused}, t, View::contiguous, 1, 0, 2);
+        const Picked at(g, {4}, 5);
+        const Tensor y = view(slice(x.tensor, 1, 0, 5 * width), {3, 5, width});
+        expect_same({index_select(y, 1, at.tensor)}, {x.feed(), at.feed()});
+      }
+}
+
+// On Hopper a kernel begins while the one before still writes its indices.
+TEST_F(CudaIndex, ReadsIndicesThatAStepComputes) {
+  Graph g;
+  const Given x = given(g, {9, 8}, f32);
+  const Picked at(g, {6}, 8), start(g, {}, 4);
+  const Tensor next = at.tensor + 1, each = contiguous(expand(unsqueeze(next, 1), {6, 8}));
+  const Tensor src = embedding(x.tensor, at.tensor) * 2;
+  expect_same({embedding(x.tensor, next), index_select(x.tensor, 0, next), gather(x.tensor, 0, each),
+               index_assign(x.tensor, 0, next, src), slice_at(x.tensor, 0, start.tensor + 1, 3)},
+              {x.feed(), at.feed(), start.feed()});
+  expect_same({index_add(x.tensor, 0, next, src), scatter_add(x.tensor, 0, each, src)}, {x.feed(), at.feed()},
+              7);
+}
+
 TEST_F(CudaIndex, FillsWithOneNumber) {
   for (DType t : all_dtypes) {
     Graph g;
