@@ -146,6 +146,37 @@ TEST_F(CudaReduce, SoftmaxesAndCrossEntropiesOfEveryWidth) {
   for (View v : {View::transposed, View::sliced}) expect_near({{19, 264}}, f32, 64, softmaxes, v);
 }
 
+// Each team of threads takes several rows, in short and in long ones.
+TEST_F(CudaReduce, CrossEntropiesOfManyRows) {
+  const auto losses = [](const std::vector<Tensor>& x) {
+    const std::int64_t rows = x[0].shape()[0], n = x[0].shape()[1];
+    std::vector<std::int64_t> classes;
+    for (std::int64_t i = 0; i < rows; ++i) classes.push_back(i * 7919 % n);
+    const Tensor y = cross_entropy(x[0], x[0].graph().constant(Array::of({rows}, classes)),
+                                   {.reduction = Reduction::none});
+    return std::vector<Tensor>{y, gradients(weighted_sum(y), x)[0]};
+  };
+  for (const Shape& shape : {Shape{700, 8}, Shape{150, 264}, Shape{40, 1001}, Shape{40, 2048}})
+    expect_near({shape}, f32, 64, losses);
+  expect_near({{150, 40}}, f32, 64, losses, View::transposed);
+}
+
+// The forward alone: the backward would tell them, too.
+TEST_F(CudaReduce, CrossEntropyTellsTargetsThatAreNoClass) {
+  for (const DType wide : {i32, i64})
+    for (const std::int64_t n : {8, 9, 264})  // rows in registers, and not
+      for (const std::int64_t wrong : {n, std::int64_t{-1}}) {
+        Graph g;
+        const Given x = given(g, {19, n}, f32);
+        std::vector<std::int64_t> classes(19, n - 1);
+        classes[3] = -100, classes[13] = wrong;
+        const Tensor targets = g.constant(Array::of({19}, classes).to(wide)),
+                     y = cross_entropy(x.tensor, targets, {.reduction = Reduction::none});
+        expect_error<Error>([&] { eval(y, {x.feed()}, {.device = Device::cuda()}); },
+                            {"index " + std::to_string(wrong) + " at position 13 is out of range"});
+      }
+}
+
 TEST_F(CudaReduce, TurnsRowsThatShareAPosition) {
   for (DType t : {f32, bf16})
     for (const bool interleaved : {false, true})
