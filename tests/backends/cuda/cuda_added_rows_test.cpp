@@ -36,7 +36,8 @@ struct Texts {
   Numbers lengths, rows;  // of each text; where what is added to it goes
   Numbers table = {};     // of a cache in one piece: none
   std::int64_t window = -1;
-  bool of_heads = false;  // what is added lies as [Hk, B, d]
+  bool of_heads = false;                // what is added lies as [Hk, B, d]
+  bool flat_k = false, flat_v = false;  // a cache has the numbers of all heads in one axis
 
   std::int64_t B() const { return std::ssize(lengths); }
 
@@ -46,12 +47,12 @@ struct Texts {
   };
   // In one program, or in one that adds and one that reads.
   Result run(bool at_once) const {
-    const Parameter k("k", normal({pool * page, Hk, d}, dtype, 1), Device::cuda()),
-        v("v", normal({pool * page, Hk, dv}, dtype, 2), Device::cuda());
+    const Parameter k("k", normal(of_row(flat_k, d), dtype, 1), Device::cuda()),
+        v("v", normal(of_row(flat_v, dv), dtype, 2), Device::cuda());
     Inputs adding, reading;
-    const std::vector<Tensor> held = index_assign_each({adding.g.param(k), adding.g.param(v)}, 0,
-                                                       adding("rows", Array::of({B(), 1}, rows)),
-                                                       {made(adding, "k", d), made(adding, "v", dv)});
+    const std::vector<Tensor> held = index_assign_each(
+        {adding.g.param(k), adding.g.param(v)}, 0, adding("rows", Array::of({B(), 1}, rows)),
+        {made(adding, "k", d, flat_k), made(adding, "v", dv, flat_v)});
     const Tensor o = at_once ? attention(adding, held[0], held[1])
                              : attention(reading, reading.g.param(k), reading.g.param(v));
     Result got;
@@ -72,10 +73,14 @@ struct Texts {
   }
 
  private:
-  // [B, 1, Hk, size], which a step computes.
-  Tensor made(Inputs& in, const char* name, std::int64_t size) const {
+  Shape of_row(bool flat, std::int64_t size) const {
+    return flat ? Shape{pool * page, 1, Hk * size} : Shape{pool * page, Hk, size};
+  }
+  // [B, 1, Hk, size] or [B, 1, 1, Hk·size], which a step computes.
+  Tensor made(Inputs& in, const char* name, std::int64_t size, bool flat) const {
     const Array a = normal(of_heads ? Shape{Hk, B(), size} : Shape{B(), Hk, size}, dtype, 3);
     const Tensor x = in(name, a) * 2;
+    if (flat) return x.view({B(), 1, 1, Hk * size});
     return (of_heads ? x.transpose(0, 1) : x).unsqueeze(1);
   }
   Tensor attention(Inputs& in, const Tensor& k, const Tensor& v) const {
@@ -193,6 +198,18 @@ TEST_F(CudaAddedRows, OfACacheInOnePiece) {
     t.window = 10, t.rows[4] = -1;
     expect_at_once_as_apart(t, one_kernel);
   }
+}
+
+// The kernel knows the heads of what it adds by the shape of both caches.
+TEST_F(CudaAddedRows, OfACacheThatDoesNotDivideHeadsAreAddedBefore) {
+  const bool one_kernel = by_one_kernel();
+  for (const bool flat_k : {false, true})
+    for (const bool flat_v : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "flat " << flat_k << " and " << flat_v);
+      Texts t = in_pages(16);
+      t.flat_k = flat_k, t.flat_v = flat_v;
+      expect_at_once_as_apart(t, one_kernel && !flat_k && !flat_v);
+    }
 }
 
 // As index_assign says it.
