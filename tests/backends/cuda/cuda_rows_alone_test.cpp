@@ -19,10 +19,10 @@ class CudaRowsAlone : public ::testing::Test {
 struct Product {
   DType dtype;
   std::int64_t n, k;
-  bool along_k = true;                                    // weights [n, k], transposed; else [k, n]
-  enum { nothing, bias, residual, wide } adds = nothing;  // wide: results are f32
-  std::int64_t heads = 0;                                 // with weights each, if not 0
-  std::int64_t most = 80;                                 // rows
+  bool along_k = true;                                              // weights [n, k], transposed; else [k, n]
+  enum { nothing, bias, residual, computed, wide } adds = nothing;  // wide: results are f32
+  std::int64_t heads = 0;                                           // with weights each, if not 0
+  std::int64_t most = 80;                                           // rows
 
   // `spread`: rows of x do not lie in pieces of 16 bytes.
   ByRows rows(Device device, bool spread = false) const {
@@ -40,6 +40,7 @@ struct Product {
                    right = along_k ? transpose(g.constant(w), -2, -1) : g.constant(w);
       const Tensor y = adds == bias       ? linear(x, right, g.constant(b))
                        : adds == residual ? linear(x, right, in[1])
+                       : adds == computed ? linear(x, right, relu(in[1]))  // by a step of the program
                        : adds == wide     ? matmul_wide(x, right)
                                           : matmul(x, right);
       return Tensors{by_head(y)};
@@ -106,6 +107,17 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
     check({t, 72, 24, false, Product::wide});
     if (HasFatalFailure()) return;
   }
+}
+
+// Kernels read constants before the kernel before has ended, and what steps compute after it.
+TEST_F(CudaRowsAlone, ProductsAddWhatAStepComputes) {
+  for (const DType t : {bf16, f16, f32})
+    for (const bool along_k : {true, false}) {
+      const Product p{t, 24, 72, along_k, Product::computed};
+      const Array got = p.rows(Device::cuda()).of(0, 80, 1)[0];
+      EXPECT_TRUE(close(doubles(got), doubles(p.rows(Device::cpu()).of(0, 80, 1)[0]), 2 * rounding(t) + 1e-5))
+          << name_of(t) << " along k " << along_k;
+    }
 }
 
 // Tiles of many rows, of which there are enough for each multiprocessor.
