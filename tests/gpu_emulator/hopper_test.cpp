@@ -47,12 +47,13 @@ enum class Copy {
   too_many_bytes,
   misaligned,
   no_map,
-  twice
+  twice,
+  below
 };
 // A box to shared memory, and its bytes in the order of memory to `out`.
 __global__ void copy_box(const CUtensorMap* map, Half* out, int row, Copy how) {
   TG_DYNAMIC_SHARED(memory, 1024);
-  const u32 base = ptx::shared_address(memory), barrier = base + barriers;
+  const u32 base = ptx::shared_address(memory), barrier = how == Copy::below ? base - 8 : base + barriers;
   if (threadIdx.x == 0 && how != Copy::no_init) {
     ptx::mbarrier_init(barrier, 1);
     if (how != Copy::no_init_fence) ptx::fence_mbarrier_init();
@@ -93,6 +94,7 @@ TEST(Hopper, MistakesWithACopyAreFound) {
   const auto fault = [&](Copy how) { return run(copy_box, 64, &map, out.data(), 0, how); };
   EXPECT_FAULT(fault(Copy::no_init), "not initialised");
   EXPECT_FAULT(fault(Copy::no_init_fence), "no fence_mbarrier_init");
+  EXPECT_FAULT(fault(Copy::below), "is not in dynamic shared memory");
   EXPECT_FAULT(fault(Copy::no_init_barrier), "no barrier after its initialisation");
   EXPECT_FAULT(fault(Copy::no_wait), "a bulk copy");
   EXPECT_FAULT(fault(Copy::too_few_bytes), "lacks 0 of 1 arrivals and -4096 of 4096 bytes");

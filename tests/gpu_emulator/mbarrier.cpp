@@ -96,6 +96,9 @@ void advance(Barrier& b) {
 void mbarrier_init(std::uint32_t address, int arrivals) {
   start_clocks();
   if (address % 8 != 0) fail(name(address) + " is not at a multiple of 8 bytes");
+  // A wrong address may be that of another kernel's static shared memory, in which no kernel has mbarriers.
+  if (static_cast<std::size_t>(shared_pointer(address) - dynamic_shared(block_of(address))) >= most_shared)
+    fail(name(address) + " is not in dynamic shared memory");
   if (arrivals < 1) fail(name(address) + " is initialised for " + std::to_string(arrivals) + " arrivals");
   const unsigned number =
       barriers.contains(address) ? barriers[address].number : static_cast<unsigned>(barriers.size());
