@@ -63,8 +63,9 @@ std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
   add(shift_ranks(xs, n, 1));
   add(shift_ranks(xs, n, -1));
   add(own_piece(xs, n));
-  add(sum_ranks({small * 2}, n));         // in place
-  add(sum_ranks({large, large * 3}, n));  // to each rank go several pieces at once
+  add(sum_ranks({small * 2}, n));  // in place
+  // To each rank go the sums of several pieces at once, as bytes, whatever their dtype is.
+  if (dtype == bf16) add(sum_ranks({large, large * 3}, n));
   std::vector<Feed> feeds;
   for (const Tensor& x : {small, large, column}) {
     Array a(x.shape(), dtype);
