@@ -58,7 +58,7 @@ Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vecto
         "[compile] the program needs at least " + bytes_text(least) + ", " + bytes_text(least - others) +
             " of them for intermediate results, with products and attention computed again as well, and " +
             bytes_text(others) + " for parameters, inputs and the kernels' workspace" +
-            (held > 0 ? " and beside the program" : "") + "; memory_budget is " + bytes_text(budget),
+            (held > 0 ? ", and outside of the program" : "") + "; memory_budget is " + bytes_text(budget),
         least);
   return r;
 }

@@ -58,7 +58,7 @@ class Ordering {
 
   void find_units() {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
-      if (s == 0 || !stay_together(graph_, known_.scheduler, steps_[s - 1], steps_[s])) first_.push_back(s);
+      if (s == 0 || !stay_together(graph_, steps_[s - 1], steps_[s])) first_.push_back(s);
       unit_of_.push_back(first_.size() - 1);
     }
     first_.push_back(steps_.size());

@@ -240,7 +240,7 @@ class Recomputing {
   }
 
   bool stay_together(std::size_t first, std::size_t second) const {
-    return tg::stay_together(graph_, known_.scheduler, steps_[first], steps_[second]);
+    return tg::stay_together(graph_, steps_[first], steps_[second]);
   }
 
   // The choice that frees the most of the missing bytes for what it costs.

@@ -20,7 +20,7 @@ void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const St
       to = *overlapped;
       steps[s].with_next = true;  // so that nothing takes the place of what it reads
     }
-    while (to > 0 && to < s && belong_together(graph, scheduler, steps[to - 1], steps[to])) ++to;
+    while (to > 0 && to < s && belong_together(graph, steps[to - 1], steps[to])) ++to;
     const auto begin = steps.begin();
     std::rotate(begin + static_cast<std::ptrdiff_t>(to), begin + static_cast<std::ptrdiff_t>(s),
                 begin + static_cast<std::ptrdiff_t>(s + 1));

@@ -6,11 +6,6 @@
 
 namespace tg {
 
-bool StepScheduler::fuses(const LoweredStep& step, const LoweredStep& next) const {
-  return step.op->assigns || (step.op == &fused_op && next.op->product) ||
-         ((step.op->product || step.op->accepts_sum) && next.op == &fused_op);
-}
-
 bool StepScheduler::joins_reduction(const Graph&, const LoweredStep*, const LoweredStep&, std::int64_t,
                                     std::int64_t) const {
   return true;
@@ -48,14 +43,14 @@ bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep
   });
 }
 
-bool belong_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
-                     const LoweredStep& next) {
-  return reads_result(graph, step, next) && scheduler.fuses(step, next);
+bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
+  if (!reads_result(graph, step, next)) return false;
+  return step.op->assigns || (step.op == &fused_op && next.op->product) ||
+         ((step.op->product || step.op->accepts_sum) && next.op == &fused_op);
 }
 
-bool stay_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
-                   const LoweredStep& next) {
-  return step.with_next || belong_together(graph, scheduler, step, next);
+bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
+  return step.with_next || belong_together(graph, step, next);
 }
 
 bool may_be_epilogue(const LoweredStep& step) {

@@ -17,11 +17,6 @@ class StepScheduler {
  public:
   virtual ~StepScheduler() = default;
 
-  // Whether one kernel may compute both steps if `next` directly follows `step` and reads a result of it.
-  // Passes that move steps do not separate such a pair. On a device without such kernels this still helps:
-  // a program that keeps a memory budget then computes fewer steps again.
-  virtual bool fuses(const LoweredStep& step, const LoweredStep& next) const;
-
   // Whether a kernel may compute an epilogue (Op::epilogue) with the product before it, from elements that
   // are not rounded yet. A separate step would give a different result.
   virtual bool has_epilogues() const { return false; }
@@ -58,13 +53,13 @@ const Op* only_op_of(const LoweredStep& step);
 // Whether `next` reads a result of `step`, or a view of one.
 bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
-// Whether `next` reads a result of the step before it, and one kernel may compute both.
-bool belong_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
-                     const LoweredStep& next);
+// Whether `next` reads a result of the step before it, and a kernel of some backend may compute both. Passes
+// that move steps do not separate such a pair. On a device without such kernels this still helps: a program
+// that keeps a memory budget then computes fewer steps again.
+bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 // Whether the two steps stay next to each other in every order: also if the backend may compute them together
 // (LoweredStep::with_next).
-bool stay_together(const Graph& graph, const StepScheduler& scheduler, const LoweredStep& step,
-                   const LoweredStep& next);
+bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
 // Whether a step is a chain of one op that may be an epilogue (Op::epilogue).
 bool may_be_epilogue(const LoweredStep& step);

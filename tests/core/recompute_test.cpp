@@ -279,7 +279,7 @@ TEST(Recompute, LeavesAChainBeforeItsProduct) {
     EXPECT_LE(r.arena, all - 3 * matrix);
     EXPECT_EQ(r.again.products, 0);
     const std::size_t at = steps.size() - (is_last ? 1 : 2);
-    EXPECT_TRUE(belong_together(g, gpu, steps[at - 1], steps[at])) << steps[at - 1].op->name;
+    EXPECT_TRUE(belong_together(g, steps[at - 1], steps[at])) << steps[at - 1].op->name;
   }
 }
 
@@ -318,7 +318,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   EXPECT_EQ(r.again.steps, 4);
   for (std::size_t s = 0; s < steps.size(); ++s) {
     if (may_be_epilogue(steps[s])) {
-      EXPECT_TRUE(belong_together(g, gpu, steps[s - 1], steps[s])) << s;
+      EXPECT_TRUE(belong_together(g, steps[s - 1], steps[s])) << s;
     }
   }
 }

@@ -12,9 +12,8 @@ namespace {
 
 class Moving {
  public:
-  Moving(const Graph& graph, const StepScheduler& scheduler, std::vector<LoweredStep>& steps)
+  Moving(const Graph& graph, std::vector<LoweredStep>& steps)
       : graph_(graph),
-        scheduler_(scheduler),
         steps_(steps),
         maker_(graph.values().size(), steps.size()),
         first_reader_(graph.values().size(), steps.size()),
@@ -30,7 +29,7 @@ class Moving {
   void run() {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
       if (attention_of(*steps_[s].op, steps_[s].attrs) &&
-          !(s > 0 && belong_together(graph_, scheduler_, steps_[s - 1], steps_[s])))
+          !(s > 0 && belong_together(graph_, steps_[s - 1], steps_[s])))
         for (const std::size_t operand : {0, 1}) take_before(s, root(steps_[s].in[operand]));
       if (is_rope(s)) take_behind(maker_of(root(steps_[s].in[0])), s);
     }
@@ -73,7 +72,6 @@ class Moving {
   }
 
   const Graph& graph_;
-  const StepScheduler& scheduler_;
   std::vector<LoweredStep>& steps_;
   std::vector<std::size_t> maker_, first_reader_;          // by root; the number of steps if there is none
   std::vector<bool> moves_;                                // by step
@@ -82,8 +80,8 @@ class Moving {
 
 }  // namespace
 
-void place_ropes(const Graph& graph, const StepScheduler& scheduler, std::vector<LoweredStep>& steps) {
-  Moving(graph, scheduler, steps).run();
+void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps) {
+  Moving(graph, steps).run();
 }
 
 }  // namespace tg::cuda

@@ -10,6 +10,6 @@ namespace tg::cuda {
 // these were recorded: a rope comes as late as its attention if that is the first to read it, and as early if
 // it reads the attention's result. Attention that reads a cache stays as it is: what comes before it is the
 // cache's new rows.
-void place_ropes(const Graph& graph, const StepScheduler& scheduler, std::vector<LoweredStep>& steps);
+void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 }  // namespace tg::cuda

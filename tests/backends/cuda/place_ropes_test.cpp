@@ -7,7 +7,6 @@
 
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/schedule/place_ropes.h"
-#include "backends/cuda/schedule/scheduler.h"
 
 namespace {
 
@@ -54,7 +53,7 @@ TEST(PlaceRopes, AreNextToIt) {
   const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
   std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
   const std::vector<std::string> before = names(steps);
-  place_ropes(l.g, CudaScheduler(), steps);
+  place_ropes(l.g, steps);
   std::vector<std::string> after = names(steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const auto forward = std::ranges::find(after, "flash_attn"),
@@ -73,7 +72,7 @@ TEST(PlaceRopes, WhatOthersReadFirstStays) {
   Layer l;
   const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
   std::vector<LoweredStep> steps = lowered(l.g, {early, o});
-  place_ropes(l.g, CudaScheduler(), steps);
+  place_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const std::vector<std::string> after = names(steps);
   const auto softmax_at = std::ranges::find(after, "softmax"), at = std::ranges::find(after, "flash_attn");
@@ -92,7 +91,7 @@ TEST(PlaceRopes, ACachesRowsStayBesideIt) {
   std::vector<LoweredStep> steps = lowered(g, {o});
   const std::vector<std::string> before = names(steps);
   ASSERT_EQ(before[before.size() - 2] + " " + before.back(), "index_assign flash_attn");
-  place_ropes(g, CudaScheduler(), steps);
+  place_ropes(g, steps);
   EXPECT_EQ(names(steps), before);
 }
 
@@ -103,7 +102,7 @@ TEST(PlaceRopes, AwaitsPositions) {
   const Tensor positions = cast(argmax(z, {-1}), i64);
   const Tensor turned = rope(z, positions);
   std::vector<LoweredStep> steps = lowered(l.g, {turned});
-  place_ropes(l.g, CudaScheduler(), steps);
+  place_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
 }
 
