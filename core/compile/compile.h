@@ -34,7 +34,7 @@ struct CompileOptions {
   // of norms, activations, casts), and where these are not enough products and attention. The bits stay the
   // same. Throws OutOfMemory with the least that it can reach.
   std::size_t memory_budget = 0;
-  std::size_t memory_held = 0;              // bytes of memory_budget that are in use beside this program
+  std::size_t memory_held = 0;              // bytes of memory_budget that other objects already use
   std::shared_ptr<SharedArena> arena = {};  // memory that is shared with other programs; default: its own
   // What the ranks that run this program together have in common; null: there is one rank. compile() compares
   // the programs of all ranks and throws Error that names the first step that differs.

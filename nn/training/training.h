@@ -41,7 +41,7 @@ struct ProgramOptions {
   // without, it has what takes the least time, as planned, with what is computed again. An EvaluationProgram
   // has no use for it.
   std::size_t memory_budget = 0;
-  std::size_t memory_held = 0;  // bytes of memory_budget that are in use beside the step
+  std::size_t memory_held = 0;  // bytes of memory_budget that other objects already use
   // In bf16 and f16 weights are read from copies that the optimizer's pass writes (nn::HalfCopies), 2 bytes
   // for each number; false: they are cast in every step, with the same bits.
   bool half_copies = true;
