@@ -34,7 +34,7 @@ std::vector<Case> op_cases() {
 
 namespace {
 std::vector<Case>& user_cases() {
-  static std::vector<Case> cases;
+  static auto& cases = *new std::vector<Case>;
   return cases;
 }
 }  // namespace

@@ -264,9 +264,10 @@ std::vector<Sample> backward_samples();
 
 // Recorded only for its checks, whose messages name the function that the user called. Nothing reads it, so
 // it never runs.
-const Op standard_attn_checks{.name = "standard_attn",
-                              .infer = infer_forward,
-                              .not_differentiable = "standard_attn is made of other ops, which are"};
+const Op& standard_attn_checks =
+    *new Op{.name = "standard_attn",
+            .infer = infer_forward,
+            .not_differentiable = "standard_attn is made of other ops, which are"};
 
 }  // namespace
 

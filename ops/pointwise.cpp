@@ -56,7 +56,7 @@ struct SpecialPoint {
 
 const std::vector<SpecialPoint>& special_points() {
   constexpr double infinity = std::numeric_limits<double>::infinity(), log2 = 0.69314718055994530942;
-  static const std::vector<SpecialPoint> points{
+  static const auto& points = *new std::vector<SpecialPoint>{
       {"maximum", "ties", {{1, 2, 3, 0}, {1, 3, 2, -0.}}, {1, 3, 3, 0}, {{.5, 0, 1, .5}, {.5, 1, 0, .5}}},
       {"minimum", "ties", {{1, 2, 3, 0}, {1, 3, 2, -0.}}, {1, 2, 2, 0}, {{.5, 1, 0, .5}, {.5, 0, 1, .5}}},
       {"pow",

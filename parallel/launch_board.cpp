@@ -71,7 +71,7 @@ EndState& LaunchBoard::state(int local_rank) const {
 }
 
 const Launch* launch_of_this_process() {
-  static const std::optional<Launch> launch = []() -> std::optional<Launch> {
+  static const auto& launch = *new auto([]() -> std::optional<Launch> {
     const char *where = std::getenv(LaunchBoard::variable), *rank = std::getenv("LOCAL_RANK");
     if (!where || !rank) return std::nullopt;
     const int process = field(where, 0), number = field(where, 1), slot = field(rank, 0);
@@ -94,7 +94,7 @@ const Launch* launch_of_this_process() {
     return Launch{process, memory->times,
                   std::span(memory->states).first(static_cast<std::size_t>(memory->ranks)), path,
                   about.st_ino};
-  }();
+  }());
   return launch ? &*launch : nullptr;
 }
 

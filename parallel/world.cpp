@@ -21,7 +21,7 @@ struct Launcher {
   std::string given_by;                            // who sets them, for messages
 };
 
-const std::array<Launcher, 4> launchers{{
+const auto& launchers = *new std::array<Launcher, 4>{{
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "torchrun and tools/launch set"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI's mpirun sets"},

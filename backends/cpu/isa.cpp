@@ -24,7 +24,7 @@ TG_SET(avx512)
 #endif
 
 std::span<const KernelSet* const> runnable_sets() {
-  static const std::vector<const KernelSet*> sets = [] {
+  static const auto& sets = *new auto([] {
     std::vector<const KernelSet*> s;
 #ifdef TILEGRAD_ISA_baseline
     s.push_back(&baseline::set);
@@ -40,7 +40,7 @@ std::span<const KernelSet* const> runnable_sets() {
       s.push_back(&avx512::set);
 #endif
     return s;
-  }();
+  }());
   return sets;
 }
 

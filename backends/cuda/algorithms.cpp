@@ -77,7 +77,7 @@ std::mutex mutex;
 thread_local Communicator* ranks = nullptr;
 
 AlgorithmCache& cache_of(const Gpu& gpu) {
-  static std::map<int, AlgorithmCache> caches;  // by ordinal
+  static auto& caches = *new std::map<int, AlgorithmCache>;  // by ordinal
   return caches.try_emplace(gpu.ordinal, gpu).first->second;
 }
 

@@ -90,7 +90,7 @@ class CudaBackend final : public Backend {
       }
   }
   const StepScheduler& scheduler() const override {
-    static const CudaScheduler scheduler;
+    static const auto& scheduler = *new CudaScheduler;
     return scheduler;
   }
   std::size_t status_bytes() const override {

@@ -77,7 +77,7 @@ int compiler_version() {
 
 cudaKernel_t compiled(const std::string& source, const std::string& name, const Gpu& gpu) {
   static std::mutex mutex;
-  static std::map<std::array<std::uint64_t, 2>, cudaKernel_t> kernels;
+  static auto& kernels = *new std::map<std::array<std::uint64_t, 2>, cudaKernel_t>;
   Hasher hash;
   hash.add(source);
   hash.add(static_cast<std::uint64_t>(gpu.capability));

@@ -73,7 +73,7 @@ class ProductInUnits {
   // f(the product of unit i), a matmul.
   template <class F>
   void with_unit(const Call& call, std::size_t i, F&& f) const {
-    static const Attrs none;
+    const Attrs none;
     const std::int64_t first = static_cast<std::int64_t>(i) * attrs_.unit, size = sizes_[i];
     const bool along_k = attrs_.along_k;
     std::array in{part_of(call.in[0], along_k ? 1 : 0, first, size), call.in[1], call.out[0]};

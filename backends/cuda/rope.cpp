@@ -23,7 +23,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
   // Programs and their copies ask for few different ones. A table lives as long as a plan that has it.
   using Key = std::tuple<int, DType, std::int64_t, std::int64_t, std::vector<double>>;
   static std::mutex guard;
-  static std::map<Key, std::weak_ptr<const void>> tables;
+  static auto& tables = *new std::map<Key, std::weak_ptr<const void>>;
   const std::lock_guard lock(guard);
   std::erase_if(tables, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<const void>& known = tables[{c.gpu.ordinal, compute, a.start, rows, a.frequencies}];

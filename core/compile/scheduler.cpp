@@ -22,7 +22,7 @@ void StepScheduler::reorder(const Graph&, const std::vector<LoweredStep>&, const
                             const CompileOptions&, const Propose&) const {}
 
 const StepScheduler& Backend::scheduler() const {
-  static const StepScheduler one_after_the_other;
+  static const auto& one_after_the_other = *new StepScheduler;
   return one_after_the_other;
 }
 

@@ -12,14 +12,19 @@ namespace tg {
 
 namespace {
 
-// What this thread adds to the nodes it records.
+// What this thread adds to the nodes it records. It has no destructor: static objects may record graphs as
+// they are destroyed, when the thread_local objects of the main thread are gone.
 struct Recording {
-  std::string path;
+  const std::string* scope = nullptr;  // the path of the innermost Scope
   std::optional<std::source_location> origin;
   int segment = -1;
   bool is_derivative = false;
 };
 thread_local Recording recording;
+
+std::string_view path() {
+  return recording.scope ? std::string_view(*recording.scope) : "";
+}
 
 }  // namespace
 
@@ -61,8 +66,8 @@ std::string at_line(const std::source_location& where) {
 }
 
 std::string in_context(const std::string& message, const std::source_location& where) {
-  const bool named = message.starts_with("[") && !recording.path.empty();
-  return (named ? "[" + recording.path + "/" + message.substr(1) : message) + " " +
+  const bool named = message.starts_with("[") && !path().empty();
+  return (named ? "[" + std::string(path()) + "/" + message.substr(1) : message) + " " +
          at_line(recording.origin.value_or(where));
 }
 
@@ -110,14 +115,15 @@ std::string Tensor::text() const {
 }
 
 Scope::Scope(const std::string& name, std::source_location where)
-    : path_length_(recording.path.size()), outermost_(!recording.origin) {
+    : path_(path()), before_(recording.scope), outermost_(!recording.origin) {
   check_name("scope", name);
-  if (!name.empty()) recording.path += (recording.path.empty() ? "" : ".") + name;
+  if (!name.empty()) path_ += (path_.empty() ? "" : ".") + name;
+  recording.scope = &path_;
   if (outermost_) recording.origin = where;
 }
 
 Scope::~Scope() {
-  recording.path.resize(path_length_);
+  recording.scope = before_;
   if (outermost_) recording.origin.reset();
 }
 
@@ -219,8 +225,8 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
     throw Error(in_context("[" + op.name + "] the graph would have more than 2^32 values", where));
   const auto node = static_cast<NodeId>(g.nodes.size());
   const auto [name, fresh] =
-      g.name_index.try_emplace(recording.path, static_cast<std::uint32_t>(g.names.size()));
-  if (fresh) g.names.push_back(recording.path);
+      g.name_index.try_emplace(std::string(path()), static_cast<std::uint32_t>(g.names.size()));
+  if (fresh) g.names.push_back(name->first);
   const auto first = static_cast<ValueId>(g.values.size());
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < outs.size(); ++i) {

@@ -183,7 +183,8 @@ class Scope {
   Scope(const Scope&) = delete;
 
  private:
-  std::size_t path_length_;
+  std::string path_;
+  const std::string* before_;
   bool outermost_;
 };
 

@@ -39,7 +39,7 @@ SplitStep runs(const char* pattern) {
 
 // Of several names of the same rules the first one is written.
 const std::vector<GgufPreTokenizer>& pre_tokenizers() {
-  static const std::vector<GgufPreTokenizer> all{
+  static const auto& all = *new std::vector<GgufPreTokenizer>{
       {"gpt-2", {words(WordRule::gpt2)}},
       {"phi-2", {words(WordRule::gpt2)}},
       {"llama-bpe", {words(WordRule::llama3)}, false, true},

@@ -42,7 +42,7 @@ std::int64_t layers_of(const JsonObject& json, const char* key) {
 }
 
 using Activations = std::vector<std::pair<std::string, std::string>>;  // theirs, ours
-const Activations silus{{"silu", "silu"}, {"swish", "silu"}};
+const Activations& silus = *new Activations{{"silu", "silu"}, {"swish", "silu"}};
 
 std::string activation_of(const JsonObject& json, const char* key, const char* usual,
                           const Activations& known) {
@@ -306,7 +306,7 @@ void read_deepseek(const JsonObject& json, const Usual& usual, HfConfig& to) {
 }
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all{
+  static const auto& all = *new std::vector<Family>{
       {"gpt2", "GPT2LMHeadModel", read_gpt2, {.is_tied = true}},
       {"llama", "LlamaForCausalLM", read_llama},
       {"qwen2", "Qwen2ForCausalLM", read_qwen, {.context = 32768, .key_heads = 32}},

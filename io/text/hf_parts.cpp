@@ -244,7 +244,7 @@ HfParts make_parts(ModelJson&& read, const std::vector<AddedToken>& added, HfSta
 }  // namespace
 
 const HfToken& HfParts::token(std::int32_t id) const {
-  static const HfToken none;
+  static const auto& none = *new HfToken;
   if (static_cast<std::size_t>(id) < tokens.size())
     if (const HfToken& usual = tokens[static_cast<std::size_t>(id)]; usual.id == id) return usual;
   const auto at = std::lower_bound(tokens.begin(), tokens.end(), id,

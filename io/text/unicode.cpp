@@ -85,7 +85,7 @@ class Compositions {
 };
 
 const Compositions& all_compositions() {
-  static const Compositions made;
+  static const auto& made = *new Compositions;
   return made;
 }
 
@@ -112,12 +112,12 @@ void compose_all(std::vector<char32_t>& text, const Compositions& all) {
 }  // namespace
 
 const std::uint8_t* char_classes() {
-  static const std::vector<std::uint8_t> table = flags_of(class_ranges);
+  static const auto& table = *new auto(flags_of(class_ranges));
   return table.data();
 }
 
 const std::uint8_t* letter_cases() {
-  static const std::vector<std::uint8_t> table = flags_of(case_ranges);
+  static const auto& table = *new auto(flags_of(case_ranges));
   return table.data();
 }
 

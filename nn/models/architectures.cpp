@@ -6,7 +6,7 @@
 namespace tg::nn {
 
 const std::vector<Architecture>& architectures() {
-  static const std::vector<Architecture> all{
+  static const auto& all = *new std::vector<Architecture>{
       Gpt{},
       Llama{},
       DeepSeek{},

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Checks that a library destroys no object of its own when the process or a thread ends.
+#
+# A static object of the user may run or compile a program as it is destroyed. A static or thread_local object of the
+# library that was made later, in the first run, is gone by then. So the library makes such objects with new and keeps
+# them: static auto& table = *new Table. The compiler calls __cxa_atexit or __cxa_thread_atexit for all others.
+#   static_objects.sh NM LIBRARY | NM --self-test COMPILER
+set -euo pipefail
+nm=$1
+
+check() {  # check FILE: prints the objects that destroy something; fails if there is one
+  "$nm" -A -u "$1" | awk '/ U __cxa_(thread_)?atexit/ { print "destroys a static object: " $0; faults++ }
+    { symbols++ }
+    END { exit faults > 0 || symbols == 0 }'
+}
+
+self_test() {  # self_test COMPILER
+  local compiler=$1 fault
+  dir=$(mktemp -d)
+  trap 'rm -rf "$dir"' EXIT
+  compile() {
+    { echo '#include <string>'; cat; } >"$dir/$1.cpp"
+    "$compiler" -std=c++20 -O2 -c "$dir/$1.cpp" -o "$dir/$1.o"
+  }
+  compile clean <<'EOT'
+const std::string& f() { static const auto& s = *new std::string("a name that needs memory of its own"); return s; }
+EOT
+  check "$dir/clean.o" || { echo "a clean object was refused"; exit 1; }
+  compile in_a_function <<'EOT'
+const std::string& f() { static const std::string s("a name that needs memory of its own"); return s; }
+EOT
+  compile in_a_namespace <<'EOT'
+extern const std::string s;
+const std::string s("a name that needs memory of its own");
+EOT
+  compile of_a_thread <<'EOT'
+std::string& f() { thread_local std::string s; return s; }
+EOT
+  for fault in in_a_function in_a_namespace of_a_thread; do
+    if check "$dir/$fault.o" >/dev/null; then echo "not caught: $fault"; exit 1; fi
+  done
+}
+
+if [ "$2" = --self-test ]; then self_test "$3"; else check "$2"; fi
