@@ -9,7 +9,7 @@ namespace {
 
 constexpr char32_t first_other = 0x100;
 
-constexpr bool is_its_own_letter(int byte) {
+consteval bool is_its_own_letter(int byte) {
   return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
 
@@ -18,7 +18,7 @@ struct ByteLetters {
   std::array<int, first_other + 68> bytes{};  // by letter, −1 for a character that is none
 };
 
-constexpr ByteLetters byte_letters = [] {
+constexpr ByteLetters byte_letters = []() consteval {
   ByteLetters made;
   made.bytes.fill(-1);
   char32_t other = first_other;

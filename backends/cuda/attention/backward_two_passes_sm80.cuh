@@ -32,7 +32,7 @@ struct Cut {
   int blocks;  // per multiprocessor, or 0 for any: ptxas may spill registers to reach a given number
 };
 template <Numbers numbers, Pass pass, int D, Options options>
-constexpr Cut cut() {
+consteval Cut cut() {
   constexpr bool by_query = pass == for_queries, plain = options == none,
                  drops_only = options == only_dropout;
   if (numbers != of_16_bits) {

@@ -86,7 +86,7 @@ constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of s
 // d ≤ D and dv ≤ DV. As large as registers allow: (sum_rows·columns + 2·score_rows·score_columns)
 // / 32 and some 60 for the rest.
 template <Side side, int D, int DV, Options options>
-constexpr Cut cut() {
+consteval Cut cut() {
   constexpr bool plain = options == none;
   constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // of a piece of scores
   if (side == by_query)
