@@ -113,13 +113,16 @@ TEST(Emulator, AccessesBeyondALaunchsSharedMemoryAreReported) {
   EXPECT_NE(run(write_at, 1, 1024).find("beyond the 4096 bytes of the launch"), std::string::npos);
 }
 
-TEST(Emulator, AnEventThatWasNotRecordedHasNoTime) {
+TEST(Emulator, AnEventThatWasNotRecordedHasNoTimeAndIsNotWaitedFor) {
   cudaEvent_t from, to;
   cudaEventCreate(&from), cudaEventCreate(&to);
   float ms = 0;
   cudaEventRecord(from);
   EXPECT_NE(cudaEventElapsedTime(&ms, from, to), cudaSuccess);
+  EXPECT_NE(cudaEventQuery(to), cudaSuccess);
+  EXPECT_NE(cudaEventSynchronize(to), cudaSuccess);
   cudaEventRecord(to);
+  EXPECT_EQ(cudaEventSynchronize(to), cudaSuccess);
   EXPECT_EQ(cudaEventElapsedTime(&ms, from, to), cudaSuccess);
   cudaEventDestroy(from), cudaEventDestroy(to);
   cudaGetLastError();

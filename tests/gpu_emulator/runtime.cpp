@@ -330,11 +330,12 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
   return cudaEventRecord(e, s);
 }
-cudaError_t cudaEventQuery(cudaEvent_t) {
-  return cudaDeviceSynchronize();
+// An event that was never recorded is an error here. CUDA returns cudaSuccess, which hides a missing record.
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  return *e->happened ? cudaDeviceSynchronize() : note(cudaErrorInvalidValue);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return cudaDeviceSynchronize();
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  return cudaEventQuery(e);
 }
 // A microsecond, whatever ran: what is chosen by time is the same in every run, the first of several.
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
