@@ -38,6 +38,7 @@ catches_interrupts() {  # catches_interrupts PROCESS, or it has ended
 }
 waits_for_ranks() { catches_interrupts "$1" && is_in_state "$1" '[SZ]'; }
 rank_waits_for_ranks() { waits_for_ranks "$(process_of "$1")"; }
+rank_sleeps() { is_in_state "$(process_of "$1")" S; }
 process_of() {  # process_of launch | RANK
   [ "$1" = launch ] && { echo $pid; return; }
   local p
@@ -188,7 +189,7 @@ case_output_unread() {
   "$launch" -n "$ranks" --grace 1 sh -c 'echo >'"$at"'/begun; exec yes' >&7 2>&7 </dev/null 7>&- &
   pid=$!
   await [ -e "$at/begun" ]
-  await is_in_state "$(process_of $((ranks - 1)))" S  # its pipe is full
+  await rank_sleeps $((ranks - 1))  # its pipe is full
   kill -"$signal" $pid
   ends $((128 + $(number_of "$signal"))) 1
   exec 7>&-

@@ -8,10 +8,17 @@
 set -euo pipefail
 nm=$1
 
+# CUB includes <iostream>, which has such an object. What includes CUB cannot be checked.
 check() {  # check FILE: prints the objects that destroy something; fails if there is one
-  "$nm" -A -u "$1" | awk '/ U __cxa_(thread_)?atexit/ { print "destroys a static object: " $0; faults++ }
+  "$nm" -A -u "$1" | awk '
     { symbols++ }
-    END { exit faults > 0 || symbols == 0 }'
+    / U _ZNSt8ios_base4InitD1Ev/ && /\.cu\.o:/ { has_iostream[$1] = 1 }
+    / U __cxa_(thread_)?atexit/ { destroys[$1] = $0 }
+    END {
+      for (object in destroys)
+        if (!(object in has_iostream)) { print "destroys a static object: " destroys[object]; faults++ }
+      exit faults > 0 || symbols == 0
+    }'
 }
 
 self_test() {  # self_test COMPILER
