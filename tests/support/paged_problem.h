@@ -21,6 +21,8 @@ struct PagedCall {
   std::vector<std::int64_t> lengths = {1};
   std::int64_t room = 0;    // more pages than texts need, in table and pool
   std::uint64_t order = 1;  // of the pages
+  // Whether a step before computes the pools, or the table and the lengths.
+  bool computed_keys = false, computed_places = false;
 
   std::int64_t B() const { return static_cast<std::int64_t>(texts.size()); }
   std::int64_t n() const {
@@ -52,6 +54,14 @@ struct PagedCall {
       feeds.emplace_back(x, a);
       return x;
     };
+    // All rows, selected by a kernel of the library: the emulator does not see what generated ones write.
+    const auto input_or_computed = [&](const char* name, const Array& a, bool computed) {
+      const Tensor x = input(name, a);
+      if (!computed) return x;
+      std::vector<std::int64_t> all(static_cast<std::size_t>(a.shape()[0]));
+      std::iota(all.begin(), all.end(), 0);
+      return index_select(x, 0, input((std::string("rows of ") + name).c_str(), Array::of(all)));
+    };
     Array q({B(), H, L, d}, dtype);
     std::int64_t at = 0;
     for (std::size_t b = 0; b < texts.size(); ++b)
@@ -59,9 +69,11 @@ struct PagedCall {
         for (std::int64_t i = 0; i < L; ++i)
           for (std::int64_t e = 0; e < d; ++e) q.set(at++, number(of_q, texts[b], lengths[b] - L + i, h, e));
     const Pages pages = placed();
-    const Tensor tq = input("q", q), k = input("k", pages.k),
-                 v = v_in_k ? slice(k, 3, 0, dv) : input("v", pages.v), table = input("table", pages.table),
-                 n = input("lengths", Array::of(std::vector<std::int32_t>(lengths.begin(), lengths.end())));
+    const Array counts = Array::of(std::vector<std::int32_t>(lengths.begin(), lengths.end()));
+    const Tensor tq = input("q", q), k = input_or_computed("k", pages.k, computed_keys),
+                 v = v_in_k ? slice(k, 3, 0, dv) : input_or_computed("v", pages.v, computed_keys),
+                 table = input_or_computed("table", pages.table, computed_places),
+                 n = input_or_computed("lengths", counts, computed_places);
     PagedAttentionOptions o = options;
     if (sink) {
       Array s({H}, dtype);

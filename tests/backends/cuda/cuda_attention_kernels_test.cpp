@@ -95,5 +95,22 @@ TEST_F(CudaAttentionKernels, AllComputeTheSame) {
   }
 }
 
+// Queries without keys and keys without queries, in tiles of their own, beside others.
+TEST_F(CudaAttentionKernels, WhatMeetsNothingHasNoPartInResults) {
+  using O = AttentionOptions;
+  for (const AttentionKernels kernels : {best, tensor_cores, plain})
+    for (const bool free_order : {false, true}) {
+      const std::string name = std::string(name_of(kernels)) + (free_order ? ", in free order" : "");
+      const auto check_both = [&](const Sizes& n, AttentionOptions o, const Extras& more, const char* what) {
+        o.kernels = kernels, o.free_order = free_order;
+        check({n, o, more}, name + what, {bf16});
+      };
+      check_both({1, 2, 1, 200, 70, 64, 64}, {.causal = true}, {}, ", queries");
+      check_both({1, 1, 1, 200, 70, 128, 128}, {.causal = true}, {}, ", queries of wide heads");
+      check_both({1, 2, 1, 40, 300, 64, 64}, {.causal = true, .alignment = O::top_left}, {}, ", keys");
+      check_both({2, 1, 1, 70, 140, 64, 64}, {}, {.lengths = {140, 0}}, ", all of an entry");
+    }
+}
+
 }  // namespace
 }  // namespace tg

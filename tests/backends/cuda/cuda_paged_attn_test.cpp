@@ -297,6 +297,31 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
   }
 }
 
+// Kernels begin while the step before runs. They wait for it before they read what it writes.
+TEST_F(CudaPagedAttn, ReadsKeysAndPlacesThatAStepComputes) {
+  struct Heads {
+    std::int64_t H, d, dv;
+    DType dtype;
+  };
+  for (const Heads& n : {Heads{4, 64, 64, bf16},
+                         {4, 64, 64, f32},
+                         {4, 136, 8, bf16},
+                         {2, 6, 4, f32},
+                         {5, 264, 8, bf16},
+                         {16, 320, 8, bf16},
+                         {40, 264, 8, f16}})
+    for (const std::int64_t page : {16, 3})
+      for (const bool keys : {true, false}) {
+        SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d << ", pages of " << page << ", "
+                                          << (keys ? "keys" : "places"));
+        PagedCall c{.H = n.H, .Hk = 1, .d = n.d, .dv = n.dv, .page = page, .dtype = n.dtype};
+        c.v_in_k = n.d > 256, c.texts = {0, 1, 2}, c.lengths = {70, 1, 64};
+        c.computed_keys = keys, c.computed_places = !keys;
+        expect_defined(c, once, n.dtype != f32);
+        if (HasFatalFailure()) return;
+      }
+}
+
 TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
   for (const auto& [heads, window] :
        {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
