@@ -100,15 +100,16 @@ TEST_F(CudaAttentionKernels, WhatMeetsNothingHasNoPartInResults) {
   using O = AttentionOptions;
   for (const AttentionKernels kernels : {best, tensor_cores, plain})
     for (const bool free_order : {false, true}) {
+      if (kernels == plain && free_order) continue;  // they have one order
       const std::string name = std::string(name_of(kernels)) + (free_order ? ", in free order" : "");
       const auto check_both = [&](const Sizes& n, AttentionOptions o, const Extras& more, const char* what) {
         o.kernels = kernels, o.free_order = free_order;
         check({n, o, more}, name + what, {bf16});
       };
-      check_both({1, 2, 1, 200, 70, 64, 64}, {.causal = true}, {}, ", queries");
-      check_both({1, 1, 1, 200, 70, 128, 128}, {.causal = true}, {}, ", queries of wide heads");
-      check_both({1, 2, 1, 40, 300, 64, 64}, {.causal = true, .alignment = O::top_left}, {}, ", keys");
-      check_both({2, 1, 1, 70, 140, 64, 64}, {}, {.lengths = {140, 0}}, ", all of an entry");
+      check_both({1, 1, 1, 140, 10, 64, 64}, {.causal = true}, {}, ", queries");
+      check_both({1, 1, 1, 140, 10, 128, 128}, {.causal = true}, {}, ", queries of wide heads");
+      check_both({1, 1, 1, 6, 300, 64, 64}, {.causal = true, .alignment = O::top_left}, {}, ", keys");
+      check_both({2, 1, 1, 70, 70, 64, 64}, {}, {.lengths = {70, 0}}, ", all of an entry");
     }
 }
 
