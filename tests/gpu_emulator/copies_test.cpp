@@ -2,6 +2,7 @@
 // at least three blocks and turns of a block, and a ragged last one; and which steps are a list.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -65,12 +66,13 @@ Gpu gpu(int processors) {
   return g;
 }
 
-// Chunks are 64 KiB: pieces of one, two and four chunks, aligned and not; one multiprocessor has eight
-// blocks.
+// Chunks are 64 KiB: pieces of one, two and four chunks; one multiprocessor has eight blocks. Sources and
+// targets begin at multiples of 16 bytes, both or one of them or neither.
 TEST(CopyList, CopiesPiecesOfSeveralChunks) {
   constexpr std::size_t chunk = 65536;
   const std::size_t sizes[] = {3 * chunk + 5, 1, 0, chunk, 2 * chunk + 16, 40, 7 * chunk + 1000};
-  for (const std::size_t shift : {0, 3})
+  for (const auto& [shift_from, shift_to] :
+       {std::array<std::size_t, 2>{0, 0}, {3, 3}, {1, 1}, {1, 0}, {0, 8}})
     for (const int processors : {132, 1}) {
       std::size_t all = 0;
       for (const std::size_t n : sizes) all += (n + 31) / 16 * 16;
@@ -80,63 +82,78 @@ TEST(CopyList, CopiesPiecesOfSeveralChunks) {
       for (const std::size_t n : sizes) {
         // Every second one comes from the workspace.
         const bool is_workspace = pieces.size() % 2 == 1;
-        pieces.push_back({{is_workspace ? nullptr : at(from), place + shift}, {at(to), place + shift}, n});
-        std::memcpy(expected.data() + place + shift, from.data() + place + shift, n);
+        pieces.push_back(
+            {{is_workspace ? nullptr : at(from), place + shift_from}, {at(to), place + shift_to}, n});
+        std::memcpy(expected.data() + place + shift_to, from.data() + place + shift_from, n);
         place += (n + 31) / 16 * 16;
       }
       const auto plan = plan_copy_list(pieces);
       const Gpu g = gpu(processors);
       launch_copy_list(Stream{nullptr, g, at(from), {}}, plan.get());
-      EXPECT_TRUE(to == expected) << "shift " << shift << ", " << processors << " multiprocessors";
+      EXPECT_TRUE(to == expected) << "shifts " << shift_from << " and " << shift_to << ", " << processors
+                                  << " multiprocessors";
     }
 }
 
 // Sums of whole numbers are exact in any order; the tree's order is checked by tests of ranks. Chunks are
-// 4,096 elements.
-TEST(OrderedSum, AddsListsOfSeveralChunks) {
-  const std::int64_t counts[] = {3 * 4096 + 5, 1, 0, 4096, 9 * 4096 + 12};
-  for (const int ranks : {1, 2, 3, 8})
-    for (const int processors : {132, 1}) {
-      const int rank = ranks / 2;
-      std::vector<float> own, out, received;
-      std::vector<RankSum> sums;
-      std::int64_t all = 0;
-      for (const std::int64_t n : counts) all += (n + 3) / 4 * 4;
-      own.resize(static_cast<std::size_t>(all)), out.assign(own.size(), -1);
-      received.resize(own.size() * static_cast<std::size_t>(ranks - 1));
-      const auto number = [](int of_rank, std::int64_t i) {
-        return static_cast<float>((i * 7 + i / 1000 + 13 * of_rank) % 101);
-      };
-      std::int64_t place = 0;
-      for (const std::int64_t n : counts) {
-        const auto start = static_cast<std::size_t>(place);
-        sums.push_back({reinterpret_cast<const std::byte*>(own.data() + start),
-                        reinterpret_cast<std::byte*>(out.data() + start), start * sizeof(float),
-                        own.size() * sizeof(float), n, DType::f32, DType::f32});
-        place += (n + 3) / 4 * 4;
-      }
-      for (std::int64_t i = 0; i < all; ++i)
-        for (int r = 0; r < ranks; ++r) {
-          const auto other = static_cast<std::size_t>(r < rank ? r : r - 1);
-          (r == rank ? own : received)[(r == rank ? 0 : other * own.size()) + static_cast<std::size_t>(i)] =
-              number(r, i);
-        }
-      const auto plan = plan_ordered_sum(sums);
-      const Gpu g = gpu(processors);
-      launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, plan.get(),
-                         rank, ranks);
-      place = 0;
-      for (const std::int64_t n : counts) {
-        for (std::int64_t i = place; i < place + (n + 3) / 4 * 4; ++i) {
-          float expected = 0;
-          for (int r = 0; r < ranks; ++r) expected += number(r, i);
-          if (i >= place + n) expected = -1;  // not written
-          ASSERT_EQ(out[static_cast<std::size_t>(i)], expected)
-              << "element " << i - place << " of " << n << ", " << ranks << " ranks";
-        }
-        place += (n + 3) / 4 * 4;
-      }
+// 4,096 elements. What the rank has and its sums begin `shift_own` and `shift_out` elements behind a multiple
+// of 16 bytes.
+void expect_sums_of_lists(const std::vector<std::int64_t>& counts, int ranks, std::size_t shift_own,
+                          std::size_t shift_out) {
+  for (const int processors : {132, 1}) {
+    const int rank = ranks / 2;
+    std::vector<float> own, out, received;
+    std::vector<RankSum> sums;
+    std::int64_t all = 0;
+    for (const std::int64_t n : counts) all += (n + 3) / 4 * 4;
+    const auto whole = static_cast<std::size_t>(all);
+    own.resize(whole + shift_own), out.assign(whole + shift_out, -1);
+    received.resize(whole * static_cast<std::size_t>(ranks - 1));
+    const auto number = [](int of_rank, std::int64_t i) {
+      return static_cast<float>((i * 7 + i / 1000 + 13 * of_rank) % 101);
+    };
+    std::int64_t place = 0;
+    for (const std::int64_t n : counts) {
+      const auto start = static_cast<std::size_t>(place);
+      sums.push_back({reinterpret_cast<const std::byte*>(own.data() + shift_own + start),
+                      reinterpret_cast<std::byte*>(out.data() + shift_out + start), start * sizeof(float),
+                      whole * sizeof(float), n, DType::f32, DType::f32});
+      place += (n + 3) / 4 * 4;
     }
+    for (std::int64_t i = 0; i < all; ++i)
+      for (int r = 0; r < ranks; ++r) {
+        const auto other = static_cast<std::size_t>(r < rank ? r : r - 1);
+        (r == rank ? own : received)[(r == rank ? shift_own : other * whole) + static_cast<std::size_t>(i)] =
+            number(r, i);
+      }
+    const auto plan = plan_ordered_sum(sums);
+    const Gpu g = gpu(processors);
+    launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, plan.get(),
+                       rank, ranks);
+    place = 0;
+    for (const std::int64_t n : counts) {
+      for (std::int64_t i = place; i < place + (n + 3) / 4 * 4; ++i) {
+        float expected = 0;
+        for (int r = 0; r < ranks; ++r) expected += number(r, i);
+        if (i >= place + n) expected = -1;  // not written
+        ASSERT_EQ(out[shift_out + static_cast<std::size_t>(i)], expected)
+            << "element " << i - place << " of " << n << ", " << ranks << " ranks, shifts " << shift_own
+            << " and " << shift_out;
+      }
+      place += (n + 3) / 4 * 4;
+    }
+  }
+}
+
+TEST(OrderedSum, AddsListsOfSeveralChunks) {
+  for (const int ranks : {1, 2, 3, 8})
+    expect_sums_of_lists({3 * 4096 + 5, 1, 0, 4096, 9 * 4096 + 12}, ranks, 0, 0);
+}
+
+TEST(OrderedSum, AddsListsThatBeginAnywhere) {
+  expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 1, 0);
+  expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 0, 1);
+  expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 2, 2);
 }
 
 // A program may end with casts: what lies behind its steps is not read.

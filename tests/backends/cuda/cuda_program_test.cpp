@@ -1,4 +1,6 @@
 // Programs on a GPU that are fed, run and read without waiting. Skipped where there is no GPU.
+#include <chrono>
+
 #include <tilegrad/autograd/custom_op.h>
 #include <tilegrad/nn/layers/params.h>
 #include "backends/cuda/cuda.h"
@@ -146,6 +148,40 @@ TEST_F(CudaProgram, TellsWhatAUsersFunctionThrewAndAssignsNothing) {
   EXPECT_EQ(last.read().at(0), 7);
   EXPECT_EQ(run(10).item<float>(y), 20);
   EXPECT_EQ(last.read().at(0), 21);
+}
+
+TEST_F(CudaProgram, ResultsBecomeReadyWithoutAWait) {
+  Graph g;
+  const Tensor x = g.input("x", {300}, f32), y = x + 1;
+  Program p = compile(g, {y}, {.device = Device::cuda()});
+  p.run({{x, std::vector<float>(300, 2)}});
+  const Pending later = p.fetch_later({y});
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!later.ready()) ASSERT_LT(std::chrono::steady_clock::now(), end);
+  EXPECT_EQ(later.fetch(y).at(299), 3);
+  EXPECT_TRUE(later.ready());
+}
+
+// The steps run one after the other, so their times add up to no more than the call takes. Each emulated step
+// takes a microsecond.
+TEST_F(CudaProgram, TimesStepsInSeconds) {
+  Graph g;
+  const Tensor x = g.constant(Array({64, 64}, f32)), y = sum(exp(matmul(x, x)), {0});
+  Program p = compile(g, {y}, {.device = Device::cuda()});
+  p.profile();
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<double> seconds = p.profile();
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  ASSERT_EQ(seconds.size(), p.steps().size());
+  double total = 0;
+  for (const double s : seconds) {
+    EXPECT_GT(s, 0);
+#ifdef TG_RACE_RUNS
+    EXPECT_NEAR(s, 1e-6, 1e-9);
+#endif
+    total += s;
+  }
+  EXPECT_LE(total, all.count());
 }
 
 TEST_F(CudaProgram, TakesNoMemoryBesideItsPlan) {

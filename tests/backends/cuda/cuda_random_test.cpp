@@ -76,8 +76,11 @@ TEST_F(CudaRandom, DropsWhatTheCpuDrops) {
 TEST_F(CudaRandom, MasksTheAttentionThatTheCpuMasks) {
   Graph g;
   const Tensor state = g.rng();
-  expect_same_bits(g, {attention_keep_mask(state, {2, 3, 5, 7}, 0.3, 3),
-                       attention_keep_mask(state, {2, 2, 64, 256}, 0.1, 4)});
+  expect_same_bits(
+      g,
+      {attention_keep_mask(state, {2, 3, 5, 7}, 0.3, 3), attention_keep_mask(state, {2, 2, 64, 256}, 0.1, 4),
+       attention_keep_mask(state, {1, 1, 1, 41}, 0.5, 5), attention_keep_mask(state, {1, 3, 1, 4099}, 0.2, 6),
+       attention_keep_mask(state, {3, 5, 7, 1}, 0.5, 7)});
 }
 
 }  // namespace

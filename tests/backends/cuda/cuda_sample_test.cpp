@@ -27,6 +27,20 @@ TEST_F(CudaSample, ARowOfAVocabulary) {
   expect_sampled(rows, true, {.device = Device::cuda()});
 }
 
+// Without top_k and top_p a row of more than 4,096 logits is drawn in pieces: first the piece, then the token
+// in it. One row has all its weight in the piece in the middle.
+TEST_F(CudaSample, DrawsFromPiecesOfARow) {
+  std::mt19937_64 random(11);
+  std::vector<SampledRow> rows = random_rows(random, 8, 3 * 4096 + 5);
+  for (SampledRow& row : rows) row.sampling = {.temperature = 4};
+  rows[0].sampling.temperature = 0;
+  rows[1].logits[2 * 4096 - 1] = 1e6;
+  for (std::size_t r = 2; r < rows.size(); ++r)
+    for (std::size_t i = 0; i < rows[r].logits.size(); ++i)
+      rows[r].logits[i] = static_cast<float>(i * (r + 7) % 13) / 4;
+  expect_sampled(rows, false, {.device = Device::cuda()});
+}
+
 TEST_F(CudaSample, DrawsFromLogitsOfEveryDtype) {
   std::mt19937_64 random(3);
   std::vector<SampledRow> rows = random_rows(random, 20, 50);
