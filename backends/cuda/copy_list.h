@@ -20,7 +20,8 @@ struct PieceCopy {
 };
 
 // Tables for a launch of all copies, of which none overlaps another.
-std::shared_ptr<const void> plan_copy_list(const std::vector<PieceCopy>& copies);
-void launch_copy_list(const Stream& s, const void* plan);
+struct CopyListPlan;
+std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>& copies);
+void launch_copy_list(const Stream& s, const CopyListPlan& plan);
 
 }  // namespace tg::cuda

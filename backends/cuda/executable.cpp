@@ -36,6 +36,11 @@ bool is_on_lane(const Step& step) {
   return step.op == &scatter_sum_op;
 }
 
+// Whether the op has no kernel but a function on host memory.
+bool runs_on_host(const Step& step) {
+  return step.op->host && !find_kernel(step.op->name);
+}
+
 }  // namespace
 
 CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
@@ -65,9 +70,8 @@ void CudaExecutable::plan_sums_left() {
                     steps_.begin() + static_cast<std::ptrdiff_t>(end), reads))
       add_up_before(first);
     for (; first < end; ++first) {
-      const std::string& op = steps_[first].op->name;
-      if (!tasks_[first].kernel || (op != "layer_norm_backward" && op != "rms_norm_backward")) continue;
-      const std::vector<SumLeft> more = sums_left(tasks_[first].call);
+      if (!tasks_[first].plan) continue;
+      const std::vector<SumLeft> more = tasks_[first].plan->sums_left(tasks_[first].call);
       for (std::size_t i = 0; i < more.size(); ++i) {
         if (steps_[first].reads[1 + i] == 0) continue;  // its memory is another value's soon
         outputs.push_back(&steps_[first].out[1 + i]);
@@ -78,23 +82,20 @@ void CudaExecutable::plan_sums_left() {
   add_up_before(steps_.size());
 }
 
-CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOptions& options) const {
+Call CudaExecutable::call_of(std::size_t step, const PrepareOptions& options) const {
   const Step& s = steps_[step];
-  return {
-      find_kernel(s.op->name),
-      {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order, options.rows_alone, &written_},
-      nullptr};
+  return {s.in, s.out, &s.attrs, gpu_, options.tf32, options.in_order, options.rows_alone, &written_};
 }
 
 bool CudaExecutable::is_of_rows(std::size_t step, const PrepareOptions& options) const {
-  return steps_[step].op->name == "matmul" && is_product_of_rows(task_of(step, options).call);
+  return steps_[step].op->name == "matmul" && is_product_of_rows(call_of(step, options));
 }
 
 // The calls of the steps from `first` on that are small products and need nothing of each other.
 std::vector<Call> CudaExecutable::products_at(std::size_t first, const PrepareOptions& options) const {
   std::vector<Call> calls;
   for (std::size_t i = first; i < steps_.size() && steps_[i].op->name == "matmul"; ++i) {
-    const Call c = task_of(i, options).call;
+    const Call c = call_of(i, options);
     if (!is_small_product(c) || !is_independent(c, calls)) break;
     if (i + 1 < steps_.size() && is_gelu_of(steps_[i], steps_[i + 1])) break;
     calls.push_back(c);
@@ -113,7 +114,7 @@ std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptio
 // Ropes from `first` on with the attention behind them, or with each other; or attention with the ropes
 // behind it.
 CudaExecutable::Joint CudaExecutable::ropes_at(std::size_t first, const PrepareOptions& options) const {
-  const auto call = [&](std::size_t i) { return task_of(i, options).call; };
+  const auto call = [&](std::size_t i) { return call_of(i, options); };
   const auto is_rope = [&](std::size_t i) { return i < steps_.size() && steps_[i].op->name == "rope"; };
   if (is_rope(first)) {
     const std::size_t attention = first + 1 + is_rope(first + 1), n = attention - first;
@@ -121,7 +122,7 @@ CudaExecutable::Joint CudaExecutable::ropes_at(std::size_t first, const PrepareO
     if (attention < steps_.size() &&
         std::ranges::all_of(ropes, [&](const Step& s) { return is_rope_for(s, steps_[attention]); }))
       if (auto plan = plan_with_ropes(ropes, call(attention))) return {attention, attention, std::move(plan)};
-    if (n == 2) return {first, first + 1, plan_two_ropes(call(first), call(first + 1)), &two_ropes_kernel};
+    if (n == 2) return {first, first + 1, plan_two_ropes(call(first), call(first + 1))};
     return {first, first, nullptr};
   }
   std::size_t last = first;
@@ -141,16 +142,15 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
-  const auto call = [&](std::size_t i) { return task_of(i, options).call; };
+  const auto call = [&](std::size_t i) { return call_of(i, options); };
   if (const std::size_t casts = casts_together(steps_.subspan(first)); casts > 1)
-    return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts)), &cast_list_kernel};
+    return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts))};
   if (const std::vector<Call> products = products_at(first, options); products.size() > 1)
-    return {first, first + products.size() - 1, plan_small_products(products), &small_products_kernel};
+    return {first, first + products.size() - 1, plan_small_products(products)};
   if (const std::size_t small = small_steps_at(first, options); small > 0)
-    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_),
-            &small_steps_kernel};
+    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_)};
   if (!options.in_order && !options.rows_alone && is_sum_of_few(steps_[first]))
-    return {first, first, plan_sum_of_few(steps_[first], gpu_), &sum_of_few_kernel};
+    return {first, first, plan_sum_of_few(steps_[first], gpu_)};
   if (is_next(is_added_for, first))
     return {first + 1, first + 1,
             plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
@@ -162,7 +162,7 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
       (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1, options);
   const std::size_t at = first + prepares, last = at + is_next(is_gelu_of, at);
   if (first == last && steps_[first].op->name == "matmul" && !is_of_rows(first, options))
-    return {first, first, plan_turned_product(call(first)), &turned_product_kernel};
+    return {first, first, plan_turned_product(call(first))};
   if (first == last) return {first, first, nullptr};
   if (!is_of_rows(at, options)) return {at, last, plan_with_gelu(call(at), steps_[last])};
   return {at, last,
@@ -170,35 +170,29 @@ CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareO
                        at < last ? &steps_[last] : nullptr)};
 }
 
+PlanPtr CudaExecutable::plan_alone(std::size_t step, const PrepareOptions& options) {
+  const Step& s = steps_[step];
+  if (rank_attrs_of(*s.op, s.attrs)) {
+    ranks_ = options.ranks;
+    return plan_ranks(s, options.ranks ? NcclGroup::of(options.ranks, gpu_.ordinal) : nullptr);
+  }
+  if (runs_on_host(s)) return plan_host(s, thrown_);
+  if (const Kernel* kernel = find_kernel(s.op->name)) return kernel->plan(call_of(step, options));
+  throw DeviceError("no CUDA kernel for op '" + s.op->name + "'");
+}
+
 void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const std::size_t first = tasks_.size();
   std::size_t at = first;
   try {
-    auto [made_by, last, plan, kernel] = joint_at(first, options);
+    auto [made_by, last, plan] = joint_at(first, options);
     at = plan ? made_by : first, last = plan ? last : first;
-    for (std::size_t i = first; i <= last; ++i) {
-      tasks_.push_back(task_of(i, options));
-      if (i != at) tasks_[i].kernel = nullptr, tasks_[i].computed_by = i < at ? "next" : "previous";
-    }
+    for (std::size_t i = first; i <= last; ++i)
+      tasks_.push_back({call_of(i, options), nullptr, i < at ? "next" : "previous"});
     Task& t = tasks_[at];
-    if (plan && kernel) t.kernel = kernel;
-    if (rank_attrs_of(*steps_[at].op, steps_[at].attrs)) {
-      t.kernel = &ranks_kernel;
-      ranks_ = options.ranks;
-      plan = plan_ranks(steps_[at], options.ranks ? NcclGroup::of(options.ranks, gpu_.ordinal) : nullptr);
-    } else if (!t.kernel && steps_[at].op->host) {
-      t.kernel = &host_kernel;
-      plan = plan_host(steps_[at], thrown_);
-    } else if (!plan && is_of_rows(at, options)) {
-      plan = plan_of_rows(t.call, written_, nullptr, nullptr);
-    } else if (!plan && t.kernel && t.kernel->plan) {
-      plan = t.kernel->plan(t.call);
-    }
-    if (!t.kernel) throw DeviceError("no CUDA kernel for op '" + steps_[at].op->name + "'");
-    t.plan = std::move(plan);
-    t.call.plan = t.plan.get();
+    t.plan = plan ? std::move(plan) : plan_alone(at, options);
     std::size_t& bytes = is_on_lane(steps_[at]) ? lane_bytes_ : workspace_bytes_;
-    if (t.kernel->workspace) bytes = std::max(bytes, aligned(t.kernel->workspace(t.call)));
+    bytes = std::max(bytes, aligned(t.plan->workspace(t.call)));
   } catch (const DeviceError& e) {
     throw refusal(steps_[at], e.what());
   }
@@ -217,8 +211,8 @@ void CudaExecutable::enqueue(std::size_t step, cudaStream_t on, std::byte* works
     if (a.before == step) add_up(stream, a.sums);
   if (step == tasks_.size()) return;
   const Task& t = tasks_[step];
-  if (!t.kernel) return;
-  t.kernel->launch(stream, t.call);
+  if (!t.plan) return;
+  t.plan->launch(stream, t.call);
   if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess)
     fail(status, steps_[step].name + " " + at_line(steps_[step].where));
 }
@@ -341,11 +335,10 @@ void CudaExecutable::report(const Fault& f, int epoch) {
 
 std::string CudaExecutable::choice(std::size_t step) const {
   const Task& t = tasks_[step];
-  if (!t.kernel) return std::string("done by the ") + t.computed_by + " step";
-  if (t.kernel == &host_kernel) return "the op's own C++ function, on the host";
+  if (!t.plan) return std::string("done by the ") + t.computed_by + " step";
+  if (runs_on_host(steps_[step])) return "the op's own C++ function, on the host";
   std::string s = "sm_" + std::to_string(gpu_.capability);
-  if (t.kernel->choice)
-    if (const std::string own = t.kernel->choice(t.call); !own.empty()) s += ", " + own;
+  if (const std::string own = t.plan->choice(t.call); !own.empty()) s += ", " + own;
   if (const std::string chain = chain_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
     s += ", chain " + chain;
   return s;

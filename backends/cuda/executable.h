@@ -41,16 +41,14 @@ class CudaExecutable final : public Executable {
 
  private:
   struct Task {
-    const Kernel* kernel;  // null if the kernel of the task before or after computes this step too
     Call call;
-    std::shared_ptr<const void> plan;
+    PlanPtr plan;                  // null if the plan of the task before or after computes this step too
     const char* computed_by = "";  // that task
   };
   // Steps next to each other that the kernel of one of them computes.
   struct Joint {
     std::size_t made_by, last;
-    std::shared_ptr<const void> plan;
-    const Kernel* kernel = nullptr;  // null: that of the step that makes all
+    PlanPtr plan;
   };
   bool is_of_rows(std::size_t step, const PrepareOptions& options) const;  // a product of rows (epilogue.h)
   std::vector<Call> products_at(std::size_t first, const PrepareOptions& options) const;
@@ -59,7 +57,8 @@ class CudaExecutable final : public Executable {
   Joint joint_at(std::size_t first, const PrepareOptions& options) const;
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);
-  Task task_of(std::size_t step, const PrepareOptions& options) const;
+  Call call_of(std::size_t step, const PrepareOptions& options) const;
+  PlanPtr plan_alone(std::size_t step, const PrepareOptions& options);
   // Finds where what kernels leave undone has to be done (sums_left.h), when all tasks are there.
   void plan_sums_left();
   void enqueue(std::size_t step, cudaStream_t stream, std::byte* workspace);

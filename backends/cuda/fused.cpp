@@ -23,16 +23,35 @@ int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
   return times;
 }
 
-struct Plan {
-  cudaKernel_t kernel;
-  unsigned grid;
-  int tile;  // the side of its tiles; 0 without tiles
+struct ChainPlan final : KernelPlan {
+  cudaKernel_t kernel = nullptr;
+  unsigned grid = 0;
+  int tile = 0;  // the side of its tiles; 0 without tiles
+  bool is_full = false;
+
+  void launch(const Stream& s, const Call& c) const override {
+    if (!kernel) return;
+    const int* fault = &s.faults.fault->step;
+    std::vector<const void*> data;  // the arguments, in the order of the kernel's parameters
+    for (const Arg& a : c.out) data.push_back(a.data);
+    data.push_back(fault);
+    for (const Arg& a : c.in) data.push_back(a.data);
+    launch_compiled(s, kernel, grid, chain_block, std::move(data), "a chain of pointwise ops");
+  }
+
+  std::string choice(const Call&) const override {
+    if (is_full) return {};
+    if (!kernel) return "nothing to do";
+    const std::string side = std::to_string(tile);
+    return "compiled by NVRTC, " + (tile > 0 ? "tiles of " + side + "×" + side + ", " : "") +
+           std::to_string(grid) + " blocks of " + std::to_string(chain_block) + " threads";
+  }
 };
 
-std::shared_ptr<const void> plan(const Call& c) {
+std::unique_ptr<ChainPlan> plan_chain(const Call& c) {
   const auto& f = c.attrs->as<FusedAttrs>();
   const std::int64_t numel = c.out[0].layout.numel();
-  auto p = std::make_shared<Plan>(Plan{nullptr, 0, 0});
+  auto p = std::make_unique<ChainPlan>();
   if (numel == 0) return p;
   std::int64_t reach = numel;  // of indices
   for (const auto& operands : {c.in, c.out})
@@ -55,28 +74,13 @@ std::shared_ptr<const void> plan(const Call& c) {
   return p;
 }
 
-void launch(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
-  if (!p.kernel) return;
-  const int* fault = &s.faults.fault->step;
-  std::vector<const void*> data;  // the arguments, in the order of the kernel's parameters
-  for (const Arg& a : c.out) data.push_back(a.data);
-  data.push_back(fault);
-  for (const Arg& a : c.in) data.push_back(a.data);
-  launch_compiled(s, p.kernel, p.grid, chain_block, std::move(data), "a chain of pointwise ops");
-}
-
-std::string choice(const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
-  if (!p.kernel) return "nothing to do";
-  const std::string side = std::to_string(p.tile);
-  return "compiled by NVRTC, " + (p.tile > 0 ? "tiles of " + side + "×" + side + ", " : "") +
-         std::to_string(p.grid) + " blocks of " + std::to_string(chain_block) + " threads";
+PlanPtr plan(const Call& c) {
+  return plan_chain(c);
 }
 
 }  // namespace
 
-extern const Kernel fused_kernel{&launch, nullptr, &plan, &choice};
+extern const Kernel fused_kernel{&plan};
 
 // A tensor of one number is a chain without inputs.
 namespace {
@@ -86,16 +90,18 @@ Call as_chain(const Call& c, Attrs& attrs) {
   const DType compute = compute_type(f.dtype);
   const double value = is_float(f.dtype) ? stored_number(f.dtype, f.value) : f.value;
   attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {value}};
-  return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order, c.rows_alone};
+  return {c.in, c.out, &attrs, c.gpu, c.tf32, c.in_order, c.rows_alone};
 }
 
-std::shared_ptr<const void> plan_full(const Call& c) {
+PlanPtr plan_full(const Call& c) {
   Attrs attrs;
-  return plan(as_chain(c, attrs));
+  auto p = plan_chain(as_chain(c, attrs));
+  p->is_full = true;
+  return p;
 }
 
 }  // namespace
 
-extern const Kernel full_kernel{&launch, nullptr, &plan_full};
+extern const Kernel full_kernel{&plan_full};
 
 }  // namespace tg::cuda

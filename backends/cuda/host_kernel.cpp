@@ -8,8 +8,11 @@ namespace tg::cuda {
 
 namespace {
 
-struct HostPlan {
+struct HostPlan final : KernelPlan {
   explicit HostPlan(const Step& s) : step(s) {}
+  ~HostPlan() override { cudaFreeHost(memory); }
+  void launch(const Stream& s, const Call& c) const override;
+
   HostStep step;
   const HostKernel* function;
   Thrown* thrown;
@@ -17,8 +20,6 @@ struct HostPlan {
   mutable std::vector<HostView> in, out;  // in pinned memory of this plan
   std::byte* memory = nullptr;
   int* threw = nullptr;  // there too: whether the last call threw
-
-  ~HostPlan() { cudaFreeHost(memory); }
 };
 
 std::size_t bytes_of(const HostView& v) {
@@ -38,28 +39,23 @@ void call_function(void* data) {
   }
 }
 
-void run_on_host(const Stream& s, const Call& c) {
-  const auto& plan = *static_cast<const HostPlan*>(c.plan);
+void HostPlan::launch(const Stream& s, const Call& c) const {
   for (std::size_t i = 0; i < c.in.size(); ++i)
-    if (bytes_of(plan.in[i]) > 0)
-      check(cudaMemcpyAsync(plan.in[i].data, c.in[i].data, bytes_of(plan.in[i]), cudaMemcpyDeviceToHost,
-                            s.stream),
+    if (bytes_of(in[i]) > 0)
+      check(cudaMemcpyAsync(in[i].data, c.in[i].data, bytes_of(in[i]), cudaMemcpyDeviceToHost, s.stream),
             "a copy for a host function");
-  check(cudaLaunchHostFunc(s.stream, &call_function, const_cast<HostPlan*>(&plan)), "a host function");
-  note_thrown(s, plan.threw);
+  check(cudaLaunchHostFunc(s.stream, &call_function, const_cast<HostPlan*>(this)), "a host function");
+  note_thrown(s, threw);
   for (std::size_t i = 0; i < c.out.size(); ++i)
-    if (bytes_of(plan.out[i]) > 0)
-      check(cudaMemcpyAsync(c.out[i].data, plan.out[i].data, bytes_of(plan.out[i]), cudaMemcpyHostToDevice,
-                            s.stream),
+    if (bytes_of(out[i]) > 0)
+      check(cudaMemcpyAsync(c.out[i].data, out[i].data, bytes_of(out[i]), cudaMemcpyHostToDevice, s.stream),
             "a copy from a host function");
 }
 
 }  // namespace
 
-const Kernel host_kernel{&run_on_host};
-
-std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown) {
-  auto plan = std::make_shared<HostPlan>(step);
+PlanPtr plan_host(const Step& step, Thrown& thrown) {
+  auto plan = std::make_unique<HostPlan>(step);
   plan->function = &step.op->host;
   plan->thrown = &thrown;
   plan->attrs = &step.attrs;

@@ -15,10 +15,9 @@ struct Thrown {
   std::exception_ptr what;
 };
 
-extern const Kernel host_kernel;
 // Enqueues a kernel that records a fault of the program if *threw, in pinned memory, is not 0.
 void note_thrown(const Stream& s, const int* threw);
 // Throws DeviceError for operands that are not row-major. Uses only the op and the layouts of the step.
-std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown);
+PlanPtr plan_host(const Step& step, Thrown& thrown);
 
 }  // namespace tg::cuda

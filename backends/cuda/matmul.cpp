@@ -112,7 +112,7 @@ struct Scales {
   const void *alpha, *beta;
 };
 
-struct Plan {
+struct Plan final : KernelPlan {
   Product product;
   bool own = false;           // use our own kernel, for any strides
   bool rows = false;          // use rows_gemm
@@ -124,10 +124,13 @@ struct Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  std::size_t workspace = 0;
+  std::size_t bytes = 0;  // of workspace
   Scales scales{};
 
-  ~Plan() {
+  void launch(const Stream& s, const Call& call) const override;
+  std::size_t workspace(const Call&) const override { return bytes; }
+  std::string choice(const Call& call) const override;
+  ~Plan() override {
     for (cublasLtMatrixLayout_t l : {a, b, c, d})
       if (l) cublasLtMatrixLayoutDestroy(l);
     if (desc) cublasLtMatmulDescDestroy(desc);
@@ -221,11 +224,11 @@ void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
 bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
             const std::array<std::uint64_t, 2>& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
-    p.algo = r.algo, p.workspace = r.workspaceSize;
+    p.algo = r.algo, p.bytes = r.workspaceSize;
   };
   take(found[0]);
   if (!call.out[0].data) {  // planned without memory: enough workspace for whichever is chosen later
-    for (const auto& r : found) p.workspace = std::max(p.workspace, r.workspaceSize);
+    for (const auto& r : found) p.bytes = std::max(p.bytes, r.workspaceSize);
     return true;
   }
   if (found.size() == 1 && !p.gelu) return true;
@@ -282,12 +285,12 @@ void set_epilogue(Plan& p, const Call& call) {
                : CUBLASLT_EPILOGUE_DEFAULT);
 }
 
-std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
-  const auto made = std::make_shared<Plan>();
+std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
+  auto made = std::make_unique<Plan>();
   Plan& p = *made;
   if (is_product_of_rows(call)) {
     p.rows = is_for_rows_gemm(call), p.own = !p.rows;
-    if (p.rows) p.workspace = rows_gemm_workspace(call);
+    if (p.rows) p.bytes = rows_gemm_workspace(call);
     if (call.written) p.of_rows.written = *call.written;
     return made;
   }
@@ -349,21 +352,16 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   return made;
 }
 
-std::shared_ptr<const void> plan(const Call& call) {
+PlanPtr plan(const Call& call) {
   return make_plan(call, nullptr);
 }
 
-std::size_t workspace(const Call& c) {
-  return static_cast<const Plan*>(c.plan)->workspace;
-}
-
-void launch(const Stream& s, const Call& call) {
-  const Plan& p = *static_cast<const Plan*>(call.plan);
+void Plan::launch(const Stream& s, const Call& call) const {
+  const Plan& p = *this;
   const Product& x = p.product;
   if (p.rows) return rows_gemm(s, call, p.of_rows);
   if (p.small) return multiply_small(s, call);
   if (p.own) return multiply_strided(s, call);
-  const DType t = call.out[0].dtype;
   const bool adds = x.has_d && !p.bias;
   std::int64_t calls = 1;
   for (std::size_t a = 0; a + 1 < x.batch.size(); ++a) calls *= x.batch[a];
@@ -377,13 +375,13 @@ void launch(const Stream& s, const Call& call) {
     std::byte* c = p.gelu ? p.gelu : at(call.out[0], x.c);
     const std::byte* d = adds ? at(call.in[2], x.d) : c;
     check_lt(cublasLtMatmul(handle(), p.desc, p.scales.alpha, at(call.in[1], x.b), p.b, at(call.in[0], x.a),
-                            p.a, p.scales.beta, d, p.d, c, p.c, &p.algo, s.workspace, p.workspace, s.stream),
+                            p.a, p.scales.beta, d, p.d, c, p.c, &p.algo, s.workspace, p.bytes, s.stream),
              "multiplying");
   }
 }
 
-std::string choice(const Call& call) {
-  const Plan& p = *static_cast<const Plan*>(call.plan);
+std::string Plan::choice(const Call& call) const {
+  const Plan& p = *this;
   if (p.rows) return rows_gemm_choice(call, p.of_rows);
   if (p.small) return "one small product";
   if (p.own) return "plain kernel for any strides";
@@ -407,7 +405,7 @@ std::string choice(const Call& call) {
 
 }  // namespace
 
-extern const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
+extern const Kernel matmul_kernel{&plan};
 
 namespace {
 
@@ -461,20 +459,19 @@ bool is_product_of_rows(const Call& call) {
   return call.rows_alone || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
 }
 
-std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {
+PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   if (is_product_of_rows(call) || !is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
   if ((t != bf16 && t != f16) || x.n % 8 != 0 || call.out[0].layout.rank() != 2) return nullptr;
   if (x.has_d && (x.d.matrix.row != 0 || x.d.matrix.col != 1)) return nullptr;
-  const std::shared_ptr<Plan> p = make_plan(call, gelu.out[0].data);
-  return p->own ? nullptr : p;
+  auto p = make_plan(call, gelu.out[0].data);
+  return p->own ? nullptr : std::move(p);
 }
 
-std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& written, const Step* before,
-                                         const Step* gelu) {
-  const std::shared_ptr<Plan> p = make_plan(call, nullptr);
+PlanPtr plan_of_rows(const Call& call, const WrittenMemory& written, const Step* before, const Step* gelu) {
+  auto p = make_plan(call, nullptr);
   if (p->own && !before && !gelu) return p;
   const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;
   const auto is_apart = [&](const Step* other) {

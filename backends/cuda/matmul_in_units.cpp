@@ -23,7 +23,7 @@ Arg part_of(Arg a, int axis, std::int64_t first, std::int64_t size) {
   return a;
 }
 
-class ProductInUnits {
+class ProductInUnits final : public KernelPlan {
  public:
   explicit ProductInUnits(const Call& call)
       : attrs_(call.attrs->as<MatmulInUnitsAttrs>()), is_ordered_(is_for_ordered_product(call)) {
@@ -31,41 +31,34 @@ class ProductInUnits {
     sizes_ = units_of(call.in[0].layout.shape[attrs_.along_k ? 1 : 0], attrs_.unit);
     // The first may have nothing to add to, the last is larger.
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}, sizes_.size() - 1})
-      if (i < sizes_.size() && !plan_of(i).product) plan_of(i) = planned(call, i);
+      if (i < sizes_.size() && !plan_of(i)) plan_of(i) = planned(call, i);
   }
 
-  std::size_t workspace() const { return workspace_; }
+  std::size_t workspace(const Call&) const override { return workspace_; }
 
-  void launch(const Stream& s, const Call& call) const {
+  void launch(const Stream& s, const Call& call) const override {
     if (is_ordered_) return multiply_in_order(s, call);
     for (std::size_t i = 0; i < sizes_.size(); ++i)
-      with_unit(call, i, [&](const Call& unit) { plan_of(i).kernel->launch(s, unit); });
+      with_unit(call, i, [&](const Call& unit) { plan_of(i)->launch(s, unit); });
   }
 
-  std::string choice(const Call& call) const {
+  std::string choice(const Call& call) const override {
     if (is_ordered_) return ordered_product_choice(call);
     std::string text;
-    with_unit(call, 0, [&](const Call& unit) { text = plan_of(0).kernel->choice(unit); });
+    with_unit(call, 0, [&](const Call& unit) { text = plan_of(0)->choice(unit); });
     return sizes_.size() == 1 ? text : text + ", in " + std::to_string(sizes_.size()) + " units";
   }
 
  private:
-  struct Plan {
-    const Kernel* kernel = &matmul_kernel;
-    std::shared_ptr<const void> product = {};
-  };
-  Plan& plan_of(std::size_t i) { return plans_[i == 0 ? 0 : i + 1 == sizes_.size() ? 2 : 1]; }
-  const Plan& plan_of(std::size_t i) const { return const_cast<ProductInUnits*>(this)->plan_of(i); }
+  PlanPtr& plan_of(std::size_t i) { return plans_[i == 0 ? 0 : i + 1 == sizes_.size() ? 2 : 1]; }
+  const PlanPtr& plan_of(std::size_t i) const { return const_cast<ProductInUnits*>(this)->plan_of(i); }
 
-  Plan planned(const Call& call, std::size_t i) {
-    Plan p;
+  PlanPtr planned(const Call& call, std::size_t i) {
+    PlanPtr p;
     with_unit(call, i, [&](const Call& unit) {
-      p.product = plan_turned_product(unit);
-      if (p.product) p.kernel = &turned_product_kernel;
-      if (!p.product) p.product = matmul_kernel.plan(unit);
-      Call with_plan = unit;
-      with_plan.plan = p.product.get();
-      workspace_ = std::max(workspace_, p.kernel->workspace(with_plan));
+      p = plan_turned_product(unit);
+      if (!p) p = matmul_kernel.plan(unit);
+      workspace_ = std::max(workspace_, p->workspace(unit));
     });
     return p;
   }
@@ -86,36 +79,23 @@ class ProductInUnits {
     const bool adds = along_k && (i > 0 || call.in.size() == 3);
     Call unit = call;
     unit.in = std::span(in).first(adds ? 3 : 2), unit.out = out;
-    unit.attrs = &none, unit.plan = plan_of(i).product.get(), unit.written = nullptr;
+    unit.attrs = &none, unit.written = nullptr;
     f(unit);
   }
 
   MatmulInUnitsAttrs attrs_;
   bool is_ordered_;
   std::vector<std::int64_t> sizes_;
-  std::array<Plan, 3> plans_;  // of the first unit, the last, and those between
+  std::array<PlanPtr, 3> plans_;  // of the first unit, the last, and those between
   std::size_t workspace_ = 0;
 };
 
-const ProductInUnits& product_of(const Call& c) {
-  return *static_cast<const ProductInUnits*>(c.plan);
-}
-
-std::shared_ptr<const void> plan(const Call& call) {
-  return std::make_shared<ProductInUnits>(call);
-}
-std::size_t workspace(const Call& c) {
-  return product_of(c).workspace();
-}
-void launch(const Stream& s, const Call& c) {
-  product_of(c).launch(s, c);
-}
-std::string choice(const Call& c) {
-  return product_of(c).choice(c);
+PlanPtr plan(const Call& call) {
+  return std::make_unique<ProductInUnits>(call);
 }
 
 }  // namespace
 
-extern const Kernel matmul_in_units_kernel{&launch, &workspace, &plan, &choice};
+extern const Kernel matmul_in_units_kernel{&plan};
 
 }  // namespace tg::cuda

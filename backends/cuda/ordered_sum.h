@@ -21,8 +21,9 @@ struct RankSum {
 constexpr int most_summed_ranks = 8;
 
 // Tables for a launch of all sums.
-std::shared_ptr<const void> plan_ordered_sum(const std::vector<RankSum>& sums);
+struct OrderedSumPlan;
+std::shared_ptr<const OrderedSumPlan> plan_ordered_sum(const std::vector<RankSum>& sums);
 // In f32, or f64 for f64, by a tree whose left half is the largest power of two below the number of ranks.
-void launch_ordered_sum(const Stream& s, const void* plan, int rank, int ranks);
+void launch_ordered_sum(const Stream& s, const OrderedSumPlan& plan, int rank, int ranks);
 
 }  // namespace tg::cuda

@@ -29,16 +29,20 @@ struct Message {
 struct Exchange {
   std::vector<Message> sent, received;
   std::vector<PieceCopy> packed, unpacked;  // before and after it
-  std::shared_ptr<const void> pack, unpack;
+  std::shared_ptr<const CopyListPlan> pack, unpack;
 };
 
 // An exchange, copies and sums, and where a rank's sum is only a piece, another exchange.
-struct RanksPlan {
+struct RanksPlan final : KernelPlan {
   std::shared_ptr<NcclGroup> group;
   Exchange first, second;
   std::vector<RankSum> summed;
-  std::shared_ptr<const void> sums;
-  Bytes workspace = 0;
+  std::shared_ptr<const OrderedSumPlan> sums;
+  Bytes received = 0;  // bytes of the workspace
+
+  void launch(const Stream& s, const Call&) const override;
+  std::size_t workspace(const Call&) const override { return received; }
+  std::string choice(const Call&) const override;
 };
 
 Bytes aligned(Bytes n) {
@@ -51,7 +55,9 @@ class RanksPlanner {
       : step_(step),
         ranks_(group ? group->size() : 1),
         rank_(group ? group->rank() : 0),
-        attrs_(*rank_attrs_of(*step.op, step.attrs)) {
+        attrs_(*rank_attrs_of(*step.op, step.attrs)),
+        made_(std::make_unique<RanksPlan>()),
+        plan_(*made_) {
     plan_.group = std::move(group);
     for (std::size_t i = 0; i < step.in.size(); ++i) add(step.in[i], step.out[i]);
     if (ranks_ > most_summed_ranks && !plan_.summed.empty())
@@ -66,7 +72,7 @@ class RanksPlanner {
     plan_.sums = plan_ordered_sum(plan_.summed);
   }
 
-  std::shared_ptr<const void> result() { return std::make_shared<RanksPlan>(std::move(plan_)); }
+  PlanPtr result() { return std::move(made_); }
 
  private:
   static Bytes bytes_of(const Arg& a) { return static_cast<Bytes>(a.layout.numel()) * size_of(a.dtype); }
@@ -149,7 +155,7 @@ class RanksPlanner {
   void receive_for_sums() {
     Bytes all = 0, last = 0;
     for (RankSum& s : plan_.summed) {
-      s.received = plan_.workspace + all;
+      s.received = plan_.received + all;
       last = static_cast<Bytes>(s.count) * size_of(s.from);
       all += aligned(last);
     }
@@ -158,8 +164,8 @@ class RanksPlanner {
     const Bytes sent = plan_.summed.size() == 1 ? last : all;
     for (int r = 0; r < ranks_; ++r)
       if (r != rank_) {
-        receive({nullptr, plan_.workspace}, sent, r);
-        plan_.workspace += all;
+        receive({nullptr, plan_.received}, sent, r);
+        plan_.received += all;
       }
   }
 
@@ -172,13 +178,13 @@ class RanksPlanner {
   // Room in the workspace for these messages in one: each begins at a multiple of 16.
   template <class F>
   Message one_of(const std::vector<Message>& messages, F add) {
-    const Message whole{{nullptr, plan_.workspace}, 0, messages[0].peer};
+    const Message whole{{nullptr, plan_.received}, 0, messages[0].peer};
     Bytes bytes = 0;
     for (const Message& m : messages) {
-      add(m, Place{nullptr, plan_.workspace + bytes});
+      add(m, Place{nullptr, plan_.received + bytes});
       bytes += aligned(m.bytes);
     }
-    plan_.workspace += bytes;
+    plan_.received += bytes;
     return {whole.at, bytes, whole.peer};
   }
 
@@ -217,46 +223,39 @@ class RanksPlanner {
   const Step& step_;
   const int ranks_, rank_;
   const RankAttrs& attrs_;
-  RanksPlan plan_;
+  std::unique_ptr<RanksPlan> made_;
+  RanksPlan& plan_;
 };
 
 void run_exchange(const Exchange& e, const NcclGroup* group, const Stream& s) {
-  launch_copy_list(s, e.pack.get());
+  launch_copy_list(s, *e.pack);
   if (!e.sent.empty() || !e.received.empty()) {
     group->begin();
     for (const Message& m : e.sent) group->send(m.at.in(s.workspace), m.bytes, m.peer, s.stream);
     for (const Message& m : e.received) group->recv(m.at.in(s.workspace), m.bytes, m.peer, s.stream);
     group->end();
   }
-  launch_copy_list(s, e.unpack.get());
+  launch_copy_list(s, *e.unpack);
 }
 
-void launch_ranks(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const RanksPlan*>(c.plan);
-  run_exchange(p.first, p.group.get(), s);
-  launch_ordered_sum(s, p.sums.get(), p.group ? p.group->rank() : 0, p.group ? p.group->size() : 1);
-  run_exchange(p.second, p.group.get(), s);
+void RanksPlan::launch(const Stream& s, const Call&) const {
+  run_exchange(first, group.get(), s);
+  launch_ordered_sum(s, *sums, group ? group->rank() : 0, group ? group->size() : 1);
+  run_exchange(second, group.get(), s);
 }
 
-std::size_t ranks_workspace(const Call& c) {
-  return static_cast<const RanksPlan*>(c.plan)->workspace;
-}
-
-std::string ranks_choice(const Call& c) {
-  const auto& p = *static_cast<const RanksPlan*>(c.plan);
-  if (!p.group) return "a group of one";
+std::string RanksPlan::choice(const Call&) const {
+  if (!group) return "a group of one";
   Bytes sent = 0;
-  for (const Exchange* e : {&p.first, &p.second})
+  for (const Exchange* e : {&first, &second})
     for (const Message& m : e->sent) sent += m.bytes;
-  return "NCCL among " + std::to_string(p.group->size()) + " ranks, sends " + std::to_string(sent) +
-         " bytes" + (p.summed.empty() ? "" : ", sums in a fixed tree");
+  return "NCCL among " + std::to_string(group->size()) + " ranks, sends " + std::to_string(sent) + " bytes" +
+         (summed.empty() ? "" : ", sums in a fixed tree");
 }
 
 }  // namespace
 
-extern const Kernel ranks_kernel{&launch_ranks, &ranks_workspace, nullptr, &ranks_choice};
-
-std::shared_ptr<const void> plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group) {
+PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group) {
   return RanksPlanner(step, std::move(group)).result();
 }
 

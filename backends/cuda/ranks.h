@@ -8,9 +8,8 @@
 
 namespace tg::cuda {
 
-extern const Kernel ranks_kernel;
 // `group` is null for steps of one rank. Throws DeviceError for operands that are not row-major, and for more
 // ranks than a sum takes (most_summed_ranks).
-std::shared_ptr<const void> plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
+PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
 
 }  // namespace tg::cuda

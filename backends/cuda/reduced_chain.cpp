@@ -255,59 +255,57 @@ struct Launch {
         grid(static_cast<unsigned>(std::min(blocks_of(jobs, threads), std::int64_t{64} * gpu.processors))),
         block(static_cast<unsigned>(block_of(threads))) {}
 };
-struct Plan {
+struct ReducedChainPlan final : KernelPlan {
   Launch rows, merge;  // the second for rows in pieces
   std::int64_t pieces;
-  int threads;        // of a row, or a piece
-  std::size_t bytes;  // of what pieces leave
+  int threads;            // of a row, or a piece
+  std::size_t bytes = 0;  // of what pieces leave
+
+  explicit ReducedChainPlan(const Call& c);
+  void launch(const Stream& s, const Call& c) const override;
+  std::size_t workspace(const Call&) const override { return bytes; }
+  std::string choice(const Call&) const override;
 };
 
-std::shared_ptr<const void> plan(const Call& c) {
+ReducedChainPlan::ReducedChainPlan(const Call& c) {
   const Rows w(c);
   std::int64_t reach = w.r.made.numel();  // of indices
   for (const auto& operands : {c.in, c.out})
     for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
   const bool is_narrow = reach + (1 << 20) < (1ll << 31);
-  Plan p{{reduced_chain_source(w, is_narrow), "reduced_chain", w.jobs(), w.order.threads, c.gpu},
-         {},
-         w.order.pieces,
-         w.order.threads,
-         0};
-  if (p.pieces > 1) {
-    p.merge = {merge_source(w), "merge_pieces", w.rows(), w.order.merging, c.gpu};
-    p.bytes = static_cast<std::size_t>(w.jobs()) * size_of(compute_type(w.r.dtype));
+  rows = {reduced_chain_source(w, is_narrow), "reduced_chain", w.jobs(), w.order.threads, c.gpu};
+  pieces = w.order.pieces, threads = w.order.threads;
+  if (pieces > 1) {
+    merge = {merge_source(w), "merge_pieces", w.rows(), w.order.merging, c.gpu};
+    bytes = static_cast<std::size_t>(w.jobs()) * size_of(compute_type(w.r.dtype));
   }
-  return std::make_shared<Plan>(p);
 }
 
-std::size_t workspace(const Call& c) {
-  return static_cast<const Plan*>(c.plan)->bytes;
-}
-
-void launch(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
+void ReducedChainPlan::launch(const Stream& s, const Call& c) const {
   const void *result = c.out.back().data, *fault = &s.faults.fault->step;
   std::vector<const void*> data;  // the arguments, in the order of the kernel's parameters
   for (const Arg& a : c.out.first(c.out.size() - 1)) data.push_back(a.data);
-  data.push_back(p.pieces > 1 ? s.workspace : result);
+  data.push_back(pieces > 1 ? s.workspace : result);
   data.push_back(fault);
   for (const Arg& a : c.in) data.push_back(a.data);
-  launch_compiled(s, p.rows.kernel, p.rows.grid, p.rows.block, std::move(data),
-                  "a chain that ends in a reduction");
-  if (p.pieces > 1)
-    launch_compiled(s, p.merge.kernel, p.merge.grid, p.merge.block, {result, fault, s.workspace},
+  launch_compiled(s, rows.kernel, rows.grid, rows.block, std::move(data), "a chain that ends in a reduction");
+  if (pieces > 1)
+    launch_compiled(s, merge.kernel, merge.grid, merge.block, {result, fault, s.workspace},
                     "the pieces of a reduction");
 }
 
-std::string choice(const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
-  return "compiled by NVRTC, " + std::to_string(p.threads) + " threads a row" +
-         (p.pieces > 1 ? " in " + std::to_string(p.pieces) + " pieces" : "") + ", " +
-         std::to_string(p.rows.grid) + " blocks of " + std::to_string(p.rows.block) + " threads";
+std::string ReducedChainPlan::choice(const Call&) const {
+  return "compiled by NVRTC, " + std::to_string(threads) + " threads a row" +
+         (pieces > 1 ? " in " + std::to_string(pieces) + " pieces" : "") + ", " + std::to_string(rows.grid) +
+         " blocks of " + std::to_string(rows.block) + " threads";
+}
+
+PlanPtr plan(const Call& c) {
+  return std::make_unique<ReducedChainPlan>(c);
 }
 
 }  // namespace
 
-extern const Kernel reduced_chain_kernel{&launch, &workspace, &plan, &choice};
+extern const Kernel reduced_chain_kernel{&plan};
 
 }  // namespace tg::cuda

@@ -21,10 +21,8 @@ bool is_small_product(const Call& call);
 // they write, nor writes what they read, and there is room for it.
 bool is_independent(const Call& product, std::span<const Call> before);
 
-// A plan of small_products_kernel for products that are small and independent.
-std::shared_ptr<const void> plan_small_products(std::span<const Call> products);
-
-extern const Kernel small_products_kernel;
+// A plan for products that are small and independent.
+PlanPtr plan_small_products(std::span<const Call> products);
 
 // One of them, without a plan.
 void multiply_small(const Stream& s, const Call& product);

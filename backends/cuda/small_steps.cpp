@@ -77,26 +77,23 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
   return code + "}\n}\n";
 }
 
-struct SmallStepsPlan {
-  cudaKernel_t kernel;
-  int threads;
-  std::size_t steps;
+struct SmallStepsPlan final : KernelPlan {
+  cudaKernel_t kernel = nullptr;
+  int threads = 0;
+  std::size_t steps = 0;
   std::vector<const void*> operands;
+
+  void launch(const Stream& s, const Call&) const override {
+    const void* fault = &s.faults.fault->step;
+    std::vector<const void*> data{fault};
+    data.insert(data.end(), operands.begin(), operands.end());
+    launch_compiled(s, kernel, 1, static_cast<unsigned>(threads), std::move(data), "small steps");
+  }
+  std::string choice(const Call&) const override {
+    return std::to_string(steps) + " small steps in one kernel, compiled by NVRTC, a block of " +
+           std::to_string(threads) + " threads";
+  }
 };
-
-void launch_small_steps(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const SmallStepsPlan*>(c.plan);
-  const void* fault = &s.faults.fault->step;
-  std::vector<const void*> data{fault};
-  data.insert(data.end(), p.operands.begin(), p.operands.end());
-  launch_compiled(s, p.kernel, 1, static_cast<unsigned>(p.threads), std::move(data), "small steps");
-}
-
-std::string choice_of_small_steps(const Call& c) {
-  const auto& p = *static_cast<const SmallStepsPlan*>(c.plan);
-  return std::to_string(p.steps) + " small steps in one kernel, compiled by NVRTC, a block of " +
-         std::to_string(p.threads) + " threads";
-}
 
 }  // namespace
 
@@ -109,8 +106,9 @@ std::size_t small_steps_together(std::span<const Step> steps, bool in_their_orde
   return n > 1 || sums ? n : 0;
 }
 
-std::shared_ptr<const void> plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
-  auto plan = std::make_shared<SmallStepsPlan>(SmallStepsPlan{nullptr, threads_for(steps), steps.size(), {}});
+PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
+  auto plan = std::make_unique<SmallStepsPlan>();
+  plan->threads = threads_for(steps), plan->steps = steps.size();
   std::string code = chain_library(), parameters_of_all, calls;
   std::size_t nth = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -133,7 +131,5 @@ std::shared_ptr<const void> plan_small_steps(std::span<const Step> steps, const 
   plan->kernel = compiled(code, "small_steps", gpu);
   return plan;
 }
-
-extern const Kernel small_steps_kernel{&launch_small_steps, nullptr, nullptr, &choice_of_small_steps};
 
 }  // namespace tg::cuda

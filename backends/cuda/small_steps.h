@@ -15,9 +15,7 @@ namespace tg::cuda {
 // are none.
 std::size_t small_steps_together(std::span<const Step> steps, bool in_their_order);
 
-// A plan of small_steps_kernel for such steps.
-std::shared_ptr<const void> plan_small_steps(std::span<const Step> steps, const Gpu& gpu);
-
-extern const Kernel small_steps_kernel;
+// A plan for such steps.
+PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu);
 
 }  // namespace tg::cuda

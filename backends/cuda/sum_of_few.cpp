@@ -36,21 +36,20 @@ std::vector<std::int64_t> terms_of(const Step& s) {
   return at;
 }
 
-struct SumOfFewPlan {
+struct SumOfFewPlan final : KernelPlan {
   cudaKernel_t kernel;
   unsigned grid;
   const void *to, *from;
+
+  SumOfFewPlan(cudaKernel_t code, unsigned blocks, const void* out, const void* in)
+      : kernel(code), grid(blocks), to(out), from(in) {}
+  void launch(const Stream& s, const Call&) const override {
+    launch_compiled(s, kernel, grid, few_block, {to, from}, "a sum of few terms");
+  }
+  std::string choice(const Call&) const override {
+    return "a thread for each sum, compiled by NVRTC, " + std::to_string(grid) + " blocks";
+  }
 };
-
-void launch_sum_of_few(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const SumOfFewPlan*>(c.plan);
-  launch_compiled(s, p.kernel, p.grid, few_block, {p.to, p.from}, "a sum of few terms");
-}
-
-std::string choice_of_sum_of_few(const Call& c) {
-  return "a thread for each sum, compiled by NVRTC, " +
-         std::to_string(static_cast<const SumOfFewPlan*>(c.plan)->grid) + " blocks";
-}
 
 }  // namespace
 
@@ -77,7 +76,7 @@ bool is_sum_of_few(const Step& s) {
          s.in[0].layout.extent() < (std::int64_t{1} << 31);
 }
 
-std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu) {
+PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu) {
   const Arg from = without_reduced(sum, sum.in[0]), to = without_reduced(sum, sum.out[0]);
   const Space s({&from, 1}, {&to, 1});
   const std::int64_t sums = to.layout.numel();
@@ -91,10 +90,7 @@ std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu) {
     code += "  sum += (T)widen(in[at + (I)" + digits(term) + "]);\n";
   code += "  out[" + offset(s, 0, 1) + "] = narrow<" + storage(to.dtype) + ">::of(sum);\n}\n";
   const auto blocks = static_cast<unsigned>((sums + few_block - 1) / few_block);
-  return std::make_shared<SumOfFewPlan>(
-      SumOfFewPlan{compiled(code, "sum_of_few", gpu), blocks, to.data, from.data});
+  return std::make_unique<SumOfFewPlan>(compiled(code, "sum_of_few", gpu), blocks, to.data, from.data);
 }
-
-extern const Kernel sum_of_few_kernel{&launch_sum_of_few, nullptr, nullptr, &choice_of_sum_of_few};
 
 }  // namespace tg::cuda

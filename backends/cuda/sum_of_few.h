@@ -16,9 +16,7 @@ bool is_sum_of_few(const Step& step);
 // their place.
 Arg without_reduced(const Step& reduction, const Arg& operand);
 
-// A plan of sum_of_few_kernel for it.
-std::shared_ptr<const void> plan_sum_of_few(const Step& sum, const Gpu& gpu);
-
-extern const Kernel sum_of_few_kernel;
+// A plan for it.
+PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu);
 
 }  // namespace tg::cuda

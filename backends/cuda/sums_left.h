@@ -19,11 +19,7 @@ struct SumLeft {
   int n, parts, stride;
 };
 
-// What the kernel of a layer_norm_backward or rms_norm_backward, with its plan, leaves to add_up(). Nothing
-// of many rows, for their parts take memory of the plan's own until then.
-std::vector<SumLeft> sums_left(const Call& norm);
-
-// Adds them up, in one launch for 32 of them.
+// Adds up what the plans of norms' gradients leave (KernelPlan::sums_left), in one launch for 32 of them.
 void add_up(const Stream& s, std::span<const SumLeft> sums);
 
 }  // namespace tg::cuda

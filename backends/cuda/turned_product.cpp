@@ -62,7 +62,7 @@ std::optional<Turn> turn_of(const Call& call) {
 }
 
 // A product of which one operand is copied first.
-class TurnedProduct {
+class TurnedProduct final : public KernelPlan {
  public:
   TurnedProduct(const Call& call, Turn turn)
       : turn_(turn), is_transposed_(turn.along != (turn.operand == 0)) {
@@ -77,23 +77,23 @@ class TurnedProduct {
       product_plan_ = matmul().plan(product);
     });
     with_copy(call, nullptr, [&](const Call&, const Call& product) {
-      copy_at_ = (matmul().workspace(product) + 255) / 256 * 256;
+      copy_at_ = (product_plan_->workspace(product) + 255) / 256 * 256;
     });
   }
 
-  std::size_t workspace() const { return std::max(least_, copy_at_ + size_of_copy()); }
+  std::size_t workspace(const Call&) const override { return std::max(least_, copy_at_ + size_of_copy()); }
   void need_at_least(std::size_t bytes) { least_ = bytes; }
 
-  void launch(const Stream& s, const Call& call) const {
+  void launch(const Stream& s, const Call& call) const override {
     with_copy(call, s.workspace + copy_at_, [&](const Call& copy, const Call& product) {
-      chain().launch(s, copy);
-      matmul().launch(s, product);
+      copy_plan_->launch(s, copy);
+      product_plan_->launch(s, product);
     });
   }
 
-  std::string choice(const Call& call) const {
+  std::string choice(const Call& call) const override {
     std::string s;
-    with_copy(call, nullptr, [&](const Call&, const Call& product) { s = matmul().choice(product); });
+    with_copy(call, nullptr, [&](const Call&, const Call& product) { s = product_plan_->choice(product); });
     return s + (turn_.operand == 0 ? ", the left" : ", the right") + " operand copied " +
            (turn_.along ? "along" : "across") + " k before";
   }
@@ -109,8 +109,8 @@ class TurnedProduct {
     const std::array from{Arg{f32, from_, operand.data}}, to{Arg{f32, to_, memory}};
     operand = {f32, is_transposed_ ? transposed(to_) : to_, memory};
     Call copy = call, product = call;
-    copy.in = from, copy.out = to, copy.attrs = &copies_, copy.plan = copy_plan_.get();
-    product.in = in, product.plan = product_plan_.get();
+    copy.in = from, copy.out = to, copy.attrs = &copies_;
+    product.in = in;
     f(copy, product);
   }
 
@@ -119,7 +119,7 @@ class TurnedProduct {
   std::size_t copy_at_ = 0, least_ = 0;
   Layout from_, to_;
   Attrs copies_;
-  std::shared_ptr<const void> copy_plan_, product_plan_;
+  PlanPtr copy_plan_, product_plan_;
 };
 
 // Whether it takes less time than the product with its operands as they lie. Both read the operands' own
@@ -128,18 +128,17 @@ bool is_faster(const TurnedProduct& turned, const Call& call) {
   std::array<Arg, 1> out{call.out[0]};
   Call as_it_lies = call, other = call;
   as_it_lies.out = other.out = out;
-  const std::shared_ptr<const void> plan = matmul().plan(as_it_lies);
-  as_it_lies.plan = plan.get();
+  const PlanPtr plan = matmul().plan(as_it_lies);
   const std::size_t result =
       (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
-  const ScratchMemory scratch(result + std::max(matmul().workspace(as_it_lies), turned.workspace()));
+  const ScratchMemory scratch(result + std::max(plan->workspace(as_it_lies), turned.workspace(call)));
   if (!scratch.data()) return false;
   out[0].data = scratch.data();
   const Stopwatch watch;
   const Stream s{watch.stream(), call.gpu, out[0].data + result, {nullptr, 0}};
   constexpr float any = std::numeric_limits<float>::infinity();
   turned.launch(s, other);  // code is loaded
-  const float before = watch.time([&] { matmul().launch(s, as_it_lies); }, any),
+  const float before = watch.time([&] { plan->launch(s, as_it_lies); }, any),
               now = watch.time([&] { turned.launch(s, other); }, before);
   cudaGetLastError();
   return now < any && now <= before;
@@ -157,36 +156,21 @@ std::array<std::uint64_t, 2> key_of(const Call& call) {
   return h.digest();
 }
 
-std::size_t workspace(const Call& c) {
-  return static_cast<const TurnedProduct*>(c.plan)->workspace();
-}
-void launch(const Stream& s, const Call& c) {
-  static_cast<const TurnedProduct*>(c.plan)->launch(s, c);
-}
-std::string choice(const Call& c) {
-  return static_cast<const TurnedProduct*>(c.plan)->choice(c);
-}
-
 }  // namespace
 
-std::shared_ptr<const void> plan_turned_product(const Call& call) {
+PlanPtr plan_turned_product(const Call& call) {
   const std::optional<Turn> turn = turn_of(call);
   if (!turn) return nullptr;
   const auto key = key_of(call);
   std::optional<bool> is_chosen = known_choice(key, call.gpu);
   if (is_chosen && !*is_chosen) return nullptr;
-  auto turned = std::make_shared<TurnedProduct>(call, *turn);
+  auto turned = std::make_unique<TurnedProduct>(call, *turn);
   if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
-    Call other = call;
-    const std::shared_ptr<const void> plan = matmul().plan(other);
-    other.plan = plan.get();
-    turned->need_at_least(matmul().workspace(other));
+    turned->need_at_least(matmul().plan(call)->workspace(call));
     return turned;
   }
   if (!is_chosen) is_chosen = save_choice(key, call.gpu, is_faster(*turned, call));
-  return *is_chosen ? turned : nullptr;
+  return *is_chosen ? std::move(turned) : nullptr;
 }
-
-extern const Kernel turned_product_kernel{&launch, &workspace, nullptr, &choice};
 
 }  // namespace tg::cuda

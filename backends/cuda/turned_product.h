@@ -10,11 +10,9 @@
 
 namespace tg::cuda {
 
-// A plan of turned_product_kernel for a matmul's call: it copies one operand and multiplies. Null for other
+// A plan for a matmul's call: it copies one operand and multiplies. Null for other
 // types, small products, batches, operands that lie right, and where the product takes less time as they lie
 // (that is measured once, and remembered as algorithms are).
-std::shared_ptr<const void> plan_turned_product(const Call& product);
-
-extern const Kernel turned_product_kernel;
+PlanPtr plan_turned_product(const Call& product);
 
 }  // namespace tg::cuda

@@ -89,7 +89,7 @@ TEST(CopyList, CopiesPiecesOfSeveralChunks) {
       }
       const auto plan = plan_copy_list(pieces);
       const Gpu g = gpu(processors);
-      launch_copy_list(Stream{nullptr, g, at(from), {}}, plan.get());
+      launch_copy_list(Stream{nullptr, g, at(from), {}}, *plan);
       EXPECT_TRUE(to == expected) << "shifts " << shift_from << " and " << shift_to << ", " << processors
                                   << " multiprocessors";
     }
@@ -128,7 +128,7 @@ void expect_sums_of_lists(const std::vector<std::int64_t>& counts, int ranks, st
       }
     const auto plan = plan_ordered_sum(sums);
     const Gpu g = gpu(processors);
-    launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, plan.get(),
+    launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, *plan,
                        rank, ranks);
     place = 0;
     for (const std::int64_t n : counts) {
@@ -171,7 +171,7 @@ TEST(NormGradient, TakesTheSumAfterItWhereItOverwritesNothingThatIsReadLater) {
         out{matrix(z_x)};
     Step sum{};
     sum.in = {matrix(z_x), matrix(of_other)}, sum.out = {matrix(total)};
-    return plan_with_sum({in, out, &attrs, nullptr, g, false, false, false}, sum, writes_z_x) != nullptr;
+    return plan_with_sum({in, out, &attrs, g, false, false, false}, sum, writes_z_x) != nullptr;
   };
   for (const bool writes : {false, true}) {
     for (const int total : {int{x}, int{z}, int{other}, int{apart}})

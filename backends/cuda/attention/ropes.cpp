@@ -44,7 +44,7 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
     const Arg &mine = backward ? s.in[0] : s.out[0], &other = backward ? s.out[0] : s.in[0];
     const bool is_q = is_same(mine, own[0]), is_first = !r.table;
     const std::shared_ptr<const void> table =
-        rope_table({s.in, s.out, &s.attrs, nullptr, call.gpu, false, false, false});
+        rope_table({s.in, s.out, &s.attrs, call.gpu, false, false, false});
     if (!table || (is_q ? r.of_q : r.of_k)) return std::nullopt;
     if (!is_first && (table.get() != r.table || a.interleaved != r.interleaved || a.inverse != r.inverse))
       return std::nullopt;

@@ -183,18 +183,20 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
-struct AdamWPlan {
+struct AdamWPlan final : KernelPlan {
   std::shared_ptr<const Tensors> tensors;
   std::shared_ptr<const Chunk> chunks;  // those computed in f32, then those in f64
   std::size_t single = 0, wide = 0;     // their numbers
   i64 size = list_chunk;                // of a chunk
+
+  void launch(const Stream& s, const Call& c) const override;
 };
 
-std::shared_ptr<const void> plan_adamw(const Call& c) {
+PlanPtr plan_adamw(const Call& c) {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
   std::vector<Tensors> tensors;
   std::vector<Chunk> single, wide;
-  auto p = std::make_shared<AdamWPlan>();
+  auto p = std::make_unique<AdamWPlan>();
   i64 all = 0;
   for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) all += c.in[i * adamw_ins].layout.numel();
   p->size = chunk_of(all, c.gpu);
@@ -210,22 +212,21 @@ std::shared_ptr<const void> plan_adamw(const Call& c) {
   return p;
 }
 
-void launch_adamw(const Stream& s, const Call& c) {
+void AdamWPlan::launch(const Stream& s, const Call& c) const {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
-  const auto& p = *static_cast<const AdamWPlan*>(c.plan);
   const Arg* scalars = &c.in[attrs.weight_decay.size() * adamw_ins];
   const Scalars a{scalars[0].data,  scalars[1].data, scalars[2].data, scalars[0].dtype, scalars[1].dtype,
                   scalars[2].dtype, attrs.beta1,     attrs.beta2,     attrs.eps};
-  if (p.single > 0)
-    launch_early(s, {list_grid(p.single, s.gpu), list_block}, update<float>, p.tensors.get(), p.chunks.get(),
-                 static_cast<int>(p.single), p.size, a, s.faults);
-  if (p.wide > 0)
-    launch_early(s, {list_grid(p.wide, s.gpu), list_block}, update<double>, p.tensors.get(),
-                 p.chunks.get() + p.single, static_cast<int>(p.wide), p.size, a, s.faults);
+  if (single > 0)
+    launch_early(s, {list_grid(single, s.gpu), list_block}, update<float>, tensors.get(), chunks.get(),
+                 static_cast<int>(single), size, a, s.faults);
+  if (wide > 0)
+    launch_early(s, {list_grid(wide, s.gpu), list_block}, update<double>, tensors.get(),
+                 chunks.get() + single, static_cast<int>(wide), size, a, s.faults);
 }
 
 }  // namespace
 
-extern const Kernel adamw_kernel{&launch_adamw, nullptr, &plan_adamw};
+extern const Kernel adamw_kernel{&plan_adamw};
 
 }  // namespace tg::cuda

@@ -48,37 +48,36 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
-struct CastListPlan {
+struct CastListPlan final : KernelPlan {
   std::shared_ptr<const CastTensor> tensors;
   std::shared_ptr<const Chunk> chunks;
   std::size_t casts, count;  // of tensors, of chunks
   DType to;
+
+  explicit CastListPlan(std::span<const Step> steps) : casts(steps.size()), to(steps[0].out[0].dtype) {
+    std::vector<CastTensor> table;
+    std::vector<Chunk> chunk_table;
+    for (const Step& s : steps) {
+      const i64 size = s.in[0].layout.numel();
+      add_chunks(chunk_table, table.size(), size);
+      table.push_back({reinterpret_cast<const float*>(s.in[0].data), s.out[0].data, size});
+    }
+    tensors = on_device(table), chunks = on_device(chunk_table), count = chunk_table.size();
+  }
+
+  void launch(const Stream& s, const Call&) const override {
+    if (count == 0) return;
+    launch_early(s, {list_grid(count, s.gpu), list_block},
+                 to == DType::bf16 ? cast_list<__nv_bfloat16> : cast_list<__half>, tensors.get(),
+                 chunks.get(), static_cast<int>(count));
+  }
+  std::string choice(const Call&) const override { return std::to_string(casts) + " casts in one kernel"; }
 };
-
-void launch(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const CastListPlan*>(c.plan);
-  if (p.count == 0) return;
-  launch_early(s, {list_grid(p.count, s.gpu), list_block},
-               p.to == DType::bf16 ? cast_list<__nv_bfloat16> : cast_list<__half>, p.tensors.get(),
-               p.chunks.get(), static_cast<int>(p.count));
-}
-
-std::string choice(const Call& c) {
-  return std::to_string(static_cast<const CastListPlan*>(c.plan)->casts) + " casts in one kernel";
-}
 
 }  // namespace
 
-std::shared_ptr<const void> plan_cast_list(std::span<const Step> casts) {
-  std::vector<CastTensor> tensors;
-  std::vector<Chunk> chunks;
-  for (const Step& s : casts) {
-    const i64 count = s.in[0].layout.numel();
-    add_chunks(chunks, tensors.size(), count);
-    tensors.push_back({reinterpret_cast<const float*>(s.in[0].data), s.out[0].data, count});
-  }
-  return std::make_shared<CastListPlan>(CastListPlan{on_device(tensors), on_device(chunks), casts.size(),
-                                                     chunks.size(), casts[0].out[0].dtype});
+PlanPtr plan_cast_list(std::span<const Step> casts) {
+  return std::make_unique<CastListPlan>(casts);
 }
 
 std::size_t casts_together(std::span<const Step> steps) {
@@ -97,7 +96,5 @@ std::size_t casts_together(std::span<const Step> steps) {
   }
   return n;
 }
-
-extern const Kernel cast_list_kernel{&launch, nullptr, nullptr, &choice};
 
 }  // namespace tg::cuda

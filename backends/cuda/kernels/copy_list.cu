@@ -39,23 +39,22 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
+}  // namespace
+
 struct CopyListPlan {
   std::shared_ptr<const PieceCopy> pieces;
   std::shared_ptr<const Chunk> chunks;
   std::size_t count;
 };
 
-}  // namespace
-
-std::shared_ptr<const void> plan_copy_list(const std::vector<PieceCopy>& copies) {
+std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>& copies) {
   std::vector<Chunk> chunks;
   for (std::size_t i = 0; i < copies.size(); ++i)
     add_chunks(chunks, i, static_cast<i64>(copies[i].bytes), copy_chunk);
   return std::make_shared<CopyListPlan>(CopyListPlan{on_device(copies), on_device(chunks), chunks.size()});
 }
 
-void launch_copy_list(const Stream& s, const void* plan) {
-  const auto& p = *static_cast<const CopyListPlan*>(plan);
+void launch_copy_list(const Stream& s, const CopyListPlan& p) {
   if (p.count == 0) return;
   launch_early(s, {list_grid(p.count, s.gpu), list_block}, copy_list, p.pieces.get(), p.chunks.get(),
                static_cast<int>(p.count), s.workspace);

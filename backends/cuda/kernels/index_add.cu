@@ -165,6 +165,11 @@ void launch_places(const Stream& s, const Call& c) {
   add_up(s, c, p, a);
 }
 
+void check_count(const Call& c) {
+  if (count_of(c) > INT_MAX)
+    throw DeviceError(std::to_string(count_of(c)) + " indices: expected at most 2^31 - 1");
+}
+
 std::size_t workspace_of(Problem p, DType dtype) {
   if (p.count == 0) return 0;
   p.sums.count = p.count;
@@ -173,24 +178,20 @@ std::size_t workspace_of(Problem p, DType dtype) {
 }
 // Addresses are not known yet: the larger of the sizes for whole units and for single elements.
 std::size_t workspace_rows(const Call& c) {
+  check_count(c);
   Problem p = rows_problem(c), single = p;
   single.v = 1;
   return std::max(workspace_of(p, c.out[0].dtype), workspace_of(single, c.out[0].dtype));
 }
 std::size_t workspace_places(const Call& c) {
+  check_count(c);
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
   return c.in[1].layout.shape[axis] == 1 ? 0 : workspace_of(places_problem(c), c.out[0].dtype);
 }
 
-std::shared_ptr<const void> plan(const Call& c) {
-  if (count_of(c) > INT_MAX)
-    throw DeviceError(std::to_string(count_of(c)) + " indices: expected at most 2^31 - 1");
-  return nullptr;
-}
-
 }  // namespace
 
-extern const Kernel index_add_kernel{&launch_rows, &workspace_rows, &plan};
-extern const Kernel scatter_add_kernel{&launch_places, &workspace_places, &plan};
+extern const Kernel index_add_kernel{&launch_rows, &workspace_rows};
+extern const Kernel scatter_add_kernel{&launch_places, &workspace_places};
 
 }  // namespace tg::cuda

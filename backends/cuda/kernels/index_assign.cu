@@ -128,18 +128,18 @@ void launch_index_assign(const Stream& s, const Call& c) {
   }
 }
 
-// Offsets and places in a slice are counted in 32 bits.
-std::shared_ptr<const void> plan_index_assign(const Call& c) {
+// None. Offsets and places in a slice are counted in 32 bits.
+std::size_t workspace_of_assign(const Call& c) {
   const i64 count = c.in.back().layout.numel();
   if (count > INT_MAX) throw DeviceError(std::to_string(count) + " indices: expected at most 2^31 - 1");
   for (std::size_t i = 0; i < c.out.size(); ++i)
     if (count > 0 && c.in[2 * i + 1].layout.numel() / count > INT_MAX)
       throw DeviceError("a slice of more than 2^31 - 1 elements");
-  return nullptr;
+  return 0;
 }
 
 }  // namespace
 
-extern const Kernel index_assign_kernel{&launch_index_assign, nullptr, &plan_index_assign};
+extern const Kernel index_assign_kernel{&launch_index_assign, &workspace_of_assign};
 
 }  // namespace tg::cuda

@@ -80,54 +80,45 @@ void launch_rows_of_logits(const Stream& s, const Call& c) {
   });
 }
 
-struct Plan {
-  bool is_head_loss = false;
-  const Kernel* matmul = nullptr;
-  Attrs attrs = {};  // of the product
-  std::shared_ptr<const void> product = {};
+struct HeadLossPlan final : KernelPlan {
+  void launch(const Stream& s, const Call& c) const override { launch_head_loss(s, c); }
+  std::size_t workspace(const Call& c) const override { return head_loss_workspace(c); }
+  std::string choice(const Call&) const override { return "exponentials from the product, by wgmma"; }
 };
-const Plan& plan_of(const Call& c) {
-  return *static_cast<const Plan*>(c.plan);
-}
 
-Call product_of(const Call& c, const Plan& plan) {
-  Call product = c;
-  product.in = c.in.first(2), product.out = c.out.subspan(2, 1);
-  product.attrs = &plan.attrs, product.plan = plan.product.get();
-  return product;
-}
+struct LogitsPlan final : KernelPlan {
+  explicit LogitsPlan(const Call& c) {
+    const std::int64_t unit = c.attrs->as<LinearCrossEntropyAttrs>().unit;
+    if (unit > 0) attrs = MatmulInUnitsAttrs{unit};
+    product = (unit > 0 ? matmul_in_units_kernel : matmul_kernel).plan(product_of(c));
+  }
+  void launch(const Stream& s, const Call& c) const override {
+    product->launch(s, product_of(c));
+    launch_rows_of_logits(s, c);
+  }
+  std::size_t workspace(const Call& c) const override { return product->workspace(product_of(c)); }
+  std::string choice(const Call& c) const override {
+    return product->choice(product_of(c)) + ", and a pass over its rows";
+  }
 
-std::shared_ptr<const void> plan(const Call& c) {
-  const auto made = std::make_shared<Plan>();
-  made->is_head_loss = is_for_head_loss(c);
-  if (made->is_head_loss) return made;
-  const std::int64_t unit = c.attrs->as<LinearCrossEntropyAttrs>().unit;
-  made->matmul = unit > 0 ? &matmul_in_units_kernel : &matmul_kernel;
-  if (unit > 0) made->attrs = MatmulInUnitsAttrs{unit};
-  made->product = made->matmul->plan(product_of(c, *made));
-  return made;
-}
+ private:
+  Call product_of(const Call& c) const {
+    Call call = c;
+    call.in = c.in.first(2), call.out = c.out.subspan(2, 1), call.attrs = &attrs;
+    return call;
+  }
 
-std::size_t workspace(const Call& c) {
-  const Plan& p = plan_of(c);
-  return p.is_head_loss ? head_loss_workspace(c) : p.matmul->workspace(product_of(c, p));
-}
+  Attrs attrs;  // of the product
+  PlanPtr product;
+};
 
-std::string choice(const Call& c) {
-  const Plan& p = plan_of(c);
-  return p.is_head_loss ? "exponentials from the product, by wgmma"
-                        : p.matmul->choice(product_of(c, p)) + ", and a pass over its rows";
-}
-
-void launch(const Stream& s, const Call& c) {
-  const Plan& p = plan_of(c);
-  if (p.is_head_loss) return launch_head_loss(s, c);
-  p.matmul->launch(s, product_of(c, p));
-  launch_rows_of_logits(s, c);
+PlanPtr plan(const Call& c) {
+  if (is_for_head_loss(c)) return std::make_unique<HeadLossPlan>();
+  return std::make_unique<LogitsPlan>(c);
 }
 
 }  // namespace
 
-extern const Kernel linear_cross_entropy_kernel{&launch, &workspace, &plan, &choice};
+extern const Kernel linear_cross_entropy_kernel{&plan};
 
 }  // namespace tg::cuda

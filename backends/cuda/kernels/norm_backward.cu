@@ -342,7 +342,7 @@ Gradient gradient_of(const Call& c) {
   return a;
 }
 
-struct GradientPlan {
+struct GradientPlan final : KernelPlan {
   // The sum of z_x and another tensor, both contiguous; null: there is none.
   struct WithSum {
     Arg other, total;
@@ -351,6 +351,11 @@ struct GradientPlan {
   std::optional<WithSum> with;
   i64 parts = 0;                  // of the sums that are left, in memory of their own; 0: none are
   std::shared_ptr<void> partial;  // [parts, sums, n], f32
+
+  void launch(const Stream& s, const Call& c) const override;
+  std::size_t workspace(const Call& c) const override;
+  std::string choice(const Call& c) const override;
+  std::vector<SumLeft> sums_left(const Call& c) const override;
 };
 
 bool is_centred(const Call& c) {
@@ -368,22 +373,21 @@ i64 parts_left(const Gradient& a, const Gpu& gpu) {
   return numbers <= most ? numbers > 0 ? parts : 0 : 0;
 }
 
-std::shared_ptr<GradientPlan> plan_of(const Call& c) {
+std::unique_ptr<GradientPlan> plan_of(const Call& c) {
   const Gradient a = is_centred(c) ? gradient_of<true>(c) : gradient_of<false>(c);
-  auto p = std::make_shared<GradientPlan>();
+  auto p = std::make_unique<GradientPlan>();
   with_float(c.in[0].dtype, [&](auto* type) { p->parts = parts_left<pointee_t<decltype(type)>>(a, c.gpu); });
   if (p->parts > 0)
     p->partial = zeros_on_device(static_cast<std::size_t>(p->parts * (a.weight_gradient + a.bias) * a.n) * 4);
   return p;
 }
-std::shared_ptr<const void> plan(const Call& c) {
+PlanPtr plan(const Call& c) {
   return plan_of(c);
 }
 
 template <bool centred>
-void run_norm_backward(const Stream& s, const Call& c) {
+void run_norm_backward(const Stream& s, const Call& c, const GradientPlan& plan) {
   Gradient a = gradient_of<centred>(c);
-  const auto& plan = *static_cast<const GradientPlan*>(c.plan);
   a.partial = plan.parts > 0 ? plan.partial.get() : s.workspace;
   if (plan.with) {
     const int last = c.out[0].layout.rank() - 1;
@@ -421,7 +425,12 @@ void run_norm_backward(const Stream& s, const Call& c) {
               c.out[static_cast<std::size_t>(1 + which)]);
 }
 
-std::size_t partials_of_weights(const Call& c) {
+void GradientPlan::launch(const Stream& s, const Call& c) const {
+  is_centred(c) ? run_norm_backward<true>(s, c, *this) : run_norm_backward<false>(s, c, *this);
+}
+
+// Of the partial sums of the weights' gradients.
+std::size_t GradientPlan::workspace(const Call& c) const {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const i64 n = c.in[0].layout.shape.back(), rows = c.in[2].layout.numel();
   const i64 parts = std::max(parts_of(n, rows, size_of(c.in[0].dtype), c.gpu),
@@ -430,16 +439,28 @@ std::size_t partials_of_weights(const Call& c) {
          (c.in[0].dtype == DType::f64 ? 8 : 4);
 }
 
-std::string choice(const Call& c) {
-  const auto& with = static_cast<const GradientPlan*>(c.plan)->with;
+std::string GradientPlan::choice(const Call&) const {
   return !with              ? ""
          : with->writes_z_x ? "with the sum after it"
                             : "with the sum after it, and nothing but the sum";
 }
 
+std::vector<SumLeft> GradientPlan::sums_left(const Call& c) const {
+  if (parts == 0) return {};
+  const auto& attrs = c.attrs->as<NormAttrs>();
+  const int sums = attrs.weight_gradient + attrs.bias, n = static_cast<int>(c.in[0].layout.shape.back());
+  std::vector<SumLeft> left;
+  for (int i = 0; i < sums; ++i) {
+    const Arg& to = c.out[static_cast<std::size_t>(1 + i)];
+    left.push_back({static_cast<const float*>(partial.get()) + i * n, to.data, to.dtype, to.layout.strides[0],
+                    n, static_cast<int>(parts), sums * n});
+  }
+  return left;
+}
+
 }  // namespace
 
-std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
+PlanPtr plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
   const Gradient a = is_centred(c) ? gradient_of<true>(c) : gradient_of<false>(c);
   bool held = false;
   with_float(c.in[0].dtype, [&](auto* type) { held = is_held<pointee_t<decltype(type)>>(a); });
@@ -450,23 +471,9 @@ std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool w
                      !meets(total, c.out.subspan(writes_z_x ? 0 : 1));
   if (!held || !apart) return nullptr;
   const Layout rows = row_major(z_x.layout.shape);
-  const std::shared_ptr<GradientPlan> p = plan_of(c);
+  auto p = plan_of(c);
   p->with = {{other.dtype, rows, other.data}, {total.dtype, rows, total.data}, writes_z_x};
   return p;
-}
-
-std::vector<SumLeft> sums_left(const Call& c) {
-  const auto& p = *static_cast<const GradientPlan*>(c.plan);
-  if (p.parts == 0) return {};
-  const auto& attrs = c.attrs->as<NormAttrs>();
-  const int sums = attrs.weight_gradient + attrs.bias, n = static_cast<int>(c.in[0].layout.shape.back());
-  std::vector<SumLeft> left;
-  for (int i = 0; i < sums; ++i) {
-    const Arg& to = c.out[static_cast<std::size_t>(1 + i)];
-    left.push_back({static_cast<const float*>(p.partial.get()) + i * n, to.data, to.dtype,
-                    to.layout.strides[0], n, static_cast<int>(p.parts), sums * n});
-  }
-  return left;
 }
 
 void add_up(const Stream& s, std::span<const SumLeft> sums) {
@@ -481,8 +488,7 @@ void add_up(const Stream& s, std::span<const SumLeft> sums) {
   }
 }
 
-extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, &plan,
-                                               &choice};
-extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, &plan, &choice};
+extern const Kernel layer_norm_backward_kernel{&plan};
+extern const Kernel rms_norm_backward_kernel{&plan};
 
 }  // namespace tg::cuda

@@ -88,15 +88,15 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
+}  // namespace
+
 struct OrderedSumPlan {
   std::shared_ptr<const Summed> tensors;
   std::shared_ptr<const Chunk> chunks;
   std::size_t count;
 };
 
-}  // namespace
-
-std::shared_ptr<const void> plan_ordered_sum(const std::vector<RankSum>& sums) {
+std::shared_ptr<const OrderedSumPlan> plan_ordered_sum(const std::vector<RankSum>& sums) {
   std::vector<Summed> tensors;
   std::vector<Chunk> chunks;
   for (const RankSum& s : sums) {
@@ -108,8 +108,7 @@ std::shared_ptr<const void> plan_ordered_sum(const std::vector<RankSum>& sums) {
       OrderedSumPlan{on_device(tensors), on_device(chunks), chunks.size()});
 }
 
-void launch_ordered_sum(const Stream& s, const void* plan, int rank, int ranks) {
-  const auto& p = *static_cast<const OrderedSumPlan*>(plan);
+void launch_ordered_sum(const Stream& s, const OrderedSumPlan& p, int rank, int ranks) {
   if (p.count == 0) return;
   constexpr decltype(&ordered_sum<1>) kernels[most_summed_ranks] = {
       ordered_sum<1>, ordered_sum<2>, ordered_sum<3>, ordered_sum<4>,

@@ -261,8 +261,7 @@ RopeWork work_of(const Call& c, const void* table) {
 }
 
 template <class S>
-void launch_as(const Stream& s, const Call& c) {
-  const void* table = c.plan;
+void launch_as(const Stream& s, const Call& c, const void* table) {
   if (!table) {
     table = s.workspace;
     launch_table(s, reinterpret_cast<compute_t<S>*>(s.workspace), TableRows(c).positions,
@@ -280,62 +279,62 @@ void launch_as(const Stream& s, const Call& c) {
   });
 }
 
-void launch_rope(const Stream& s, const Call& c) {
-  if (c.out[0].layout.numel() == 0) return;
-  with_float(c.out[0].dtype, [&](auto* type) { launch_as<pointee_t<decltype(type)>>(s, c); });
-}
+struct RopePlan final : KernelPlan {
+  std::shared_ptr<const void> table;  // null: each run makes one in the workspace
 
-std::size_t workspace(const Call& c) {
-  return c.plan ? 0
-                : bytes_of_table(TableRows(c).positions.numel, c.attrs->as<RopeAttrs>().frequencies.size(),
-                                 compute_type(c.in[0].dtype));
-}
+  explicit RopePlan(const Call& c) : table(rope_table(c)) {}
+  void launch(const Stream& s, const Call& c) const override {
+    if (c.out[0].layout.numel() == 0) return;
+    with_float(c.out[0].dtype, [&](auto* type) { launch_as<pointee_t<decltype(type)>>(s, c, table.get()); });
+  }
+  std::size_t workspace(const Call& c) const override {
+    return table ? 0
+                 : bytes_of_table(TableRows(c).positions.numel, c.attrs->as<RopeAttrs>().frequencies.size(),
+                                  compute_type(c.in[0].dtype));
+  }
+};
 
-std::shared_ptr<const void> plan_rope(const Call& c) {
-  return rope_table(c);
+PlanPtr plan_rope(const Call& c) {
+  return std::make_unique<RopePlan>(c);
 }
 
 // Two ropes of one launch.
-struct TwoRopes {
+struct TwoRopes final : KernelPlan {
   std::shared_ptr<const void> tables[2];
   Jobs<2> jobs;
-  unsigned blocks;
+  unsigned blocks = 0;
+
+  void launch(const Stream& s, const Call& c) const override {
+    if (blocks == 0) return;
+    with_float(c.out[0].dtype, [&](auto* type) {
+      using S = pointee_t<decltype(type)>;
+      launch_early(s, {blocks, threads_per_block}, &rotate<S, 16 / sizeof(S), unsigned, 2>, jobs);
+    });
+  }
+  std::string choice(const Call&) const override { return "two ropes in one kernel"; }
 };
 
 template <class S>
-std::shared_ptr<const void> two_ropes(const Call& first, const Call& second) {
-  TwoRopes p{{rope_table(first), rope_table(second)}, {}, 0};
-  if (!p.tables[0] || !p.tables[1]) return nullptr;
-  const RopeWork w[2] = {work_of<S>(first, p.tables[0].get()), work_of<S>(second, p.tables[1].get())};
+PlanPtr two_ropes(const Call& first, const Call& second) {
+  auto p = std::make_unique<TwoRopes>();
+  p->tables[0] = rope_table(first), p->tables[1] = rope_table(second);
+  if (!p->tables[0] || !p->tables[1]) return nullptr;
+  const RopeWork w[2] = {work_of<S>(first, p->tables[0].get()), work_of<S>(second, p->tables[1].get())};
   constexpr i64 most = 1 << 30;
   if (!w[0].whole || !w[1].whole || w[0].threads + w[1].threads > most) return nullptr;
-  p.jobs = {{w[0].job, w[1].job}, blocks_for(w[0].threads, threads_per_block)};
-  p.blocks = p.jobs.second + blocks_for(w[1].threads, threads_per_block);
-  return std::make_shared<TwoRopes>(std::move(p));
-}
-
-void launch_two_ropes(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const TwoRopes*>(c.plan);
-  if (p.blocks == 0) return;
-  with_float(c.out[0].dtype, [&](auto* type) {
-    using S = pointee_t<decltype(type)>;
-    launch_early(s, {p.blocks, threads_per_block}, &rotate<S, 16 / sizeof(S), unsigned, 2>, p.jobs);
-  });
-}
-
-std::string choice_of_two_ropes(const Call&) {
-  return "two ropes in one kernel";
+  p->jobs = {{w[0].job, w[1].job}, blocks_for(w[0].threads, threads_per_block)};
+  p->blocks = p->jobs.second + blocks_for(w[1].threads, threads_per_block);
+  return p;
 }
 
 }  // namespace
 
-extern const Kernel rope_kernel{&launch_rope, &workspace, &plan_rope};
-extern const Kernel two_ropes_kernel{&launch_two_ropes, nullptr, nullptr, &choice_of_two_ropes};
+extern const Kernel rope_kernel{&plan_rope};
 
-std::shared_ptr<const void> plan_two_ropes(const Call& first, const Call& second) {
+PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   const Arg &a = first.out[0], &b = second.out[0];
   if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;
-  std::shared_ptr<const void> plan;
+  PlanPtr plan;
   with_float(a.dtype, [&](auto* type) { plan = two_ropes<pointee_t<decltype(type)>>(first, second); });
   return plan;
 }

@@ -223,24 +223,25 @@ SmallProduct product_of(const Call& c) {
   return p;
 }
 
-struct SmallProductsPlan {
+struct SmallProductsPlan final : KernelPlan {
   std::vector<SmallProduct> products;
   i64 blocks = 0;
   int longest = 0;  // k
   DType type;
-};
 
-SmallProductsPlan plan_of(std::span<const Call> products) {
-  SmallProductsPlan plan;
-  plan.type = products[0].out[0].dtype;
-  for (const Call& c : products) {
-    SmallProduct& p = plan.products.emplace_back(product_of(c));
-    p.first = static_cast<int>(plan.blocks);
-    plan.blocks += tiles_of(c.out[0].layout);
-    plan.longest = std::max(plan.longest, p.k);
+  explicit SmallProductsPlan(std::span<const Call> calls) : type(calls[0].out[0].dtype) {
+    for (const Call& c : calls) {
+      SmallProduct& p = products.emplace_back(product_of(c));
+      p.first = static_cast<int>(blocks);
+      blocks += tiles_of(c.out[0].layout);
+      longest = std::max(longest, p.k);
+    }
   }
-  return plan;
-}
+  void launch(const Stream& s, const Call&) const override;
+  std::string choice(const Call&) const override {
+    return std::to_string(products.size()) + " small products in one kernel";
+  }
+};
 
 template <int most>
 void launch_list(const Stream& s, const SmallProductsPlan& plan) {
@@ -254,18 +255,9 @@ void launch_list(const Stream& s, const SmallProductsPlan& plan) {
                            : launch_early(s, shape, multiply_tiles<__half, most>, list, warp_bytes);
 }
 
-void launch_plan(const Stream& s, const SmallProductsPlan& plan) {
-  if (plan.blocks == 0) return;
-  plan.products.size() == 1 ? launch_list<1>(s, plan) : launch_list<most_products>(s, plan);
-}
-
-void launch(const Stream& s, const Call& c) {
-  launch_plan(s, *static_cast<const SmallProductsPlan*>(c.plan));
-}
-
-std::string choice(const Call& c) {
-  return std::to_string(static_cast<const SmallProductsPlan*>(c.plan)->products.size()) +
-         " small products in one kernel";
+void SmallProductsPlan::launch(const Stream& s, const Call&) const {
+  if (blocks == 0) return;
+  products.size() == 1 ? launch_list<1>(s, *this) : launch_list<most_products>(s, *this);
 }
 
 }  // namespace
@@ -296,14 +288,12 @@ bool is_independent(const Call& product, std::span<const Call> before) {
   return before.size() < most_products && std::all_of(before.begin(), before.end(), is_apart);
 }
 
-std::shared_ptr<const void> plan_small_products(std::span<const Call> products) {
-  return std::make_shared<SmallProductsPlan>(plan_of(products));
+PlanPtr plan_small_products(std::span<const Call> products) {
+  return std::make_unique<SmallProductsPlan>(products);
 }
 
-extern const Kernel small_products_kernel{&launch, nullptr, nullptr, &choice};
-
 void multiply_small(const Stream& s, const Call& product) {
-  launch_plan(s, plan_of({&product, 1}));
+  SmallProductsPlan({&product, 1}).launch(s, product);
 }
 
 }  // namespace tg::cuda

@@ -147,49 +147,41 @@ __global__ void __launch_bounds__(list_block)
   *done = 0;
 }
 
-struct SquaredNormPlan {
+// Of squared_norm, or of its root.
+struct SquaredNormPlan final : KernelPlan {
   std::shared_ptr<const Source> tensors;
   std::shared_ptr<const Chunk> chunks;
   std::size_t count;
   std::shared_ptr<void> done;
-};
+  bool root;
 
-std::shared_ptr<const void> plan_squared_norm(const Call& c) {
-  std::vector<Source> tensors;
-  std::vector<Chunk> chunks;
-  for (const Arg& a : c.in) {
-    add_chunks(chunks, tensors.size(), a.layout.numel());
-    tensors.emplace_back(a);
+  SquaredNormPlan(const Call& c, bool of_root) : done(zeros_on_device(sizeof(unsigned))), root(of_root) {
+    std::vector<Source> sources;
+    std::vector<Chunk> all;
+    for (const Arg& a : c.in) {
+      add_chunks(all, sources.size(), a.layout.numel());
+      sources.emplace_back(a);
+    }
+    tensors = on_device(sources), chunks = on_device(all), count = all.size();
   }
-  return std::make_shared<SquaredNormPlan>(SquaredNormPlan{on_device(tensors), on_device(chunks),
-                                                           chunks.size(), zeros_on_device(sizeof(unsigned))});
+  unsigned grid(const Gpu& gpu) const { return std::max(list_grid(count, gpu), 1u); }
+  std::size_t workspace(const Call& c) const override { return grid(c.gpu) * sizeof(SquareSums); }
+  void launch(const Stream& s, const Call& c) const override {
+    const auto run = [&](auto* out, auto kernel) {
+      launch_early(s, {grid(s.gpu), list_block}, kernel, tensors.get(), chunks.get(), static_cast<int>(count),
+                   reinterpret_cast<SquareSums*>(s.workspace), static_cast<unsigned*>(done.get()), out, root);
+    };
+    if (c.out[0].dtype == DType::f64)
+      run(reinterpret_cast<double*>(c.out[0].data), sum_squares<double>);
+    else
+      run(reinterpret_cast<float*>(c.out[0].data), sum_squares<float>);
+  }
+};
+PlanPtr plan_squared_norm(const Call& c) {
+  return std::make_unique<SquaredNormPlan>(c, false);
 }
-
-unsigned grid_of(const SquaredNormPlan& p, const Gpu& gpu) {
-  return std::max(list_grid(p.count, gpu), 1u);
-}
-
-std::size_t workspace(const Call& c) {
-  return grid_of(*static_cast<const SquaredNormPlan*>(c.plan), c.gpu) * sizeof(SquareSums);
-}
-
-void launch_sum(const Stream& s, const Call& c, bool root) {
-  const auto& p = *static_cast<const SquaredNormPlan*>(c.plan);
-  const auto run = [&](auto* out, auto kernel) {
-    launch_early(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
-                 static_cast<int>(p.count), reinterpret_cast<SquareSums*>(s.workspace),
-                 static_cast<unsigned*>(p.done.get()), out, root);
-  };
-  if (c.out[0].dtype == DType::f64)
-    run(reinterpret_cast<double*>(c.out[0].data), sum_squares<double>);
-  else
-    run(reinterpret_cast<float*>(c.out[0].data), sum_squares<float>);
-}
-void launch_squared_norm(const Stream& s, const Call& c) {
-  launch_sum(s, c, false);
-}
-void launch_global_norm(const Stream& s, const Call& c) {
-  launch_sum(s, c, true);
+PlanPtr plan_global_norm(const Call& c) {
+  return std::make_unique<SquaredNormPlan>(c, true);
 }
 
 // An operand and where its norms go.
@@ -263,34 +255,34 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
-struct BlockNormsPlan {
+struct BlockNormsPlan final : KernelPlan {
   std::shared_ptr<const NormedBlocks> tensors;
   std::shared_ptr<const Chunk> chunks;
   std::size_t count;
-};
 
-std::shared_ptr<const void> plan_block_norms(const Call& c) {
-  std::vector<NormedBlocks> tensors;
-  std::vector<Chunk> chunks;
-  for (std::size_t i = 0; i < c.in.size(); ++i) {
-    add_chunks(chunks, i, c.in[i].layout.numel(), norms_of_chunk * norm_block);
-    tensors.push_back({Source(c.in[i]), c.out[i].data});
+  explicit BlockNormsPlan(const Call& c) {
+    std::vector<NormedBlocks> blocks;
+    std::vector<Chunk> all;
+    for (std::size_t i = 0; i < c.in.size(); ++i) {
+      add_chunks(all, i, c.in[i].layout.numel(), norms_of_chunk * norm_block);
+      blocks.push_back({Source(c.in[i]), c.out[i].data});
+    }
+    tensors = on_device(blocks), chunks = on_device(all), count = all.size();
   }
-  return std::make_shared<BlockNormsPlan>(
-      BlockNormsPlan{on_device(tensors), on_device(chunks), chunks.size()});
-}
-
-void launch_block_norms(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const BlockNormsPlan*>(c.plan);
-  if (p.count == 0) return;
-  launch_early(s, {list_grid(p.count, s.gpu), list_block}, norms_of_blocks, p.tensors.get(), p.chunks.get(),
-               static_cast<int>(p.count));
+  void launch(const Stream& s, const Call&) const override {
+    if (count == 0) return;
+    launch_early(s, {list_grid(count, s.gpu), list_block}, norms_of_blocks, tensors.get(), chunks.get(),
+                 static_cast<int>(count));
+  }
+};
+PlanPtr plan_block_norms(const Call& c) {
+  return std::make_unique<BlockNormsPlan>(c);
 }
 
 }  // namespace
 
-extern const Kernel block_norms_kernel{&launch_block_norms, nullptr, &plan_block_norms};
-extern const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
-extern const Kernel global_norm_kernel{&launch_global_norm, &workspace, &plan_squared_norm};
+extern const Kernel block_norms_kernel{&plan_block_norms};
+extern const Kernel squared_norm_kernel{&plan_squared_norm};
+extern const Kernel global_norm_kernel{&plan_global_norm};
 
 }  // namespace tg::cuda
