@@ -13,7 +13,4 @@ namespace tg::cuda {
 // piece each, none of which reads what one before it writes, or the other way round. 0 or 1: no list.
 std::size_t casts_together(std::span<const Step> steps);
 
-// A plan for such steps.
-PlanPtr plan_cast_list(std::span<const Step> casts);
-
 }  // namespace tg::cuda

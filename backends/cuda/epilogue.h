@@ -38,19 +38,8 @@ bool is_norm_for(const Step& norm, const Step& product);
 // product's shape, or one row for all. Nothing for one that lies otherwise.
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 
-// A plan for the product's kernel that also computes gelu_tanh, the step after it. Null if cuBLASLt has no
-// kernel for it or does not document its accuracy (f32, f64), if one step would overwrite what the other
-// still reads, or for a product of rows.
-PlanPtr plan_with_gelu(const Call& product, const Step& gelu);
-
 // Whether rows_gemm.h has the product's kernel: its rows must have the same bits alone, or it is faster.
 bool is_product_of_rows(const Call& product);
-
-// A plan for a product of rows, in a program that writes that memory. Its kernel also computes the sum or
-// norm `before` it and `gelu` after it (null: there is no such step), with the bits that steps of their own
-// would leave. Null if it does not compute one of them, or if one step would overwrite what the other still
-// reads.
-PlanPtr plan_of_rows(const Call& product, const WrittenMemory& written, const Step* before, const Step* gelu);
 
 // Whether `next` adds a tensor of the same shape to z_x of the layer_norm_backward or rms_norm_backward
 // before it, and nothing else: the gradient that comes past the norm.
@@ -62,8 +51,5 @@ PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the attention after it reads.
 bool is_added_for(const Step& assign, const Step& attention);
-
-// A plan for the attention's kernel that also computes `assign`. Null if it does not.
-PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_pages);
 
 }  // namespace tg::cuda

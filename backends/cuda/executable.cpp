@@ -8,16 +8,11 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/algorithms.h"
-#include "backends/cuda/cast_list.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/graph.h"
 #include "backends/cuda/ranks.h"
-#include "backends/cuda/rope.h"
-#include "backends/cuda/small_products.h"
-#include "backends/cuda/small_steps.h"
-#include "backends/cuda/sum_of_few.h"
-#include "backends/cuda/turned_product.h"
 #include "core/compile/reduced_chains.h"
 #include "core/graph/op_attrs.h"
 #include "core/run/backend_steps.h"
@@ -82,102 +77,13 @@ void CudaExecutable::plan_sums_left() {
   add_up_before(steps_.size());
 }
 
-Call CudaExecutable::call_of(std::size_t step, const PrepareOptions& options) const {
-  const Step& s = steps_[step];
-  return {s.in, s.out, &s.attrs, gpu_, options.tf32, options.in_order, options.rows_alone, &written_};
-}
-
-bool CudaExecutable::is_of_rows(std::size_t step, const PrepareOptions& options) const {
-  return steps_[step].op->name == "matmul" && is_product_of_rows(call_of(step, options));
-}
-
-// The calls of the steps from `first` on that are small products and need nothing of each other.
-std::vector<Call> CudaExecutable::products_at(std::size_t first, const PrepareOptions& options) const {
-  std::vector<Call> calls;
-  for (std::size_t i = first; i < steps_.size() && steps_[i].op->name == "matmul"; ++i) {
-    const Call c = call_of(i, options);
-    if (!is_small_product(c) || !is_independent(c, calls)) break;
-    if (i + 1 < steps_.size() && is_gelu_of(steps_[i], steps_[i + 1])) break;
-    calls.push_back(c);
-  }
-  return calls;
-}
-
-// How many steps from `first` on are small, but for one that is a sum for the product after it.
-std::size_t CudaExecutable::small_steps_at(std::size_t first, const PrepareOptions& options) const {
-  const bool in_order = options.in_order || options.rows_alone;
-  const std::size_t n = small_steps_together(steps_.subspan(first), in_order), end = first + n;
-  if (n == 0 || end == steps_.size() || !is_sum_for(steps_[end - 1], steps_[end])) return n;
-  return small_steps_together(steps_.subspan(first, n - 1), in_order);
-}
-
-// Ropes from `first` on with the attention behind them, or with each other; or attention with the ropes
-// behind it.
-CudaExecutable::Joint CudaExecutable::ropes_at(std::size_t first, const PrepareOptions& options) const {
-  const auto call = [&](std::size_t i) { return call_of(i, options); };
-  const auto is_rope = [&](std::size_t i) { return i < steps_.size() && steps_[i].op->name == "rope"; };
-  if (is_rope(first)) {
-    const std::size_t attention = first + 1 + is_rope(first + 1), n = attention - first;
-    const auto ropes = steps_.subspan(first, n);
-    if (attention < steps_.size() &&
-        std::ranges::all_of(ropes, [&](const Step& s) { return is_rope_for(s, steps_[attention]); }))
-      if (auto plan = plan_with_ropes(ropes, call(attention))) return {attention, attention, std::move(plan)};
-    if (n == 2) return {first, first + 1, plan_two_ropes(call(first), call(first + 1))};
-    return {first, first, nullptr};
-  }
-  std::size_t last = first;
-  while (last < first + 2 && last + 1 < steps_.size() && is_rope_of(steps_[first], steps_[last + 1])) ++last;
-  if (last == first) return {first, first, nullptr};
-  for (std::size_t rope = first + 1; rope <= last; ++rope)  // what is rotated is not stored as it was
-    if (steps_[first].reads[steps_[rope].in[0].data == steps_[first].out[0].data ? 0 : 1] > 1)
-      return {first, first, nullptr};
-  return {first, last, plan_with_ropes(steps_.subspan(first + 1, last - first), call(first))};
-}
-
-// The steps from `first` on that one kernel computes: casts one after the other; small steps; small products
-// that do not need each other's results; a product with the sum or norm before it, the gelu after it, or
-// both; attention with what is added to its cache, or with ropes; two ropes; a norm's gradient with the sum
-// after it. Without a plan it is the first step alone.
-CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
-  const auto is_next = [&](auto&& related, std::size_t i) {
-    return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
-  };
-  const auto call = [&](std::size_t i) { return call_of(i, options); };
-  if (const std::size_t casts = casts_together(steps_.subspan(first)); casts > 1)
-    return {first, first + casts - 1, plan_cast_list(steps_.subspan(first, casts))};
-  if (const std::vector<Call> products = products_at(first, options); products.size() > 1)
-    return {first, first + products.size() - 1, plan_small_products(products)};
-  if (const std::size_t small = small_steps_at(first, options); small > 0)
-    return {first, first + small - 1, plan_small_steps(steps_.subspan(first, small), gpu_)};
-  if (!options.in_order && !options.rows_alone && is_sum_of_few(steps_[first]))
-    return {first, first, plan_sum_of_few(steps_[first], gpu_)};
-  if (is_next(is_added_for, first))
-    return {first + 1, first + 1,
-            plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
-  if (steps_[first].op->name == "rope" || steps_[first].op->name == "flash_attn_backward")
-    return ropes_at(first, options);
-  if (is_next(is_sum_of, first))
-    return {first, first + 1, plan_with_sum(call(first), steps_[first + 1], steps_[first].reads[0] > 1)};
-  const bool prepares =
-      (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1, options);
-  const std::size_t at = first + prepares, last = at + is_next(is_gelu_of, at);
-  if (first == last && steps_[first].op->name == "matmul" && !is_of_rows(first, options))
-    return {first, first, plan_turned_product(call(first))};
-  if (first == last) return {first, first, nullptr};
-  if (!is_of_rows(at, options)) return {at, last, plan_with_gelu(call(at), steps_[last])};
-  return {at, last,
-          plan_of_rows(call(at), written_, prepares ? &steps_[first] : nullptr,
-                       at < last ? &steps_[last] : nullptr)};
-}
-
-PlanPtr CudaExecutable::plan_alone(std::size_t step, const PrepareOptions& options) {
-  const Step& s = steps_[step];
+PlanPtr CudaExecutable::plan_alone(const Step& s, const Call& call, const PrepareOptions& options) {
   if (rank_attrs_of(*s.op, s.attrs)) {
     ranks_ = options.ranks;
     return plan_ranks(s, options.ranks ? NcclGroup::of(options.ranks, gpu_.ordinal) : nullptr);
   }
   if (runs_on_host(s)) return plan_host(s, thrown_);
-  if (const Kernel* kernel = find_kernel(s.op->name)) return kernel->plan(call_of(step, options));
+  if (const Kernel* kernel = find_kernel(s.op->name)) return kernel->plan(call);
   throw DeviceError("no CUDA kernel for op '" + s.op->name + "'");
 }
 
@@ -185,12 +91,13 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const std::size_t first = tasks_.size();
   std::size_t at = first;
   try {
-    auto [made_by, last, plan] = joint_at(first, options);
-    at = plan ? made_by : first, last = plan ? last : first;
-    for (std::size_t i = first; i <= last; ++i)
-      tasks_.push_back({call_of(i, options), nullptr, i < at ? "next" : "previous"});
+    const Upcoming next{steps_.subspan(first), options, gpu_, written_};
+    auto [steps, plan] = fusion_of(next);
+    at += steps.made_by;
+    for (std::size_t i = 0; i < steps.count; ++i)
+      tasks_.push_back({next.call(i), nullptr, i < steps.made_by ? "next" : "previous"});
     Task& t = tasks_[at];
-    t.plan = plan ? std::move(plan) : plan_alone(at, options);
+    t.plan = plan ? std::move(plan) : plan_alone(steps_[at], t.call, options);
     std::size_t& bytes = is_on_lane(steps_[at]) ? lane_bytes_ : workspace_bytes_;
     bytes = std::max(bytes, aligned(t.plan->workspace(t.call)));
   } catch (const DeviceError& e) {

@@ -45,20 +45,10 @@ class CudaExecutable final : public Executable {
     PlanPtr plan;                  // null if the plan of the task before or after computes this step too
     const char* computed_by = "";  // that task
   };
-  // Steps next to each other that the kernel of one of them computes.
-  struct Joint {
-    std::size_t made_by, last;
-    PlanPtr plan;
-  };
-  bool is_of_rows(std::size_t step, const PrepareOptions& options) const;  // a product of rows (epilogue.h)
-  std::vector<Call> products_at(std::size_t first, const PrepareOptions& options) const;
-  std::size_t small_steps_at(std::size_t first, const PrepareOptions& options) const;
-  Joint ropes_at(std::size_t first, const PrepareOptions& options) const;
-  Joint joint_at(std::size_t first, const PrepareOptions& options) const;
+  // Of a step that no fusion has.
+  PlanPtr plan_alone(const Step& step, const Call& call, const PrepareOptions& options);
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);
-  Call call_of(std::size_t step, const PrepareOptions& options) const;
-  PlanPtr plan_alone(std::size_t step, const PrepareOptions& options);
   // Finds where what kernels leave undone has to be done (sums_left.h), when all tasks are there.
   void plan_sums_left();
   void enqueue(std::size_t step, cudaStream_t stream, std::byte* workspace);

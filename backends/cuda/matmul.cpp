@@ -12,6 +12,7 @@
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/rows_gemm.h"
@@ -459,8 +460,12 @@ bool is_product_of_rows(const Call& call) {
   return call.rows_alone || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
 }
 
+namespace {
+
+// A plan that also computes gelu_tanh, the step after the product. Null if cuBLASLt has no kernel for it or
+// does not document its accuracy (f32, f64), or if one step would overwrite what the other still reads.
 PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
-  if (is_product_of_rows(call) || !is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
+  if (!is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
@@ -470,9 +475,11 @@ PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   return p->own ? nullptr : std::move(p);
 }
 
-PlanPtr plan_of_rows(const Call& call, const WrittenMemory& written, const Step* before, const Step* gelu) {
+// A plan for a product of rows. Its kernel also computes the sum or norm `before` it and `gelu` after it
+// (null: there is no such step), with the bits that steps of their own would leave. Null if it does not
+// compute one of them, or if one step would overwrite what the other still reads.
+PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
   auto p = make_plan(call, nullptr);
-  if (p->own && !before && !gelu) return p;
   const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;
   const auto is_apart = [&](const Step* other) {
     if (!other) return true;
@@ -483,7 +490,6 @@ PlanPtr plan_of_rows(const Call& call, const WrittenMemory& written, const Step*
   };
   if (p->own || !is_apart(sum) || !is_apart(gelu)) return nullptr;
   RowsContext& context = p->of_rows;
-  context.written = written;
   if (gelu) {
     context.function = is_tanh_form(*gelu) ? RowsContext::gelu_tanh : RowsContext::gelu;
     context.result = gelu->out[0].data;
@@ -496,5 +502,32 @@ PlanPtr plan_of_rows(const Call& call, const WrittenMemory& written, const Step*
   }
   return p;
 }
+
+bool is_matmul_of_rows(const Upcoming& next, std::size_t i) {
+  return next.steps[i].op->name == "matmul" && is_product_of_rows(next.call(i));
+}
+
+}  // namespace
+
+extern const FusionRule product_of_rows_rule{
+    "a product of rows, the sum or norm before it and gelu after it",
+    [](const Upcoming& next) {
+      const bool prepares = next.is_next(is_sum_for, 1) || next.is_next(is_norm_for, 1);
+      const std::size_t product = prepares, count = product + 1 + next.is_next(is_gelu_of, product + 1);
+      return count > 1 && is_matmul_of_rows(next, product) ? FusionMatch{count, product} : FusionMatch{};
+    },
+    [](const Upcoming& next, const FusionMatch& match) {
+      const std::size_t product = match.made_by;
+      return plan_of_rows(next.call(product), product > 0 ? &next.steps[0] : nullptr,
+                          product + 1 < match.count ? &next.steps[product + 1] : nullptr);
+    }};
+
+extern const FusionRule product_gelu_rule{
+    "a product and gelu of it",
+    [](const Upcoming& next) {
+      const bool matches = next.is_next(is_gelu_of, 1) && !is_product_of_rows(next.call(0));
+      return FusionMatch{matches ? std::size_t{2} : 0};
+    },
+    [](const Upcoming& next, const FusionMatch&) { return plan_with_gelu(next.call(0), next.steps[1]); }};
 
 }  // namespace tg::cuda

@@ -45,7 +45,7 @@ struct RanksPlan final : KernelPlan {
   std::string choice(const Call&) const override;
 };
 
-Bytes aligned(Bytes n) {
+Bytes aligned_to_16(Bytes n) {
   return (n + 15) / 16 * 16;
 }
 
@@ -157,7 +157,7 @@ class RanksPlanner {
     for (RankSum& s : plan_.summed) {
       s.received = plan_.received + all;
       last = static_cast<Bytes>(s.count) * size_of(s.from);
-      all += aligned(last);
+      all += aligned_to_16(last);
     }
     for (RankSum& s : plan_.summed) s.stride = all;
     // A single message is not packed, and ends where the tensor does.
@@ -182,7 +182,7 @@ class RanksPlanner {
     Bytes bytes = 0;
     for (const Message& m : messages) {
       add(m, Place{nullptr, plan_.received + bytes});
-      bytes += aligned(m.bytes);
+      bytes += aligned_to_16(m.bytes);
     }
     plan_.received += bytes;
     return {whole.at, bytes, whole.peer};

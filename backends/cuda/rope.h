@@ -17,19 +17,9 @@ std::shared_ptr<const void> rope_table(const Call& rope);
 // rope.cu).
 void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu);
 
-// A plan for two calls of rope, such as those of a layer's queries and keys. Null if one
-// of them needs the other's result or memory, has no table of its own, or rows that do not lie in pieces of
-// 16 bytes.
-PlanPtr plan_two_ropes(const Call& first, const Call& second);
-
 // Whether `rope` makes the queries or the keys of a flash_attn from all of its operand, and whether it
 // rotates their gradient from a flash_attn_backward.
 bool is_rope_for(const Step& rope, const Step& attention);
 bool is_rope_of(const Step& attention, const Step& rope);
-
-// A plan for the kernel of a flash_attn that also computes the ropes before it, or of a flash_attn_backward
-// that also computes those behind it: one or two, with the bits that steps of their own would leave. Null if
-// it does not compute them, or if one step would overwrite what another still reads.
-PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& attention);
 
 }  // namespace tg::cuda

@@ -17,14 +17,7 @@ namespace tg::cuda {
 // and n is no multiple of 8: for those they have long code.
 bool is_small_product(const Call& call);
 
-// Whether one kernel can compute the product beside those `before` it: it neither reads nor overwrites what
-// they write, nor writes what they read, and there is room for it.
-bool is_independent(const Call& product, std::span<const Call> before);
-
-// A plan for products that are small and independent.
-PlanPtr plan_small_products(std::span<const Call> products);
-
-// One of them, without a plan.
+// Multiplies them, without a plan.
 void multiply_small(const Stream& s, const Call& product);
 
 }  // namespace tg::cuda

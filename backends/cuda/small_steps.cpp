@@ -1,4 +1,5 @@
-#include "backends/cuda/small_steps.h"
+// Small steps in one kernel of one block: a launch takes longer than a chain of pointwise ops on a few
+// numbers, such as those between a loss and its gradient.
 
 #include <algorithm>
 #include <string>
@@ -8,6 +9,8 @@
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
+#include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "core/compile/lower.h"
 
 namespace tg::cuda {
@@ -95,8 +98,10 @@ struct SmallStepsPlan final : KernelPlan {
   }
 };
 
-}  // namespace
-
+// How many of the steps, from the first on, one block computes as fast as a kernel for each: chains, and sums
+// to one number, of at most 4,096 numbers. One is a sum, or none. A sum is added in an order that depends on
+// its operand alone, whatever is beside it, but not in that of the kernel for sums: `in_their_order`, there
+// are none.
 std::size_t small_steps_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;
   bool sums = false;
@@ -131,5 +136,21 @@ PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
   plan->kernel = compiled(code, "small_steps", gpu);
   return plan;
 }
+
+}  // namespace
+
+// But for one that is a sum for the product after it.
+extern const FusionRule small_steps_rule{
+    "small steps in one kernel",
+    [](const Upcoming& next) {
+      const bool in_order = next.options.in_order || next.options.rows_alone;
+      const std::size_t n = small_steps_together(next.steps, in_order);
+      return FusionMatch{n == 0 || !next.is_next(is_sum_for, n)
+                             ? n
+                             : small_steps_together(next.steps.first(n - 1), in_order)};
+    },
+    [](const Upcoming& next, const FusionMatch& match) {
+      return plan_small_steps(next.steps.first(match.count), next.gpu);
+    }};
 
 }  // namespace tg::cuda

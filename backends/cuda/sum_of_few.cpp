@@ -8,6 +8,7 @@
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
+#include "backends/cuda/fusion.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
@@ -76,6 +77,8 @@ bool is_sum_of_few(const Step& s) {
          s.in[0].layout.extent() < (std::int64_t{1} << 31);
 }
 
+namespace {
+
 PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu) {
   const Arg from = without_reduced(sum, sum.in[0]), to = without_reduced(sum, sum.out[0]);
   const Space s({&from, 1}, {&to, 1});
@@ -92,5 +95,15 @@ PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu) {
   const auto blocks = static_cast<unsigned>((sums + few_block - 1) / few_block);
   return std::make_unique<SumOfFewPlan>(compiled(code, "sum_of_few", gpu), blocks, to.data, from.data);
 }
+
+}  // namespace
+
+extern const FusionRule sum_of_few_rule{
+    "a sum of few terms",
+    [](const Upcoming& next) {
+      const bool matches = !next.options.in_order && !next.options.rows_alone && is_sum_of_few(next.steps[0]);
+      return FusionMatch{matches ? std::size_t{1} : 0};
+    },
+    [](const Upcoming& next, const FusionMatch&) { return plan_sum_of_few(next.steps[0], next.gpu); }};
 
 }  // namespace tg::cuda

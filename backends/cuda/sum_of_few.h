@@ -16,7 +16,4 @@ bool is_sum_of_few(const Step& step);
 // their place.
 Arg without_reduced(const Step& reduction, const Arg& operand);
 
-// A plan for it.
-PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu);
-
 }  // namespace tg::cuda

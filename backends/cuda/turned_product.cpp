@@ -8,6 +8,8 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/algorithms.h"
+#include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/stopwatch.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
@@ -172,5 +174,14 @@ PlanPtr plan_turned_product(const Call& call) {
   if (!is_chosen) is_chosen = save_choice(key, call.gpu, is_faster(*turned, call));
   return *is_chosen ? std::move(turned) : nullptr;
 }
+
+extern const FusionRule turned_product_rule{
+    "a copy of an operand and a product",
+    [](const Upcoming& next) {
+      const bool matches = next.steps[0].op->name == "matmul" && !next.is_next(is_gelu_of, 1) &&
+                           !is_product_of_rows(next.call(0));
+      return FusionMatch{matches ? std::size_t{1} : 0};
+    },
+    [](const Upcoming& next, const FusionMatch&) { return plan_turned_product(next.call(0)); }};
 
 }  // namespace tg::cuda

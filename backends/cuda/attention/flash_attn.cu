@@ -7,6 +7,8 @@
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/short_heads.h"
+#include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/rope.h"
 #include "backends/cuda/table.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
@@ -141,12 +143,8 @@ PlanPtr plan_of_backward(const Call&) {
   return std::make_unique<BackwardPlan>();
 }
 
-}  // namespace
-
-}  // namespace attention
-
+// A plan that also computes `assign`. Null if the kernel does not.
 PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_pages) {
-  using namespace attention;
   Choose* const choose = in_pages ? &paged_choice : &choice_of;
   const Choice c = choose(attention, nullptr);
   const auto added = added_before(c, attention, assign);
@@ -156,8 +154,10 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
   return plan;
 }
 
+// A plan for a flash_attn that also computes the ropes before it, or for a flash_attn_backward that also
+// computes those after it: one or two, with the bits that steps of their own would leave. Null if the kernel
+// does not compute them, or if one step would overwrite what another still reads.
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
-  using namespace attention;
   const Choice c(call);
   std::optional<RopesBeside> beside = ropes_beside(ropes, call);
   if (!beside) return nullptr;
@@ -173,8 +173,52 @@ PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
                   : with_them(std::make_unique<ForwardPlan>(&choice_of));
 }
 
+FusionMatch ropes_before(const Upcoming& next) {
+  std::size_t n = 0;
+  while (n < 2 && n < next.steps.size() && next.steps[n].op->name == "rope") ++n;
+  if (n == 0 || n == next.steps.size()) return {};
+  const Step& attention = next.steps[n];
+  const bool matches =
+      std::ranges::all_of(next.steps.first(n), [&](const Step& s) { return is_rope_for(s, attention); });
+  return matches ? FusionMatch{n + 1, n} : FusionMatch{};
+}
+
+FusionMatch ropes_after(const Upcoming& next) {
+  const Step& attention = next.steps[0];
+  std::size_t n = 0;
+  while (n < 2 && n + 1 < next.steps.size() && is_rope_of(attention, next.steps[n + 1])) ++n;
+  for (const Step& rope : next.steps.subspan(1, n))  // what is rotated is not stored as it was
+    if (attention.reads[rope.in[0].data == attention.out[0].data ? 0 : 1] > 1) return {};
+  return n > 0 ? FusionMatch{n + 1} : FusionMatch{};
+}
+
+}  // namespace
+
+}  // namespace attention
+
 extern const Kernel flash_attn_kernel{&attention::plan_of};
 extern const Kernel flash_attn_backward_kernel{&attention::plan_of_backward};
 extern const Kernel paged_attn_kernel{&attention::plan_of_paged};
+
+extern const FusionRule added_rows_rule{
+    "rows added to a cache and attention",
+    [](const Upcoming& next) {
+      return next.is_next(is_added_for, 1) ? FusionMatch{2, 1} : FusionMatch{};
+    },
+    [](const Upcoming& next, const FusionMatch&) {
+      return attention::plan_with_added_rows(next.steps[0], next.call(1),
+                                             next.steps[1].op->name == "paged_attn");
+    }};
+
+extern const FusionRule ropes_before_attention_rule{
+    "ropes and attention", &attention::ropes_before, [](const Upcoming& next, const FusionMatch& match) {
+      return attention::plan_with_ropes(next.steps.first(match.made_by), next.call(match.made_by));
+    }};
+
+extern const FusionRule ropes_after_attention_rule{
+    "the gradient of attention and ropes of it", &attention::ropes_after,
+    [](const Upcoming& next, const FusionMatch& match) {
+      return attention::plan_with_ropes(next.steps.subspan(1, match.count - 1), next.call(0));
+    }};
 
 }  // namespace tg::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/tensor_list.cuh"
 
@@ -76,10 +77,6 @@ struct CastListPlan final : KernelPlan {
 
 }  // namespace
 
-PlanPtr plan_cast_list(std::span<const Step> casts) {
-  return std::make_unique<CastListPlan>(casts);
-}
-
 std::size_t casts_together(std::span<const Step> steps) {
   std::size_t n = 0;
   for (; n < steps.size(); ++n) {
@@ -96,5 +93,14 @@ std::size_t casts_together(std::span<const Step> steps) {
   }
   return n;
 }
+
+extern const FusionRule cast_list_rule{"casts in one kernel",
+                                       [](const Upcoming& next) {
+                                         const std::size_t casts = casts_together(next.steps);
+                                         return FusionMatch{casts > 1 ? casts : 0};
+                                       },
+                                       [](const Upcoming& next, const FusionMatch& match) -> PlanPtr {
+                                         return std::make_unique<CastListPlan>(next.steps.first(match.count));
+                                       }};
 
 }  // namespace tg::cuda

@@ -1,6 +1,7 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
 // adds up its rows, then a second launch adds up the blocks, of few blocks for several norms (sums_left.h).
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
 #include "backends/cuda/sums_left.h"
@@ -490,5 +491,12 @@ void add_up(const Stream& s, std::span<const SumLeft> sums) {
 
 extern const Kernel layer_norm_backward_kernel{&plan};
 extern const Kernel rms_norm_backward_kernel{&plan};
+
+extern const FusionRule norm_backward_sum_rule{
+    "the gradient of a norm and a sum with it",
+    [](const Upcoming& next) { return FusionMatch{next.is_next(is_sum_of, 1) ? std::size_t{2} : 0}; },
+    [](const Upcoming& next, const FusionMatch&) {
+      return plan_with_sum(next.call(0), next.steps[1], next.steps[0].reads[0] > 1);
+    }};
 
 }  // namespace tg::cuda

@@ -4,6 +4,7 @@
 #include "backends/cuda/rope.h"
 
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "backends/cuda/kernels/turn.cuh"
@@ -327,10 +328,8 @@ PlanPtr two_ropes(const Call& first, const Call& second) {
   return p;
 }
 
-}  // namespace
-
-extern const Kernel rope_kernel{&plan_rope};
-
+// Null if one of two ropes, such as those of a layer's queries and keys, needs the other's result or memory,
+// has no table of its own, or rows that do not lie in pieces of 16 bytes.
 PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   const Arg &a = first.out[0], &b = second.out[0];
   if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;
@@ -338,6 +337,20 @@ PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   with_float(a.dtype, [&](auto* type) { plan = two_ropes<pointee_t<decltype(type)>>(first, second); });
   return plan;
 }
+
+}  // namespace
+
+extern const Kernel rope_kernel{&plan_rope};
+
+extern const FusionRule two_ropes_rule{
+    "two ropes",
+    [](const Upcoming& next) {
+      const auto are_ropes = [](const Step& a, const Step& b) {
+        return a.op->name == "rope" && b.op->name == "rope";
+      };
+      return FusionMatch{next.is_next(are_ropes, 1) ? std::size_t{2} : 0};
+    },
+    [](const Upcoming& next, const FusionMatch&) { return plan_two_ropes(next.call(0), next.call(1)); }};
 
 void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
   const Stream stream{nullptr, gpu, nullptr, {}};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/launch.cuh"
@@ -260,6 +261,27 @@ void SmallProductsPlan::launch(const Stream& s, const Call&) const {
   products.size() == 1 ? launch_list<1>(s, *this) : launch_list<most_products>(s, *this);
 }
 
+// Whether one kernel can compute the product beside those `before` it: it neither reads nor overwrites what
+// they write, nor writes what they read, and there is room for it.
+bool is_independent(const Call& product, std::span<const Call> before) {
+  const auto is_apart = [&](const Call& other) {
+    return !meets(product.out[0], other.in) && !meets(product.out[0], other.out) &&
+           !meets(other.out[0], product.in) && other.out[0].dtype == product.out[0].dtype;
+  };
+  return before.size() < most_products && std::all_of(before.begin(), before.end(), is_apart);
+}
+
+// The first steps that are small products and need nothing of each other.
+std::vector<Call> independent_products(const Upcoming& next) {
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < next.steps.size() && next.steps[i].op->name == "matmul"; ++i) {
+    const Call c = next.call(i);
+    if (!is_small_product(c) || !is_independent(c, calls) || next.is_next(is_gelu_of, i + 1)) break;
+    calls.push_back(c);
+  }
+  return calls;
+}
+
 }  // namespace
 
 bool is_small_product(const Call& c) {
@@ -280,20 +302,18 @@ bool is_small_product(const Call& c) {
          ((few && n % 8 != 0) || !c.written || !is_faster_by_rows_gemm(c));
 }
 
-bool is_independent(const Call& product, std::span<const Call> before) {
-  const auto is_apart = [&](const Call& other) {
-    return !meets(product.out[0], other.in) && !meets(product.out[0], other.out) &&
-           !meets(other.out[0], product.in) && other.out[0].dtype == product.out[0].dtype;
-  };
-  return before.size() < most_products && std::all_of(before.begin(), before.end(), is_apart);
-}
-
-PlanPtr plan_small_products(std::span<const Call> products) {
-  return std::make_unique<SmallProductsPlan>(products);
-}
-
 void multiply_small(const Stream& s, const Call& product) {
   SmallProductsPlan({&product, 1}).launch(s, product);
 }
+
+extern const FusionRule small_products_rule{
+    "small products in one kernel",
+    [](const Upcoming& next) {
+      const std::size_t products = independent_products(next).size();
+      return FusionMatch{products > 1 ? products : 0};
+    },
+    [](const Upcoming& next, const FusionMatch&) -> PlanPtr {
+      return std::make_unique<SmallProductsPlan>(independent_products(next));
+    }};
 
 }  // namespace tg::cuda
