@@ -128,8 +128,8 @@ void expect_sums_of_lists(const std::vector<std::int64_t>& counts, int ranks, st
       }
     const auto plan = plan_ordered_sum(sums);
     const Gpu g = gpu(processors);
-    launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, *plan,
-                       rank, ranks);
+    launch_ordered_sum(Stream{nullptr, g, reinterpret_cast<std::byte*>(received.data()), {}}, *plan, rank,
+                       ranks);
     place = 0;
     for (const std::int64_t n : counts) {
       for (std::int64_t i = place; i < place + (n + 3) / 4 * 4; ++i) {

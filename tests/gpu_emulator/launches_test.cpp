@@ -562,7 +562,7 @@ TEST_F(Models, LeaveNothingBehind) {
   const std::vector<int> before = emulator::live_objects();
   once();
   EXPECT_EQ(emulator::live_objects(), before)
-      << "streams, events, graphs, executable graphs, device memory, pinned memory";
+      << "streams, events, graphs, executable graphs, device memory, pinned memory, cuBLASLt's objects";
 }
 
 }  // namespace

@@ -197,7 +197,18 @@ double scale(const void* p, cudaDataType_t t) {
   return load(p, t, 0);
 }
 
+// Bytes of workspace that an algorithm needs: any that are no multiple of 256, as far as they are allowed.
+std::size_t workspace_of(std::uint64_t most) {
+  return std::min<std::uint64_t>(most, 1000);
+}
+
+std::atomic<int> objects = 0;
+
 }  // namespace
+
+int tg::emulator::live_matmul_objects() {
+  return objects;
+}
 
 const char* cublasLtGetStatusString(cublasStatus_t s) {
   return s == CUBLAS_STATUS_SUCCESS         ? "success"
@@ -214,11 +225,13 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
   *made = new cublasLtMatmulDescOpaque{compute, scale};
+  ++objects;
   (*made)->attribute[CUBLASLT_MATMUL_DESC_EPILOGUE] = CUBLASLT_EPILOGUE_DEFAULT;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
   delete d;
+  --objects;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
@@ -233,10 +246,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType_t type,
                                           std::uint64_t rows, std::uint64_t cols, std::int64_t ld) {
   *made = new cublasLtMatrixLayoutOpaque{type, rows, cols, ld};
+  ++objects;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
   delete l;
+  --objects;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
@@ -258,10 +273,12 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
   *made = new cublasLtMatmulPreferenceOpaque;
+  ++objects;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
   delete p;
+  --objects;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
@@ -293,7 +310,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   for (int i = 0; i < *found; ++i)
     result[i] = {{{((call >> 40) + static_cast<std::uint64_t>(i)) % 2, call, told[0], told[1], told[2],
                    told[3], told[4]}},
-                 0,
+                 workspace_of(told[0]),
                  CUBLAS_STATUS_SUCCESS,
                  1};
   return CUBLAS_STATUS_SUCCESS;
@@ -312,13 +329,14 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb,
                               const void* beta, const void* c, cublasLtMatrixLayout_t lc, void* d,
-                              cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t* algorithm, void*,
+                              cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t* algorithm, void* memory,
                               std::size_t workspace, cudaStream_t stream) {
   const std::uint64_t* const told = algorithm->data + 2;
   const void* const operands[] = {a, b, c, d};
   for (std::size_t i = 0; i < 4; ++i)
     if (reinterpret_cast<std::uintptr_t>(operands[i]) % std::max<std::uint64_t>(told[i + 1], 1) != 0)
       return CUBLAS_STATUS_INVALID_VALUE;
+  if (workspace < workspace_of(told[0])) return CUBLAS_STATUS_INVALID_VALUE;
   const MatmulCall call{*desc, *la, *lb, *lc, *ld, scale(alpha, desc->scale), scale(beta, desc->scale),
                         a,     b,   c,   d};
   if (tg::emulator::only_records()) {
@@ -327,7 +345,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     tg::emulator::record(stream, line);
     return CUBLAS_STATUS_SUCCESS;
   }
-  return tg::emulator::enqueue(stream, [call] { call.run(); }) == cudaSuccess
-             ? CUBLAS_STATUS_SUCCESS
-             : CUBLAS_STATUS_EXECUTION_FAILED;
+  const auto run = [call, memory, workspace] {
+    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN for whoever else has something there
+    call.run();
+  };
+  return tg::emulator::enqueue(stream, run) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                           : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -26,8 +26,10 @@ void record_run(const void* kernel, dim3 grid, const Instructions& before);
 // The lines since the last call.
 std::vector<std::string> take_recorded();
 
-// How many streams, events, graphs, executable graphs, allocations of device and of pinned memory there are.
+// How many streams, events, graphs, executable graphs, allocations of device and of pinned memory, and
+// objects of cuBLASLt there are.
 std::vector<int> live_objects();
+int live_matmul_objects();
 
 // "attend<float, 64>": without namespaces, parameters and the type of its result.
 std::string kernel_name(const void* kernel);

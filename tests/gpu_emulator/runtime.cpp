@@ -139,7 +139,7 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
 }
 
 std::vector<int> live_objects() {
-  return {streams, events, graphs, executables, allocations, pinned};
+  return {streams, events, graphs, executables, allocations, pinned, live_matmul_objects()};
 }
 
 }  // namespace tg::emulator
