@@ -28,7 +28,8 @@ constexpr ByteLetters byte_letters = []() consteval {
     made.bytes[letter] = byte;
   }
   return made;
-}();
+}
+();
 
 }  // namespace
 

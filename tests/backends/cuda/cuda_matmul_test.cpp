@@ -200,6 +200,25 @@ TEST_F(CudaMatmul, GivesSmallProducts) {
           }
 }
 
+// Rows of what is added are read four numbers at a time if they lie so, which these do not.
+TEST_F(CudaMatmul, GivesSmallProductsAndWhatIsAddedHoweverItLies) {
+  constexpr std::int64_t m = 40, n = 24;
+  for (const DType t : {bf16, f16})
+    for (const auto& [columns, first] :
+         {std::pair<std::int64_t, std::int64_t>{n + 1, 0}, {n + 1, 1}, {n + 4, 2}, {n + 4, 4}, {n, 0}})
+      for (const std::int64_t rows : {m, std::int64_t{1}}) {
+        Graph g;
+        const Given a = given(g, {m, 64}, t, View::contiguous, 1),
+                    b = given(g, {64, n}, t, View::contiguous, 2),
+                    d = given(g, {rows, columns}, t, View::contiguous, 3);
+        const Tensor y = linear(a.tensor, b.tensor, expand(slice(d.tensor, 1, first, first + n), {m, n}));
+        const std::vector<Feed> feeds = feeds_of({a, b, d});
+        const Array expected = eval(y, feeds), got = eval(y, feeds, {.device = Device::cuda()});
+        EXPECT_TRUE(close(doubles(got), doubles(expected), 8 * rounding(t)))
+            << name_of(t) << ", " << rows << " rows of " << columns << " from " << first;
+      }
+}
+
 // Products that nothing needs before the last of them are one kernel, with the bits that each has alone.
 TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
   for (const DType t : {bf16, f16}) {
