@@ -5,7 +5,7 @@
 
 #include <tilegrad/core/run/step.h>
 #include "backends/cuda/kernel.h"
-#include "core/run/backend.h"
+#include <tilegrad/core/run/backend.h>
 
 namespace tg::cuda {
 
