@@ -3,9 +3,9 @@
 
 #include <span>
 
+#include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/step.h>
 #include "backends/cuda/kernel.h"
-#include <tilegrad/core/run/backend.h>
 
 namespace tg::cuda {
 

@@ -139,7 +139,7 @@ PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
 
 }  // namespace
 
-// But for one that is a sum for the product after it.
+// The last step is left out if it is a sum that the kernel of the product after it computes.
 extern const FusionRule small_steps_rule{
     "small steps in one kernel",
     [](const Upcoming& next) {

@@ -10,9 +10,9 @@
 
 namespace tg::cuda {
 
-// A plan for a matmul's call: it copies one operand and multiplies. Null for other
-// types, small products, batches, operands that lie right, and where the product takes less time as they lie
-// (that is measured once, and remembered as algorithms are).
+// A plan for a matmul's call: it copies one operand and multiplies. Null for other types, small products,
+// batches, operands that are stored as the product reads them best, and products that take less time without
+// the copy (that is measured once, and remembered as algorithms are).
 PlanPtr plan_turned_product(const Call& product);
 
 }  // namespace tg::cuda

@@ -22,8 +22,9 @@ struct Recording {
 };
 thread_local Recording recording;
 
-std::string_view path() {
-  return recording.scope ? std::string_view(*recording.scope) : "";
+const std::string& path() {
+  static const auto& outside = *new std::string;
+  return recording.scope ? *recording.scope : outside;
 }
 
 }  // namespace
@@ -67,7 +68,7 @@ std::string at_line(const std::source_location& where) {
 
 std::string in_context(const std::string& message, const std::source_location& where) {
   const bool named = message.starts_with("[") && !path().empty();
-  return (named ? "[" + std::string(path()) + "/" + message.substr(1) : message) + " " +
+  return (named ? "[" + path() + "/" + message.substr(1) : message) + " " +
          at_line(recording.origin.value_or(where));
 }
 
@@ -224,8 +225,7 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
   if (outs.size() > std::numeric_limits<ValueId>::max() - g.values.size())
     throw Error(in_context("[" + op.name + "] the graph would have more than 2^32 values", where));
   const auto node = static_cast<NodeId>(g.nodes.size());
-  const auto [name, fresh] =
-      g.name_index.try_emplace(std::string(path()), static_cast<std::uint32_t>(g.names.size()));
+  const auto [name, fresh] = g.name_index.try_emplace(path(), static_cast<std::uint32_t>(g.names.size()));
   if (fresh) g.names.push_back(name->first);
   const auto first = static_cast<ValueId>(g.values.size());
   std::vector<Tensor> result;

@@ -18,7 +18,7 @@ struct ByteLetters {
   std::array<int, first_other + 68> bytes{};  // by letter, −1 for a character that is none
 };
 
-constexpr ByteLetters byte_letters = []() consteval {
+consteval ByteLetters all_letters() {
   ByteLetters made;
   made.bytes.fill(-1);
   char32_t other = first_other;
@@ -29,7 +29,8 @@ constexpr ByteLetters byte_letters = []() consteval {
   }
   return made;
 }
-();
+
+constexpr ByteLetters byte_letters = all_letters();
 
 }  // namespace
 
