@@ -9,9 +9,9 @@ extern const FusionRule cast_list_rule, small_products_rule, small_steps_rule, s
 
 namespace {
 
-// The first rule that matches and has a plan counts. So rules of many steps come before those of few: a list
-// of casts is faster than small steps that contain them, and a product in a list of small products is
-// neither fused with its neighbours nor are its operands copied.
+// The first rule that matches and has a plan is used, so rules for many steps precede rules for few. A list
+// of casts is faster than a kernel of small steps that contains them. A product in a list of small products
+// is not fused with its neighbours, and its operands are not copied.
 const FusionRule* const rules[] = {
     &cast_list_rule,               // casts to one 16-bit type
     &small_products_rule,          // independent products of few tiles

@@ -44,8 +44,8 @@ struct Fusion {
   PlanPtr plan;
 };
 
-// By the first rule that matches and has a plan, in the order of the list in fusion.cpp. Without one, a plan
-// of null for the first step alone.
+// The steps and the plan of the first rule that matches and has a plan, in the order of the list in
+// fusion.cpp. If there is none, `steps` is the first step and `plan` is null.
 Fusion fusion_of(const Upcoming& next);
 
 }  // namespace tg::cuda
