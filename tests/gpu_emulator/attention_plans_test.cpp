@@ -160,7 +160,7 @@ TEST(AttentionPlans, AreThoseRecorded) {
   Draw d(44);
   for (int group = 0; group < 20; ++group) {
     std::string text[std::size(gpus)];
-    for (int n = 0; n < 250; ++n) {
+    for (int n = 0; n < 1000; ++n) {
       const AttentionCall x = drawn(d);
       const bool backward = !x.table && d.one_in(2), rows_alone = d.one_in(4);
       for (std::size_t g = 0; g < std::size(gpus); ++g) {
@@ -172,7 +172,7 @@ TEST(AttentionPlans, AreThoseRecorded) {
       }
     }
     for (std::size_t g = 0; g < std::size(gpus); ++g)
-      records.add(std::string(gpus[g].name) + ", to call " + std::to_string(250 * (group + 1)), text[g]);
+      records.add(std::string(gpus[g].name) + ", to call " + std::to_string(1000 * (group + 1)), text[g]);
   }
   records.expect_recorded();
 }

@@ -229,6 +229,9 @@ void Block::serve() {
 }
 
 void Block::end(Thread& t) {
+  if (!t.copies.empty() && !failure_)
+    failure_ =
+        std::make_exception_ptr(std::runtime_error("a thread ends with copies that it did not commit"));
   t.state = Thread::ended;
   --alive_;
   Together& block = blocks_[t.rank];

@@ -103,6 +103,15 @@ TEST(Emulator, CopiesAreThereAfterTheWaitAndNotBefore) {
   EXPECT_TRUE(std::isnan(to[0].y));
 }
 
+__global__ void copy_without_commit(const float4* from) {
+  TG_DYNAMIC_SHARED(memory, 16);
+  ptx::cp_async_16(ptx::shared_address(memory), from, 16);
+}
+TEST(Emulator, CopiesThatAThreadDoesNotCommitAreReported) {
+  const float4 from{};
+  EXPECT_NE(run(copy_without_commit, 1, &from).find("did not commit"), std::string::npos);
+}
+
 __global__ void write_at(int n) {
   TG_DYNAMIC_SHARED(memory, 16);
   reinterpret_cast<float*>(memory)[n] = 1;

@@ -168,6 +168,26 @@ Tensors products(Graph& g, Draw& d, DType t, CompileOptions& how) {
   return {y};
 }
 
+// Of few rows, whose tiles are about as many as the multiprocessors, or a multiple of these.
+Tensors products_by_tiles(Graph& g, Draw& d, DType t, CompileOptions& how) {
+  how.rows_alone = !d.one_in(3);
+  const std::int64_t rows = d.of({1, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 64, 65, 128, 130, 257}),
+                     n = 16 * (1 + d.below(d.of({150, 300, 300, 600}))) - d.of({0, 0, 8, 14}),
+                     k = 8 * (1 + d.below(d.of({16, 64, 128, 512})));
+  const Shape batch = d.one_in(5) ? Shape{d.of<std::int64_t>({2, 3})} : Shape{};
+  const auto with = [&](std::int64_t a, std::int64_t b) {
+    Shape s = batch;
+    s.push_back(a), s.push_back(b);
+    return s;
+  };
+  const Tensor x = g.input("x", with(rows, k), t),
+               w = d.one_in(3) ? g.input("w", {k, n}, t) : transpose(g.input("w", {n, k}, t), 0, 1);
+  Tensor y = matmul(x, w);
+  if (d.one_in(3)) y = y + (d.one_in(2) ? g.input("bias", {n}, t) : g.input("d", y.shape(), t));
+  if (d.one_in(5)) y = gelu(y);
+  return {y};
+}
+
 Tensors small_products(Graph& g, Draw& d, DType t, CompileOptions&) {
   Tensors all;
   const std::int64_t count = 1 + d.below(4);
@@ -462,18 +482,19 @@ struct Family {
 const std::vector<Family>& families() {
   static const std::vector<DType> floats{f32, bf16, f16, f64}, most{f32, bf16, f64, i64, u8};
   static const std::vector<Family> all = {
-      {"products", products, 500, floats},
-      {"small_products", small_products, 150, floats},
-      {"products_in_units", products_in_units, 75, floats},
-      {"attention", attention, 400, floats},
-      {"paged_attention", paged_attention, 300, floats},
-      {"reductions", reductions, 125, most},
-      {"rows", rows, 150, floats},
-      {"indices", indices, 200, most},
-      {"lists", lists, 75, floats},
-      {"chains", chains, 150, most},
-      {"ropes_and_random", ropes_and_random, 100, floats},
-      {"heads", heads, 50, {f32, bf16, f16}},
+      {"products", products, 4000, floats},
+      {"products_by_tiles", products_by_tiles, 3200, {f32, bf16, f16}},
+      {"small_products", small_products, 1200, floats},
+      {"products_in_units", products_in_units, 600, floats},
+      {"attention", attention, 3200, floats},
+      {"paged_attention", paged_attention, 2400, floats},
+      {"reductions", reductions, 1000, most},
+      {"rows", rows, 1200, floats},
+      {"indices", indices, 1600, most},
+      {"lists", lists, 600, floats},
+      {"chains", chains, 1200, most},
+      {"ropes_and_random", ropes_and_random, 800, floats},
+      {"heads", heads, 400, {f32, bf16, f16}},
   };
   return all;
 }
@@ -502,7 +523,7 @@ TEST_P(RandomCalls, LaunchRecordedKernels) {
           of_call = without_line(e.what()) + "\n";
         }
         text += "call " + std::to_string(n) + "\n" + of_call;
-        if ((n + 1) % 25 == 0)
+        if ((n + 1) % 200 == 0)
           records.add(
               std::string(f.name) + " of " + std::string(name_of(t)) + ", to " + std::to_string(n + 1),
               std::exchange(text, {}));

@@ -1,4 +1,4 @@
-// The sum of a norm's gradient and the one that comes past the norm, which the gradient's kernel computes.
+// Norms of rows and their gradients: sums that the kernel of a gradient adds up, and rows that lie unevenly.
 // Skipped where there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/by_rows.h"
@@ -129,6 +129,42 @@ TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
         EXPECT_TRUE(got[i].same_bits(values_of(after, {softmax(after.constant(expected[i]), -1)})[0])) << i;
       }
     }
+}
+
+// Rows that have no common distance, as in a slice of an axis between others: of x, and of what meets its
+// gradient.
+TEST_F(CudaNorm, RowsNeedNotBeEvenlySpaced) {
+  using Op = Tensor (*)(const Tensor&, const Tensor&);
+  const std::pair<const char*, Op> ops[] = {
+      {"layer_norm", [](const Tensor& x, const Tensor& w) { return layer_norm(x, w, w); }},
+      {"rms_norm", [](const Tensor& x, const Tensor& w) { return rms_norm(x, w); }},
+      {"softmax", [](const Tensor& x, const Tensor&) { return softmax(x, -1); }},
+      {"log_softmax", [](const Tensor& x, const Tensor&) { return log_softmax(x, -1); }},
+      {"logsumexp", [](const Tensor& x, const Tensor& w) { return logsumexp(x, {2}, true) * w; }}};
+  for (const DType t : {f32, bf16})
+    for (const std::int64_t n : {24, 72, 1000, 4104})
+      for (const auto& [name, op] : ops)
+        for (int uneven = 0; uneven < 4; ++uneven) {
+          SCOPED_TRACE(::testing::Message() << name << " " << name_of(t) << " " << n << " " << uneven);
+          const auto results = [&, op = op](bool in_place) {
+            Graph g;
+            const auto rows = [&](int bit, std::uint64_t seed) {
+              const Tensor some = slice(g.constant(random_rows({3, 7, n}, t, seed)), 1, 1, 6);
+              return in_place && uneven & bit ? some : contiguous(some);
+            };
+            const Tensor x = rows(1, 1), w = g.constant(random_rows({n}, t, 2)), z = rows(2, 3);
+            const Tensor y = op(x, w);
+            Tensors all = gradients(sum(y * z), {x});
+            all.push_back(y);
+            return values_of(g, all);
+          };
+          const std::vector<Array> got = results(true), expected = results(false);
+          for (std::size_t r = 0; r < got.size(); ++r)
+            for (std::int64_t i = 0; i < got[r].numel(); ++i)
+              ASSERT_NEAR(got[r].at(i), expected[r].at(i),
+                          (t == f32 ? 1e-5 : 2e-2) * std::max(1., std::abs(expected[r].at(i))))
+                  << "result " << r << ", element " << i;
+        }
 }
 
 // A sum that nobody reads is not added up: other values lie there.
