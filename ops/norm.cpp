@@ -213,6 +213,10 @@ const Op& rms_norm_backward_op = *define_op(
      .accepts_sum = true,
      .inplace = {{0, 1}, {0, 0}}});
 
+const NormAttrs* norm_of(const Op& op, const Attrs& attrs) {
+  return &op == &layer_norm_op || &op == &rms_norm_op ? &attrs.as<NormAttrs>() : nullptr;
+}
+
 Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {
   return forward(layer_norm_op, x, weight.optional(), bias.optional(), eps)[0];
 }

@@ -5,6 +5,8 @@
 
 namespace tg {
 
+struct Op;
+
 // Forward, x [..., n]: in x, then weight [n] and bias [n] if they are there; out y, then the statistics of
 // each row that the gradient needs, in the compute type: mean (layer_norm only) and 1/σ.
 // Backward: in x, z, mean (layer_norm only), 1/σ, then weight; out z_x, then z_weight and z_bias if needed.
@@ -17,5 +19,8 @@ struct NormAttrs {
     field("weight_gradient", weight_gradient, weight_gradient);
   }
 };
+
+// The attributes of a node or step that computes layer_norm or rms_norm; null for other ops.
+const NormAttrs* norm_of(const Op& op, const Attrs& attrs);
 
 }  // namespace tg

@@ -168,6 +168,10 @@ const Op& paged_attn_op = *define_op(
          },
      .strided_results = true});
 
+const PagedAttentionAttrs* paged_attention_of(const Op& op, const Attrs& attrs) {
+  return &op == &paged_attn_op ? &attrs.as<PagedAttentionAttrs>() : nullptr;
+}
+
 AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg table, TensorArg lengths,
                            const PagedAttentionOptions& options) {
   const Scope scope(q);

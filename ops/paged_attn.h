@@ -37,4 +37,7 @@ struct PagedAttentionAttrs {
   }
 };
 
+// The attributes of a node or step that computes paged_attn; null for other ops.
+const PagedAttentionAttrs* paged_attention_of(const Op& op, const Attrs& attrs);
+
 }  // namespace tg

@@ -204,7 +204,7 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 #define TG_BINARY(op, ...) TG_BINARY_OP(op, 0, __VA_ARGS__)
 
-#define TG_UNARY_OP(op, may_follow_product, formula, rule, fill, gradient)                                  \
+#define TG_UNARY_OP(op, function, is_unrounded, formula, rule, fill, gradient)                              \
   Tensor op(TensorArg x);                                                                                   \
   const Op& op##_op = *define_op({.name = #op,                                                              \
                                   .doc = "x → y: y = " formula,                                             \
@@ -215,12 +215,13 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
                                   },                                                                        \
                                   .samples = [] { return unary_samples<op, Fill::fill>(#op); },             \
                                   .pointwise = true,                                                        \
-                                  .epilogue = may_follow_product});                                         \
+                                  .epilogue = Epilogue::function,                                           \
+                                  .unrounded_epilogue = is_unrounded});                                     \
   Tensor op(TensorArg x) {                                                                                  \
     return record(op##_op, {x});                                                                            \
   }
 
-#define TG_UNARY(op, ...) TG_UNARY_OP(op, false, __VA_ARGS__)
+#define TG_UNARY(op, ...) TG_UNARY_OP(op, none, false, __VA_ARGS__)
 
 #define TG_COMPARISON(op, formula)                                                                   \
   Tensor op(TensorArg a, TensorArg b);                                                               \
@@ -261,8 +262,8 @@ TG_UNARY(erf, "erf x = 2/√π·∫₀ˣ exp(−t²) dt", same_float, normal, z*
 TG_UNARY(sigmoid, "σ(x) = 1/(1 + e⁻ˣ)", same_float, normal, z* y*(1 - y))
 TG_UNARY(relu, "max(x, 0); its gradient at 0 is 0", same_float, off_zero, where(greater(x, 0), z, 0))
 TG_UNARY(silu, "x·σ(x)", same_float, normal, z* silu_slope(x))
-TG_UNARY(gelu, "x·Φ(x) = x/2·(1 + erf(x/√2))", same_float, normal, z* gelu_slope(x))
-TG_UNARY_OP(gelu_tanh, true, "x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))", same_float, normal,
+TG_UNARY_OP(gelu, gelu, false, "x·Φ(x) = x/2·(1 + erf(x/√2))", same_float, normal, z* gelu_slope(x))
+TG_UNARY_OP(gelu_tanh, gelu_tanh, true, "x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))", same_float, normal,
             z* gelu_tanh_slope(x))
 TG_UNARY(silu_slope, "d silu/dx", same_float, normal, z* silu_curvature(x))
 TG_UNARY(gelu_slope, "d gelu/dx", same_float, normal, z* gelu_curvature(x))

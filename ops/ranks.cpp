@@ -14,6 +14,8 @@
 
 namespace tg {
 
+extern const Op &gather_ranks_op, &scatter_sum_op;
+
 namespace {
 
 // What becomes of the size of axis 0.
@@ -142,6 +144,7 @@ const Op& sum_ranks_op = *define_op(
      .vjp = [](const Backprop& g) { return each_that_arrives(g, [](const Tensors& z, auto&) { return z; }); },
      .samples = [] { return samples_of(sum_ranks_op, {.ranks = 1}); },
      .roundings = sum_roundings,
+     .collective = Collective::all_reduce,
      .inplace = {{0, 0}},
      .each = {1, 1}});
 
@@ -166,6 +169,7 @@ const Op& gather_ranks_op =
                 .infer = infer_of<Sizes::times_ranks, false, false>,
                 .vjp = [](const Backprop& g) { return gradient_by(scatter_sum_op, g); },
                 .samples = [] { return samples_of(gather_ranks_op, {.ranks = 1}); },
+                .collective = Collective::all_gather,
                 .each = {1, 1}});
 
 const Op& scatter_sum_op =
@@ -180,6 +184,7 @@ const Op& scatter_sum_op =
                     },
                 .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
                 .roundings = sum_roundings,
+                .collective = Collective::reduce_scatter,
                 .early = true,
                 .each = {1, 1}});
 
@@ -190,6 +195,7 @@ const Op& exchange_ranks_op = *define_op(
      .infer = infer_of<Sizes::kept, true, false>,
      .vjp = [](const Backprop& g) { return gradient_by(exchange_ranks_op, g); },
      .samples = [] { return samples_of(exchange_ranks_op, {.ranks = 1}); },
+     .collective = Collective::all_to_all,
      .each = {1, 1}});
 
 const Op& shift_ranks_op =
@@ -204,6 +210,7 @@ const Op& shift_ranks_op =
                       });
                     },
                 .samples = [] { return samples_of(shift_ranks_op, {.ranks = 1, .shift = 1}); },
+                .collective = Collective::ring_shift,
                 .each = {1, 1}});
 
 const Op& own_piece_op = *define_op({.name = "own_piece",
@@ -211,6 +218,7 @@ const Op& own_piece_op = *define_op({.name = "own_piece",
                                      .infer = infer_of<Sizes::divided, true, false>,
                                      .vjp = [](const Backprop& g) { return gradient_by(gather_ranks_op, g); },
                                      .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
+                                     .collective = Collective::shard,
                                      .each = {1, 1}});
 
 TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& o, std::source_location where) {

@@ -152,7 +152,8 @@ const Op& sum_op =
                 .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
                 .samples = samples<sum, Fill::normal>,
                 .roundings = reduce_roundings,
-                .reduces_chains = true});
+                .reduces_chains = true,
+                .sums = true});
 
 const Op& mean_op = *define_op({.name = "mean",
                                 .doc = "x → y: y = Σ x / n over the axes",

@@ -2,19 +2,13 @@
 
 #include <algorithm>
 
-#include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/ops/paged_attn.h>
 #include "core/compile/lower.h"
+#include "ops/norm.h"
 
 namespace tg::cuda {
 
 namespace {
-
-// The op of a step of one pointwise op, without constants; null for others.
-const Op* only_op_of(const Step& s) {
-  if (s.op != &fused_op || s.out.size() != 1) return nullptr;
-  const auto& code = s.attrs.as<FusedAttrs>().code;
-  return code.size() == 1 && code[0].operands().size() == s.in.size() ? code[0].op : nullptr;
-}
 
 // The same numbers in the same order.
 bool is_all_of(const Arg& read, const Arg& made) {
@@ -23,11 +17,6 @@ bool is_all_of(const Arg& read, const Arg& made) {
 }
 
 }  // namespace
-
-bool is_only(const Step& step, std::string_view name) {
-  const Op* op = only_op_of(step);
-  return op && op->name == name;
-}
 
 bool crosses(const Arg& read, const Arg& written) {
   const bool same = read.data == written.data && read.layout.is_contiguous() &&
@@ -40,25 +29,22 @@ bool meets(const Arg& a, std::span<const Arg> others) {
                      [&](const Arg& other) { return overlap(range_of(a), range_of(other)); });
 }
 
-bool is_gelu_of(const Step& product, const Step& next) {
-  const Op* op = only_op_of(next);
-  if (product.op->name != "matmul" || !op || (op->name != "gelu" && op->name != "gelu_tanh")) return false;
+bool is_epilogue_of(const Step& product, const Step& next) {
+  if (!product.op->product || epilogue_of(next) == Epilogue::none) return false;
   return is_all_of(next.in[0], product.out[0]) && next.out[0].dtype == product.out[0].dtype &&
          next.out[0].layout.is_contiguous();
 }
 
 bool is_sum_for(const Step& sum, const Step& product) {
   const Op* op = only_op_of(sum);
-  return product.op->name == "matmul" && product.in.size() == 3 && op && op->name == "add" &&
-         sum.in.size() == 2 && is_all_of(product.in[2], sum.out[0]) &&
-         product.in[2].layout.shape == product.out[0].layout.shape &&
+  return product.op->product && product.in.size() == 3 && op && op->adds == 1 &&
+         is_all_of(product.in[2], sum.out[0]) && product.in[2].layout.shape == product.out[0].layout.shape &&
          in_shape_of(sum.in[0], product.out[0]) && in_shape_of(sum.in[1], product.out[0]);
 }
 
 bool is_sum_of(const Step& gradient, const Step& next) {
   const Op* op = only_op_of(next);
-  if (gradient.op->name != "layer_norm_backward" && gradient.op->name != "rms_norm_backward") return false;
-  if (!op || op->name != "add" || next.in.size() != 2) return false;
+  if (!gradient.op->accepts_sum || !op || op->adds != 1) return false;
   const auto is_like = [&](const Arg& a) {
     return a.dtype == gradient.out[0].dtype && a.layout.is_contiguous() &&
            a.layout.numel() == gradient.out[0].layout.numel();
@@ -68,16 +54,14 @@ bool is_sum_of(const Step& gradient, const Step& next) {
 }
 
 bool is_norm_for(const Step& norm, const Step& product) {
-  return product.op->name == "matmul" && (norm.op->name == "layer_norm" || norm.op->name == "rms_norm") &&
-         is_all_of(product.in[0], norm.out[0]) &&
+  return product.op->product && norm_of(*norm.op, norm.attrs) && is_all_of(product.in[0], norm.out[0]) &&
          norm.in[0].layout.shape.back() == product.in[0].layout.shape.back();
 }
 
 bool is_added_for(const Step& assign, const Step& attention) {
   const bool is_forward =
-      attention.op->name == "paged_attn" ||
-      (attention.op->name == "flash_attn" && !attention.attrs.as<AttentionAttrs>().backward);
-  return assign.op->name == "index_assign" && assign.out.size() == 2 && is_forward &&
+      attention_of(*attention.op, attention.attrs) || paged_attention_of(*attention.op, attention.attrs);
+  return assign.op->assigns && assign.out.size() == 2 && is_forward &&
          attention.in[1].data == assign.out[0].data && attention.in[2].data == assign.out[1].data;
 }
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/written_memory.h"
+#include "core/compile/lower.h"
 
 namespace tg::cuda {
 
@@ -17,21 +17,23 @@ namespace tg::cuda {
 // then writes number i of the other.
 bool crosses(const Arg& read, const Arg& written);
 
-// Whether the step computes that pointwise op of its operands, and nothing else.
-bool is_only(const Step& step, std::string_view op);
+// The function that the step computes of its operand if it does nothing else, else none.
+inline Epilogue epilogue_of(const Step& step) {
+  const Op* op = only_op_of(step);
+  return op ? op->epilogue : Epilogue::none;
+}
 
 // Whether one of `others` shares memory with `a`.
 bool meets(const Arg& a, std::span<const Arg> others);
 
-// Whether `next` computes gelu or gelu_tanh of the whole result of the matmul step before it, and nothing
-// else.
-bool is_gelu_of(const Step& product, const Step& next);
+// Whether `next` computes an epilogue (Op::epilogue) of the whole result of the product before it, and
+// nothing else.
+bool is_epilogue_of(const Step& product, const Step& next);
 
-// Whether `sum` computes left + right and nothing else, and the matmul step after it adds that to its
-// product.
+// Whether `sum` computes left + right and nothing else, and the product after it adds that to its result.
 bool is_sum_for(const Step& sum, const Step& product);
 
-// Whether `norm` is the layer_norm or rms_norm of the left operand of the matmul step after it.
+// Whether `norm` is the layer_norm or rms_norm of the left operand of the product after it.
 bool is_norm_for(const Step& norm, const Step& product);
 
 // An operand of such a sum, whose shape may have other leading axes than the product's: all numbers of the

@@ -28,7 +28,7 @@ std::size_t aligned(std::size_t bytes) {
 
 // Sums of gradients of which a rank keeps its piece: nothing reads them before the update.
 bool is_on_lane(const Step& step) {
-  return step.op == &scatter_sum_op;
+  return step.op->collective == Collective::reduce_scatter;
 }
 
 // Whether the op has no kernel but a function on host memory.

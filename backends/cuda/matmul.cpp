@@ -410,10 +410,6 @@ extern const Kernel matmul_kernel{&plan};
 
 namespace {
 
-bool is_tanh_form(const Step& gelu) {
-  return gelu.attrs.as<FusedAttrs>().code[0].op->name == "gelu_tanh";
-}
-
 // Whether a step that is computed together with the product would overwrite its factors, or part of what it
 // leaves.
 bool overwrites(const Step& other, const Call& product) {
@@ -437,7 +433,7 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
       return std::nullopt;
   for (const Arg& out : norm.out)
     if (meets(out, norm.in) || meets(out, product.in.subspan(1))) return std::nullopt;
-  const bool centred = norm.op->name == "layer_norm";
+  const bool centred = norm.out.size() == 3;  // layer_norm has a mean
   const auto unless_overwritten = [&](const Arg& out) { return overwritten(out) ? nullptr : out.data; };
   RowNorm n{};
   n.x = norm.in[0].data;
@@ -465,7 +461,7 @@ namespace {
 // A plan that also computes gelu_tanh, the step after the product. Null if cuBLASLt has no kernel for it or
 // does not document its accuracy (f32, f64), or if one step would overwrite what the other still reads.
 PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
-  if (!is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
+  if (epilogue_of(gelu) != Epilogue::gelu_tanh || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
@@ -491,7 +487,7 @@ PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
   if (p->own || !is_apart(sum) || !is_apart(gelu)) return nullptr;
   RowsContext& context = p->of_rows;
   if (gelu) {
-    context.function = is_tanh_form(*gelu) ? RowsContext::gelu_tanh : RowsContext::gelu;
+    context.function = epilogue_of(*gelu);
     context.result = gelu->out[0].data;
   }
   if (sum)
@@ -504,7 +500,7 @@ PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
 }
 
 bool is_matmul_of_rows(const Upcoming& next, std::size_t i) {
-  return next.steps[i].op->name == "matmul" && is_product_of_rows(next.call(i));
+  return next.steps[i].op->product && is_product_of_rows(next.call(i));
 }
 
 }  // namespace
@@ -513,7 +509,7 @@ extern const FusionRule product_of_rows_rule{
     "a product of rows, the sum or norm before it and gelu after it",
     [](const Upcoming& next) {
       const bool prepares = next.is_next(is_sum_for, 1) || next.is_next(is_norm_for, 1);
-      const std::size_t product = prepares, count = product + 1 + next.is_next(is_gelu_of, product + 1);
+      const std::size_t product = prepares, count = product + 1 + next.is_next(is_epilogue_of, product + 1);
       return count > 1 && is_matmul_of_rows(next, product) ? FusionMatch{count, product} : FusionMatch{};
     },
     [](const Upcoming& next, const FusionMatch& match) {
@@ -525,7 +521,7 @@ extern const FusionRule product_of_rows_rule{
 extern const FusionRule product_gelu_rule{
     "a product and gelu of it",
     [](const Upcoming& next) {
-      const bool matches = next.is_next(is_gelu_of, 1) && !is_product_of_rows(next.call(0));
+      const bool matches = next.is_next(is_epilogue_of, 1) && !is_product_of_rows(next.call(0));
       return FusionMatch{matches ? std::size_t{2} : 0};
     },
     [](const Upcoming& next, const FusionMatch&) { return plan_with_gelu(next.call(0), next.steps[1]); }};

@@ -79,19 +79,20 @@ class RanksPlanner {
 
   void add(const Arg& x, const Arg& y) {
     if (!x.layout.is_contiguous()) throw DeviceError("its operands must be row-major: pass contiguous(x)");
-    const Op* const op = step_.op;
     const Bytes bytes = bytes_of(x), piece = bytes / static_cast<Bytes>(ranks_);
-    if (op == &sum_ranks_op) return add_sum(x, y);
-    if (op == &scatter_sum_op) return add_scatter(x, y);
-    if (op == &own_piece_op) return copy({x.data, static_cast<Bytes>(rank_) * piece}, {y.data, 0}, piece);
-    if (op == &shift_ranks_op) {
+    const Collective kind = step_.op->collective;
+    if (kind == Collective::all_reduce) return add_sum(x, y);
+    if (kind == Collective::reduce_scatter) return add_scatter(x, y);
+    if (kind == Collective::shard)
+      return copy({x.data, static_cast<Bytes>(rank_) * piece}, {y.data, 0}, piece);
+    if (kind == Collective::ring_shift) {
       const int n = ranks_, from = ((rank_ - attrs_.shift) % n + n) % n,
                 to = ((rank_ + attrs_.shift) % n + n) % n;
       if (from == rank_) return copy({x.data, 0}, {y.data, 0}, bytes);
       send({x.data, 0}, bytes, to);
       return receive({y.data, 0}, bytes, from);
     }
-    const bool gathers = op == &gather_ranks_op;  // else exchange_ranks: the piece of each rank
+    const bool gathers = kind == Collective::all_gather;  // else all_to_all: the piece of each rank
     const Bytes each = gathers ? bytes : piece;
     for (int r = 0; r < ranks_; ++r) {
       const Place from{x.data, gathers ? 0 : static_cast<Bytes>(r) * piece},

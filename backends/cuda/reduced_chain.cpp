@@ -26,11 +26,12 @@ namespace {
 struct Ending {
   std::string_view op;
   const char *none, *add, *merge;
-  bool in_packs;  // as its kernel reads numbers
+  bool in_packs;         // as its kernel reads numbers
+  bool divides = false;  // the total is divided by the number of elements
 };
 constexpr Ending endings[] = {
     {"sum", "R(0)", "plus(s, v)", "plus(a, b)", true},
-    {"mean", "R(0)", "plus(s, v)", "plus(a, b)", true},
+    {"mean", "R(0)", "plus(s, v)", "plus(a, b)", true, true},
     {"sum_squares", "R(0)", "plus_square(s, v)", "plus(a, b)", true},
     {"prod", "R(1)", "times(s, v)", "times(a, b)", false},
     {"max", "least(R(0))", "larger(s, v)", "larger(a, b)", true},
@@ -189,7 +190,7 @@ std::string put_result(const Rows& w) {
   const Arg row = without_reduced(w.reduction, w.reduction.in[0]),
             result = without_reduced(w.reduction, w.out.back());
   const Space s({&result, 1}, {&row, 1});
-  return (w.r.op->name == "mean" && w.length() > 1
+  return (ending_of(*w.r.op).divides && w.length() > 1
               ? "    all = (R)((double)all / " + digits(w.length()) + ".0);\n"
               : std::string()) +
          "    if (lane == 0 && job < jobs && !stopped) {\n      const I i = job;\n" + indices(s, 1) +

@@ -25,8 +25,7 @@ struct RowNorm {
 // the function after it, with the bits that steps of their own would leave in a program of rows_alone. All of
 // that is contiguous in the product's shape, except for `left` and `right`, which are broadcast to it.
 struct RowsContext {
-  enum Function { none, gelu, gelu_tanh };
-  Function function = none;
+  Epilogue function = Epilogue::none;
   std::byte* result = nullptr;  // function(y), which may replace y
   std::vector<Arg> sum;         // empty, or left, right and left + right, the operand that is added to x·w
   std::optional<RowNorm> norm;  // of x

@@ -26,7 +26,7 @@ bool is_small_chain(const Step& s) {
   return n > 0 && n <= most_small_numbers;
 }
 bool is_small_sum(const Step& s) {
-  if (s.op->name != "sum" || s.out[0].layout.numel() != 1) return false;
+  if (!s.op->sums || s.out[0].layout.numel() != 1) return false;
   const Arg& x = s.in[0];
   return is_float(x.dtype) && x.layout.numel() > 0 && x.layout.numel() <= most_small_numbers;
 }

@@ -71,7 +71,7 @@ Arg without_reduced(const Step& s, const Arg& a) {
 }
 
 bool is_sum_of_few(const Step& s) {
-  if (s.op->name != "sum" || !is_float(s.in[0].dtype)) return false;
+  if (!s.op->sums || !is_float(s.in[0].dtype)) return false;
   const std::int64_t all = s.in[0].layout.numel(), sums = s.out[0].layout.numel();
   return sums >= few_block && all <= most_terms_in_all && all / sums <= most_terms &&
          s.in[0].layout.extent() < (std::int64_t{1} << 31);

@@ -178,8 +178,8 @@ PlanPtr plan_turned_product(const Call& call) {
 extern const FusionRule turned_product_rule{
     "a copy of an operand and a product",
     [](const Upcoming& next) {
-      const bool matches = next.steps[0].op->name == "matmul" && !next.is_next(is_gelu_of, 1) &&
-                           !is_product_of_rows(next.call(0));
+      const bool matches =
+          next.steps[0].op->product && !next.is_next(is_epilogue_of, 1) && !is_product_of_rows(next.call(0));
       return FusionMatch{matches ? std::size_t{1} : 0};
     },
     [](const Upcoming& next, const FusionMatch&) { return plan_turned_product(next.call(0)); }};

@@ -36,6 +36,15 @@ struct FusedAttrs {
 };
 extern const Op& fused_op;
 
+// The op of a step (LoweredStep or Step) that computes one pointwise op of its operands and has no constants;
+// null for others.
+template <class S>
+const Op* only_op_of(const S& step) {
+  if (step.op != &fused_op || step.out.size() != 1) return nullptr;
+  const auto& code = step.attrs.template as<FusedAttrs>().code;
+  return code.size() == 1 && code[0].operands().size() == step.in.size() ? code[0].op : nullptr;
+}
+
 struct LoweredStep {
   const Op* op;
   Attrs attrs;

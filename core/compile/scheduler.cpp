@@ -31,12 +31,6 @@ const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t a
   return at > 0 ? &steps[at - 1] : nullptr;
 }
 
-const Op* only_op_of(const LoweredStep& step) {
-  if (step.op != &fused_op) return nullptr;
-  const auto& code = step.attrs.as<FusedAttrs>().code;
-  return code.size() == 1 ? code[0].op : nullptr;
-}
-
 bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   return std::ranges::any_of(next.in, [&](ValueId v) {
     return std::ranges::find(step.out, graph.values()[v].root) != step.out.end();
@@ -55,7 +49,7 @@ bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredSte
 
 bool may_be_epilogue(const LoweredStep& step) {
   const Op* op = only_op_of(step);
-  return op && op->epilogue;
+  return op && op->unrounded_epilogue;
 }
 
 bool is_epilogue(const LoweredStep& product, const LoweredStep& next) {

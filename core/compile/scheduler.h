@@ -17,8 +17,8 @@ class StepScheduler {
  public:
   virtual ~StepScheduler() = default;
 
-  // Whether a kernel may compute an epilogue (Op::epilogue) with the product before it, from elements that
-  // are not rounded yet. A separate step would give a different result.
+  // Whether a kernel may compute an epilogue (Op::unrounded_epilogue) with the product before it, from
+  // elements that are not rounded yet. A separate step would give a different result.
   virtual bool has_epilogues() const { return false; }
 
   // Whether one step computes a fused step and the reduction of its result, `rows` sums of `length` elements
@@ -47,9 +47,6 @@ class StepScheduler {
 // The step before steps[at], past those that passes have taken out (without an op); null if there is none.
 const LoweredStep* step_before(std::span<const LoweredStep> steps, std::size_t at);
 
-// The op of a chain of one op; null for other steps.
-const Op* only_op_of(const LoweredStep& step);
-
 // Whether `next` reads a result of `step`, or a view of one.
 bool reads_result(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
@@ -61,7 +58,7 @@ bool belong_together(const Graph& graph, const LoweredStep& step, const LoweredS
 // (LoweredStep::with_next).
 bool stay_together(const Graph& graph, const LoweredStep& step, const LoweredStep& next);
 
-// Whether a step is a chain of one op that may be an epilogue (Op::epilogue).
+// Whether a step is a chain of one op that may be an epilogue (Op::unrounded_epilogue).
 bool may_be_epilogue(const LoweredStep& step);
 
 // Whether `next` may be an epilogue, and `product` is a product: computed together, `next` reads numbers that

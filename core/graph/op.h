@@ -51,6 +51,20 @@ enum class Recompute {
   costly  // its time is that of its FLOPs
 };
 
+// A pointwise function of one operand that the kernel of a matrix product can also compute.
+enum class Epilogue : unsigned char { none, gelu, gelu_tanh };
+
+// In which way ranks exchange data.
+enum class Collective : unsigned char {
+  none,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  ring_shift,
+  shard  // each rank keeps its piece, without an exchange
+};
+
 // How gradcheck and the tests fill an input of a sample.
 struct Fill {
   enum Kind {
@@ -131,15 +145,21 @@ struct Op {
   int adds = 0;
   // A reduction of one tensor over axes whose kernels also compute the chain that makes the tensor.
   bool reduces_chains = false;
+  // A reduction whose result is the sum of the elements.
+  bool sums = false;
   // Its output is operand 0 times operand 1, matrices or batches of them.
   bool product = false;
-  // A pointwise op that the kernel of the product before it may compute, from elements that are not rounded
-  // yet. Passes do not merge it with other ops there.
-  bool epilogue = false;
+  // A pointwise op that the kernel of the product before it may also compute.
+  Epilogue epilogue = Epilogue::none;
+  // That kernel may compute it from results that are not rounded yet. Passes do not merge it with other ops
+  // there.
+  bool unrounded_epilogue = false;
   // A kernel may also add a tensor to output 0 before it stores it.
   bool accepts_sum = false;
   // Output i is operand 2i with rows of operand 2i + 1 in the place of some rows.
   bool assigns = false;
+  // Whether the op needs the Communicator of a group of ranks, and for what. Its attributes are RankAttrs.
+  Collective collective = Collective::none;
   // A collective op that runs as soon as its operands exist: a rank then needs less memory.
   bool early = false;
   // The number of an optional operand that kernels add to the result; −1: there is none. The compiler passes

@@ -23,15 +23,9 @@ struct RankAttrs {
   }
 };
 
-extern const Op &sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op,
-    &own_piece_op;
-
 // The attributes of an op that needs the ranks' Communicator; null for all others.
 inline const RankAttrs* rank_attrs_of(const Op& op, const Attrs& attrs) {
-  for (const Op* o :
-       {&sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op, &own_piece_op})
-    if (&op == o) return &attrs.as<RankAttrs>();
-  return nullptr;
+  return op.collective == Collective::none ? nullptr : &attrs.as<RankAttrs>();
 }
 
 }  // namespace tg

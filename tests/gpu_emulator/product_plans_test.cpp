@@ -112,8 +112,8 @@ TEST(ProductPlans, AreThoseRecorded) {
     for (int n = 0; n < 2500; ++n) {
       const std::vector<Arg> args = drawn(d);
       RowsContext context;
-      if (d.one_in(2)) context.function = d.of({RowsContext::gelu, RowsContext::gelu_tanh});
-      if (context.function != RowsContext::none && d.one_in(2)) context.result = args.back().data;
+      if (d.one_in(2)) context.function = d.of({Epilogue::gelu, Epilogue::gelu_tanh});
+      if (context.function != Epilogue::none && d.one_in(2)) context.result = args.back().data;
       const bool rows_alone = d.one_in(6);
       const WrittenMemory written;
       for (std::size_t g = 0; g < std::size(gpus); ++g)

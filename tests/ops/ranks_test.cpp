@@ -9,6 +9,11 @@
 #include "autograd/gradcheck_ranks.h"
 #include "core/graph/op_attrs.h"
 
+namespace tg {
+extern const Op &sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op,
+    &own_piece_op;
+}  // namespace tg
+
 namespace {
 
 using namespace tg;

@@ -175,7 +175,7 @@ PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
 
 FusionMatch ropes_before(const Upcoming& next) {
   std::size_t n = 0;
-  while (n < 2 && n < next.steps.size() && next.steps[n].op->name == "rope") ++n;
+  while (n < 2 && n < next.steps.size() && rope_of(*next.steps[n].op, next.steps[n].attrs)) ++n;
   if (n == 0 || n == next.steps.size()) return {};
   const Step& attention = next.steps[n];
   const bool matches =
@@ -206,8 +206,9 @@ extern const FusionRule added_rows_rule{
       return next.is_next(is_added_for, 1) ? FusionMatch{2, 1} : FusionMatch{};
     },
     [](const Upcoming& next, const FusionMatch&) {
+      const Step& attention = next.steps[1];
       return attention::plan_with_added_rows(next.steps[0], next.call(1),
-                                             next.steps[1].op->name == "paged_attn");
+                                             paged_attention_of(*attention.op, attention.attrs) != nullptr);
     }};
 
 extern const FusionRule ropes_before_attention_rule{

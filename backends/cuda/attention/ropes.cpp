@@ -11,9 +11,6 @@ namespace tg::cuda {
 
 namespace {
 
-bool is_attention(const Step& s, bool backward) {
-  return s.op->name == (backward ? "flash_attn_backward" : "flash_attn");
-}
 // The same numbers at the same places.
 bool is_same(const Arg& a, const Arg& b) {
   return a.data == b.data && a.layout.shape == b.layout.shape && a.layout.strides == b.layout.strides;
@@ -22,12 +19,12 @@ bool is_same(const Arg& a, const Arg& b) {
 }  // namespace
 
 bool is_rope_for(const Step& rope, const Step& attention) {
-  return rope.op->name == "rope" && is_attention(attention, false) &&
+  return rope_of(*rope.op, rope.attrs) && attention_of(*attention.op, attention.attrs) &&
          (is_same(rope.out[0], attention.in[0]) || is_same(rope.out[0], attention.in[1]));
 }
 
 bool is_rope_of(const Step& attention, const Step& rope) {
-  return rope.op->name == "rope" && is_attention(attention, true) &&
+  return rope_of(*rope.op, rope.attrs) && attention_backward_of(*attention.op, attention.attrs) &&
          (is_same(rope.in[0], attention.out[0]) || is_same(rope.in[0], attention.out[1]));
 }
 

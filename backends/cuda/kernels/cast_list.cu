@@ -81,7 +81,8 @@ std::size_t casts_together(std::span<const Step> steps) {
   std::size_t n = 0;
   for (; n < steps.size(); ++n) {
     const Step& s = steps[n];
-    if (!is_only(s, "cast")) break;
+    const Op* op = only_op_of(s);
+    if (!op || !op->converts) break;
     const Arg &in = s.in[0], &out = s.out[0];
     const bool fits = in.dtype == DType::f32 && (out.dtype == DType::bf16 || out.dtype == DType::f16) &&
                       out.dtype == steps[0].out[0].dtype && ListOperand(in).takes_packs(pack) &&

@@ -346,7 +346,7 @@ extern const FusionRule two_ropes_rule{
     "two ropes",
     [](const Upcoming& next) {
       const auto are_ropes = [](const Step& a, const Step& b) {
-        return a.op->name == "rope" && b.op->name == "rope";
+        return rope_of(*a.op, a.attrs) && rope_of(*b.op, b.attrs);
       };
       return FusionMatch{next.is_next(are_ropes, 1) ? std::size_t{2} : 0};
     },

@@ -347,7 +347,7 @@ RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullp
   } else if (call.in.size() == 3) {
     put(RowsProduct::d, call.in[2], p.m, p.n);
   }
-  if (context && context->function != RowsContext::none) {
+  if (context && context->function != Epilogue::none) {
     p.function = context->function, p.result = context->result;
     if (p.result == call.out[0].data) p.data[p.y] = nullptr;
   }
@@ -447,8 +447,8 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
     s += ", tiles of 64 rows and 128 outputs";
   if (context.norm) s += ", with the norm of its row";
   if (!context.sum.empty()) s += ", with the sum that is added";
-  if (context.function != RowsContext::none)
-    s += context.function == RowsContext::gelu ? ", with gelu" : ", with gelu_tanh";
+  if (context.function != Epilogue::none)
+    s += context.function == Epilogue::gelu ? ", with gelu" : ", with gelu_tanh";
   return s;
 }
 

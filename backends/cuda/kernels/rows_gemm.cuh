@@ -59,7 +59,7 @@ struct RowsProduct {
   i64 row[operands], col[operands];
   // [batches, m, n], null where nobody reads them: d + e, and `function` of y.
   std::byte *sum, *result;
-  RowsContext::Function function;
+  Epilogue function;
   bool constant[operands];  // no step of the program writes it
   bool wide;                // d, e and y are f32, though x and w are not
   bool resident;            // all blocks of its kernel run at the same time
@@ -207,7 +207,7 @@ struct RowsProduct {
 
   template <class T, Form form>
   __device__ __forceinline__ float function_of(float a) const {
-    const bool is_gelu = form == Form::any ? function == RowsContext::gelu : form == Form::usual_gelu;
+    const bool is_gelu = form == Form::any ? function == Epilogue::gelu : form == Form::usual_gelu;
     if constexpr (std::is_same_v<T, float>)
       return is_gelu ? gelu_of(a) : gelu_tanh_of(a);
     else
@@ -217,7 +217,7 @@ struct RowsProduct {
 
 inline Form form_of(const RowsProduct& p) {
   if (p.batches != 1 || p.wide || p.together < 8) return Form::any;
-  return !p.result ? Form::usual : p.function == RowsContext::gelu ? Form::usual_gelu : Form::usual_gelu_tanh;
+  return !p.result ? Form::usual : p.function == Epilogue::gelu ? Form::usual_gelu : Form::usual_gelu_tanh;
 }
 
 // Lets a product begin before the kernel before it has ended, on Hopper. Returns whether all its blocks then

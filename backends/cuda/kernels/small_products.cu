@@ -274,9 +274,9 @@ bool is_independent(const Call& product, std::span<const Call> before) {
 // The first steps that are small products and need nothing of each other.
 std::vector<Call> independent_products(const Upcoming& next) {
   std::vector<Call> calls;
-  for (std::size_t i = 0; i < next.steps.size() && next.steps[i].op->name == "matmul"; ++i) {
+  for (std::size_t i = 0; i < next.steps.size() && next.steps[i].op->product; ++i) {
     const Call c = next.call(i);
-    if (!is_small_product(c) || !is_independent(c, calls) || next.is_next(is_gelu_of, i + 1)) break;
+    if (!is_small_product(c) || !is_independent(c, calls) || next.is_next(is_epilogue_of, i + 1)) break;
     calls.push_back(c);
   }
   return calls;

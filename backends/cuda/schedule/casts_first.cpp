@@ -9,10 +9,8 @@ namespace tg::cuda {
 namespace {
 
 bool casts_parameter(const Graph& graph, const LoweredStep& s) {
-  if (s.op != &fused_op || s.in.size() != 1 || s.out.size() != 1) return false;
-  const auto& code = s.attrs.as<FusedAttrs>().code;
-  return code.size() == 1 && code[0].op->converts &&
-         graph.nodes()[graph.values()[s.in[0]].node].op == &parameter_op;
+  const Op* op = only_op_of(s);
+  return op && op->converts && graph.nodes()[graph.values()[s.in[0]].node].op == &parameter_op;
 }
 
 }  // namespace
