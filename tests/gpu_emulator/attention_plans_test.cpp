@@ -3,6 +3,9 @@
 // (golden_records.h).
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
@@ -175,6 +178,17 @@ TEST(AttentionPlans, AreThoseRecorded) {
       records.add(std::string(gpus[g].name) + ", to call " + std::to_string(1000 * (group + 1)), text[g]);
   }
   records.expect_recorded();
+}
+
+// The table of kernels and that of the README of attention are the same.
+TEST(AttentionKernelTable, IsInTheReadme) {
+  std::string rows;
+  for (const AttentionKernel& k : attention_kernels())
+    rows += std::string("| ") + (k.backward ? "backward" : "forward") + " | " + k.description + " | " +
+            k.condition + " |\n";
+  std::ifstream file(GOLDEN_FILES "../../backends/cuda/attention/README.md");
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(readme.find("|---|---|---|\n" + rows + "\n"), std::string::npos) << rows;
 }
 
 }  // namespace

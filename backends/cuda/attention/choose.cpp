@@ -1,5 +1,6 @@
+#include <algorithm>
+
 #include "backends/cuda/attention/decoding.h"
-#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "ops/index.h"
@@ -8,118 +9,16 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Why rows cannot be copied in pieces of 16 bytes; null if they can: they begin at multiples of 16 bytes and
-// have as many.
-const char* obstacle_of_rows(const AttentionCall& x) {
-  const int piece = 16 / static_cast<int>(size_of(x.type));
-  if (x.dv == 0) return "heads of v of size 0";
-  if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are no multiple of 16 bytes";
-  for (const AttentionCall::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
-    if (!in_pieces(a, piece)) return "rows that do not begin at multiples of 16 bytes";
-  return nullptr;
-}
-
-// Why tensor cores cannot compute a call; null if they can. They take bf16 and f16 with head sizes up to 576
-// (q, k) and 512 (v), f32 up to 128.
-const char* obstacle_on_tensor_cores(const AttentionCall& x) {
-  if (x.type == DType::f64) return "f64";
-  const int most = x.type == DType::f32 ? 128 : 576, most_v = x.type == DType::f32 ? 128 : 512;
-  if (x.d > most || x.dv > most_v)
-    return x.type == DType::f32 ? "f32 heads wider than 128" : "heads wider than 576, or 512 of v";
-  return obstacle_of_rows(x);
-}
-
-// Whether kernels of decoding compute a forward: of f32 by multiply-adds, and so not where tensor cores are
-// asked for.
-bool decodes(const AttentionCall& x, const Gpu& gpu) {
-  using enum AttentionKernels;
-  const bool fits = x.type == DType::f32 ? x.kernels == best && !obstacle_of_rows(x)
-                    : x.type == DType::f64
-                        ? false
-                        : (x.kernels == best || x.kernels == tensor_cores) && !obstacle_on_tensor_cores(x);
-  return fits && decoding::takes(x, gpu);
-}
-
-// Whether latents in one piece have as many ranges of keys at fixed places as the GPU has multiprocessors,
-// and so few heads that to read the keys is all that counts.
-bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
-  const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
-  return decoding::takes_few_heads(x) && x.B * ranges >= gpu.processors;
-}
-
-// Whether a block has the shared memory.
-bool fits_forward(const AttentionCall& x, const Gpu& gpu) {
-  return with_shape<128, 192, 256, 576>(x, [&](auto d, auto dv, auto) {
-    return fitting_stages<forward::Shape<of_16_bits, d, dv, any>>(gpu) > 0;
-  });
-}
-bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
-  using namespace one_pass;
-  return one_pass::with_shape(x, [&](auto d, auto dv, auto options) {
-    return fitting_stages<Shape<by_key, d, dv, options>>(gpu) > 0 &&
-           fitting_stages<Shape<by_query, d, dv, options>>(gpu) > 0;
-  });
-}
-
-// Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
-const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
-  if (x.bias.data) return "bias";
-  if (x.dropout > 0) return "dropout";
-  if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
-  if (x.type == DType::f32) return nullptr;  // operands are copies
-  const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
-    return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
-  };
-  if (expanded(x.q, x.B, x.H, x.L) || expanded(x.k, x.B, x.Hk, x.T) || expanded(x.v, x.B, x.Hk, x.T))
-    return "an expanded operand";
-  if (backward && expanded(x.z_o, x.B, x.H, x.L)) return "an expanded operand";
-  return nullptr;
-}
-
-// The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
-// clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
-int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
-  constexpr int most = 8, least_keys = 1024;
-  using i64 = std::int64_t;
-  if (x.free_order) return 1;
-  if (is_wide(x) || x.T < least_keys) return 0;
-  const one_pass::Cut c = one_pass::with_shape(
-      x, [](auto d, auto dv, auto options) { return one_pass::cut<one_pass::by_key, d, dv, options>(); });
-  // Each processor has room for 8 warps with all the registers that a thread can have.
-  const i64 heads = i64{x.B} * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
-            places = i64{gpu.processors} * 8 / c.warps;
-  for (const double needed : {0.95, 0.9, 0.85})
-    for (int workers = 1; workers <= most; ++workers) {
-      const i64 times = (heads * workers + places - 1) / places * ((pieces + workers - 1) / workers);
-      if (double(heads * pieces) >= needed * double(times * places)) return workers;
-    }
-  return 0;
-}
-
-// Of a forward on Hopper.
-Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
-  Workspace work;
-  Arena memory{base};
-  if (x.type == DType::f32) return work;  // its kernels take all keys
-  work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
-  if (work.parts > 1) {
-    const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
-    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
-  }
-  work.bytes = memory.bytes;
-  return work;
-}
-
 // Throws if the path is not among the kernels that the call asks for.
-void require_asked(const AttentionCall& x, Path path, const Gpu& gpu, const char* obstacle) {
+void require_asked(const Candidate& c, Path path, const char* obstacle) {
+  const AttentionCall& x = c.x;
   const bool wgmma = x.kernels == AttentionKernels::wgmma;
   if (wgmma ? path == Path::hopper : x.kernels != AttentionKernels::tensor_cores || path != Path::plain)
     return;
-  const char* why = obstacle_on_tensor_cores(x);
+  const char* why = c.on_tensor_cores;
   if (!why) why = obstacle ? obstacle : "more shared memory than a block of this GPU has";
-  if (wgmma && !gpu.hopper)
-    why = gpu.capability == 90 ? "the library was compiled without sm_90a" : "the GPU is not a Hopper";
+  if (wgmma && !c.gpu.hopper)
+    why = c.gpu.capability == 90 ? "the library was compiled without sm_90a" : "the GPU is not a Hopper";
   throw DeviceError("kernels = " + std::string(name_of(x.kernels)) + ": " + why);
 }
 
@@ -154,35 +53,16 @@ Choice::Choice(const Call& call, std::byte* base)
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base, bool rows_alone)
     : x(call) {
-  // Of wide heads in one piece wgmma reads keys faster, in parts whose number depends on the batch.
-  const bool wide_by_wgmma = is_wide(x) && x.type != DType::f32 && !x.table && gpu.hopper && !rows_alone &&
-                             x.kernels == AttentionKernels::best && !obstacle_on_hopper(x, backward);
-  const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
-             latents = tensor_cores && !backward && x.kernels == AttentionKernels::best &&
-                       decoding::takes_by_wgmma(x, gpu) && (x.table || rows_alone || has_many_ranges(x, gpu)),
-             few_queries = !backward && !wide_by_wgmma && !latents && decodes(x, gpu),
-             without_pages = tensor_cores && !few_queries && !latents && !x.table,
-             own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
-             fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
-  int workers = 0;
-  obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
-  if (latents) {
-    path = Path::latents;
-  } else if (few_queries) {
-    path = Path::decoding;
-  } else if (own && !obstacle) {
-    path = Path::hopper;
-  } else if (without_pages && x.type == DType::f32) {
-    path = Path::f32;
-  } else if (without_pages && (fits || !is_wide(x))) {
-    if (backward && fits) workers = one_pass_workers(x, gpu);
-    path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
-  }
-  require_asked(x, path, gpu, obstacle);
-  if (backward && path != Path::hopper) work = {x, workers, base};
-  if (path == Path::decoding) work = decoding::workspace(x, base);
-  if (path == Path::latents) work = decoding::workspace_by_wgmma(x, base);
-  if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
+  const Candidate candidate(x, backward, gpu, rows_alone);
+  const auto accepts = [&](const AttentionKernel& k) {
+    return k.backward == backward && k.accepts(candidate);
+  };
+  kernel = &*std::ranges::find_if(attention_kernels(), accepts);
+  path = kernel->path;
+  const bool decodes = path == Path::decoding || path == Path::latents;
+  if (!decodes && may_be_on_hopper(candidate)) obstacle = candidate.on_hopper;
+  require_asked(candidate, path, obstacle);
+  if (kernel->workspace) work = kernel->workspace(x, gpu, base);
   if (x.type == DType::f32 && path != Path::plain && path != Path::decoding)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }
@@ -251,17 +131,7 @@ AttentionCall Choice::operands() const {
 }
 
 std::string Choice::in_words() const {
-  // In the order of Path.
-  const char* const words[] = {
-      "plain multiply-adds",
-      "tensor cores",
-      "tensor cores",
-      "tensor cores, wide heads",
-      x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
-      "tensor cores, wgmma",
-      x.type == DType::f32 ? "multiply-adds, decoding" : "tensor cores, decoding",
-      "tensor cores, wgmma, decoding"};
-  std::string text = words[static_cast<int>(path)];
+  std::string text = kernel->description;
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
   const bool decodes = path == Path::decoding || path == Path::latents;

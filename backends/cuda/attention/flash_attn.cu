@@ -1,5 +1,5 @@
 // flash_attn, flash_attn_backward and paged_attn: checks of sequences, lengths and tables, and the kernels
-// that choose.cpp chose.
+// that kernel_table.cpp lists.
 #include <algorithm>
 
 #include "backends/cuda/attention/checks.cuh"
@@ -39,13 +39,6 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_inputs, x, s.faults);
 }
 
-// In the order of Path.
-constexpr Launch *forwards[] =
-    {launch_plain_forward, launch_f32_forward, launch_forward,     launch_forward, nullptr,
-     launch_forward_sm90,  launch_decoding,    launch_latents_sm90},
-                 *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
-                                 launch_one_pass,       launch_one_pass,     launch_backward_sm90};
-
 // Not with rows_alone: whether there are few heads depends on the batch.
 bool is_of_short_heads(const Choice& c, const Call& call) {
   return c.path == Path::hopper && !call.rows_alone && takes_short_heads(c.x, call.gpu);
@@ -81,7 +74,7 @@ struct ForwardPlan final : KernelPlan {
     if (is_empty || !decodes) launch_checks(s, c.x);  // kernels of decoding check, too
     if (is_empty) return;
     if (c.split) launch_split(s, c.x, *c.split);
-    forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+    c.kernel->launch(s, c.operands(), c.work, c.powers());
   }
   std::size_t workspace(const Call& call) const override { return choose(call, nullptr).bytes(); }
   std::string choice(const Call& call) const override {
@@ -106,7 +99,7 @@ struct BackwardPlan final : KernelPlan {
     if (ropes.table)
       launch_turned_backward_sm90(s, c.x, c.work, ropes);
     else
-      backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+      c.kernel->launch(s, c.operands(), c.work, c.powers());
     if (!is_plain) {
       AttentionCall to = c.x;
       if (ropes.table) to.z_q = ropes.q, to.z_k = ropes.k;

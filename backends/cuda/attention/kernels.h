@@ -1,21 +1,52 @@
-// Which kernels compute a call, and in how much workspace: chosen on the host, without a GPU, in choose.cpp.
+// Which kernel computes a call, and in how much workspace: chosen on the host, without a GPU.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "backends/cuda/attention/workspace.h"
 
 namespace tg::cuda::attention {
 
-// plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
-// heads; a backward in one pass instead of two; Hopper's own. decoding: a forward of few queries, and of any
-// with a cache in pages, on tensor cores or, of f32, by multiply-adds. latents: that of many heads by wgmma.
+// What kernels have in common that compute the same calls.
 enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding, latents };
+
+// Of forwards only Hopper's and decoding read `work`; `powers` is null unless operands are split.
+using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
+
+// A call, and what the conditions of kernels read.
+struct Candidate {
+  const AttentionCall& x;
+  bool backward;
+  const Gpu& gpu;
+  bool rows_alone;                          // CompileOptions has it
+  const char *on_tensor_cores, *on_hopper;  // why these kernels cannot compute it; null if they can
+
+  Candidate(const AttentionCall& x, bool backward, const Gpu& gpu, bool rows_alone);
+};
+
+// Whether Hopper's own kernels may be used for the call, if they can compute it.
+bool may_be_on_hopper(const Candidate&);
+
+// A row of the table of kernels (kernel_table.cpp).
+struct AttentionKernel {
+  Path path;
+  bool backward;
+  const char* description;  // in the log, and what inspect prints
+  const char* condition;    // when it is chosen, in words, if no earlier row is
+  bool (*accepts)(const Candidate&);
+  Workspace (*workspace)(const AttentionCall& x, const Gpu& gpu, std::byte* base);  // null: none
+  Launch* launch;
+};
+
+// All rows, in the order in which they are tried; the last one of each direction accepts every call.
+std::span<const AttentionKernel> attention_kernels();
 
 struct Choice {
   AttentionCall x;
-  Path path = Path::plain;
+  const AttentionKernel* kernel;
+  Path path;                           // the kernel's
   const char* obstacle = nullptr;      // on Hopper, why another path than its own
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of f32 on tensor cores
@@ -70,8 +101,7 @@ void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspa
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work, bool by_scores);
 
-// All others. Of forwards only Hopper's and decoding read `work`; `powers` is null unless operands are split.
-using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
+// All others.
 // What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
 Launch launch_row_stats;
 Launch launch_plain_forward, launch_plain_backward;  // plain.cu
