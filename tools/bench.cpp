@@ -5,6 +5,7 @@
 
 #include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
+#include "core/os/thread.h"
 #include "tools/args.h"
 #include "tools/bench/modes.h"
 #include "tools/bench/options.h"
@@ -143,7 +144,8 @@ int run(int argc, char** argv, const Join& join) {
     return args.fail("--threads got " + std::to_string(threads) + ", expected at most " +
                      std::to_string(cores) + ", a thread for each core");
   settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
-  if (on_cpu && !settings.ranks) pin(settings.threads);  // ranks would share a core
+  // Each thread stays on one core. Ranks would share a core.
+  if (on_cpu && !settings.ranks) os::limit_processors(settings.threads);
   if (attention.traffic) return run_attention_traffic(settings);
   if (!attention.once.empty()) return run_attention_once(settings);
   const Machine machine = measure_machine(settings);

@@ -1,7 +1,5 @@
 #include "backends/cpu/pool.h"
 
-#include <pthread.h>
-
 #include <charconv>
 #include <condition_variable>
 #include <cstdlib>
@@ -13,10 +11,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
-
-#if defined(__linux__)
-#include <sched.h>
-#endif
+#include "core/os/thread.h"
 
 namespace tg::cpu {
 
@@ -88,7 +83,7 @@ Pools*& all_pools() {
   static Pools* pools = [] {
     // Of the parent's threads only the one that called fork() lives on in the child. Its locks may be held
     // for ever, so that nothing of the old pools may be touched.
-    pthread_atfork(nullptr, nullptr, [] { all_pools() = new Pools; });
+    os::call_after_fork([] { all_pools() = new Pools; });
     return new Pools;
   }();
   return pools;
@@ -144,11 +139,7 @@ int default_threads() {
                         std::to_string(max_threads));
     return n;
   }
-#if defined(__linux__)
-  cpu_set_t mine;
-  if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) > 0) return CPU_COUNT(&mine);
-#endif
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return os::usable_processors();
 }
 
 }  // namespace tg::cpu

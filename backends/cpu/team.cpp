@@ -6,12 +6,7 @@
 
 #include "backends/cpu/worker.h"
 #include "core/base/spin.h"
-
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
+#include "core/os/wait.h"
 
 namespace tg::cpu {
 
@@ -36,19 +31,9 @@ bool is_marked(std::uint64_t state, std::uint64_t mark) {
   return (state & 0xffffffff) == mark;
 }
 
-void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-#if defined(__linux__)
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
-#else
-  word.wait(seen);
-#endif
-}
-void wake_all(std::atomic<std::uint32_t>& word) {
-#if defined(__linux__)
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-#else
-  word.notify_all();
-#endif
+const std::uint32_t* address(const std::atomic<std::uint32_t>& word) {
+  static_assert(sizeof word == sizeof(std::uint32_t));
+  return reinterpret_cast<const std::uint32_t*>(&word);
 }
 
 }  // namespace
@@ -72,7 +57,7 @@ void Team::wait_until(const Worker& w, Ready&& ready) {
   for (;;) {
     const std::uint32_t word = sleep_.fetch_or(1) | 1;
     if (ready()) return;
-    sleep_while(sleep_, word);
+    os::wait_while_equal(address(sleep_), word, false);
     leave_waker(w);
     if (ready()) return;
   }
@@ -83,39 +68,40 @@ void Team::wait_until(const Worker& w, Ready&& ready) {
 template <class Ready>
 bool Team::help_preempted(const Worker& w, Ready&& ready) {
   struct Seen {
-    ThreadId id;
+    os::ThreadId id;
     double seconds;
   } seen[watched];
   int count = 0;
   for (int i = 1; i < threads && count < watched; ++i) {
-    const ThreadId id = thread_states_[static_cast<std::size_t>((w.thread() + i) % threads)].working.load();
+    const os::ThreadId id =
+        thread_states_[static_cast<std::size_t>((w.thread() + i) % threads)].working.load();
     if (id == 0) continue;
-    if (const double seconds = processor_seconds(id); seconds >= 0) seen[count++] = {id, seconds};
+    if (const double seconds = os::processor_seconds(id); seconds >= 0) seen[count++] = {id, seconds};
   }
   if (count == 0) return false;
   if (spin_until(ready, watch)) return true;
   for (int i = 0; i < count; ++i)
-    if (processor_seconds(seen[i].id) - seen[i].seconds < 1e-6 * static_cast<double>(watch.count()) / 4) {
-      move_to(seen[i].id, current_processor());
+    if (os::processor_seconds(seen[i].id) - seen[i].seconds < 1e-6 * static_cast<double>(watch.count()) / 4) {
+      os::move_thread(seen[i].id, os::current_processor());
       break;
     }
   return false;
 }
 
 void Team::leave_waker(const Worker& w) {
-  const int here = current_processor();
+  const int here = os::current_processor();
   if (here != waker_.load(std::memory_order_relaxed)) return;
   const auto now = std::chrono::steady_clock::now();
   if (now - own_state(w).last_move < between_moves) return;
   own_state(w).last_move = now;
-  leave(here, threads);
+  os::leave_processor(here, threads);
 }
 
 void Team::wake() {
   std::uint32_t word = sleep_.load();
   if (word % 2 == 0) return;
-  waker_.store(current_processor(), std::memory_order_relaxed);
-  if (sleep_.compare_exchange_strong(word, word + 1)) wake_all(sleep_);
+  waker_.store(os::current_processor(), std::memory_order_relaxed);
+  if (sleep_.compare_exchange_strong(word, word + 1)) os::wake(address(sleep_), INT_MAX, false);
 }
 
 void Team::await(const Worker& w, const std::atomic<std::uint32_t>& counter, std::uint32_t value) {

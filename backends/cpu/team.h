@@ -7,10 +7,10 @@
 // ends it. So nobody waits for a thread that holds no part: one that sleeps, or that the system does not
 // schedule, joins a later phase.
 //
-// Two rules help on a machine with other processes. Both move threads to another processor (migration.h).
-// If a thread waits for one that holds a part but does not run, it moves that thread to its own processor
-// before it sleeps. If a thread is woken on the processor of the thread that woke it, it leaves this
-// processor.
+// Two rules help on a machine with other processes. Both move threads to another processor
+// (core/os/thread.h). If a thread waits for one that holds a part but does not run, it moves that thread to
+// its own processor before it sleeps. If a thread is woken on the processor of the thread that woke it, it
+// leaves this processor.
 //
 // The thread that ends a phase holds the baton: no other thread is in a phase, and none can join one. It
 // resets the counters of parts. At the end of a stage it also runs the steps that need no other thread, and
@@ -22,8 +22,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "backends/cpu/migration.h"
 #include "backends/cpu/worker.h"
+#include "core/os/thread.h"
 
 namespace tg::cpu {
 
@@ -98,7 +98,8 @@ class Team {
   static constexpr std::chrono::microseconds watch{10}, between_moves{1000};
   static constexpr int watched = 4;
   struct alignas(64) ThreadState {
-    std::atomic<ThreadId> working{0};  // who it is while it has joined a phase; written by this thread only
+    // Who it is while it has joined a phase; written by this thread only.
+    std::atomic<os::ThreadId> working{0};
     std::chrono::microseconds spin = longest_spin;    // used by this thread only
     std::chrono::steady_clock::time_point last_move;  // likewise
   };

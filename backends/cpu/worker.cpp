@@ -20,7 +20,7 @@ void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t po
 }
 
 Worker::Worker(Team* team, int thread)
-    : threads(team->threads), team_(team), thread_(thread), id_(current_thread()) {}
+    : threads(team->threads), team_(team), thread_(thread), id_(os::current_thread()) {}
 
 void Worker::begin(std::uint32_t first) {
   first_ = phase_ = first;

@@ -120,7 +120,7 @@ class Worker {
   int calls_ = 0;            // of each() and each_in_order() in this phase
   bool has_left_ = false;
   Turn turn_{};  // if it has left: what it does next
-  int id_ = 0;   // the system's number of this thread; migration.h
+  int id_ = 0;   // the system's number of this thread; core/os/thread.h
 };
 
 }  // namespace tg::cpu

@@ -12,9 +12,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 namespace tg::bench {
 
@@ -67,7 +64,6 @@ TG_TARGET("avx512f,avx512bf16") double dot_bf16_64(long rounds, float, float) {
 
 // Six products of tiles of 16×16×32 a round, summed in f32.
 constexpr int tile_flops = 6 * 2 * 16 * 16 * 32;
-#if defined(__linux__)
 TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
   struct alignas(64) Config {
     unsigned char palette = 1, start_row = 0, reserved[14] = {};
@@ -87,7 +83,6 @@ TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
   _tile_release();
   return 0;
 }
-#endif
 #endif
 
 struct Loops {
@@ -164,7 +159,7 @@ double peak_now(DType dtype, int threads) {
   const int flops = 2 * sums * loops.bytes / (dtype == f64 ? 8 : 4);
   const double fma = gflops_of(dtype == f64 ? loops.f64 : loops.f32, threads, rounds, flops);
   if (dtype != bf16) return fma;
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
   if (cpu::bf16_unit() == cpu::Bf16Unit::tiles)
     return gflops_of(tiles_bf16, threads, rounds / 10, tile_flops);
 #endif
@@ -223,17 +218,6 @@ Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& 
     best.seconds = std::min(best.seconds, now() - start);
   }
   return best;
-}
-
-void pin([[maybe_unused]] int threads) {
-#if defined(__linux__)
-  cpu_set_t all, first;
-  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
-  CPU_ZERO(&first);
-  for (int c = 0; c < CPU_SETSIZE && CPU_COUNT(&first) < threads; ++c)
-    if (CPU_ISSET(c, &all)) CPU_SET(c, &first);
-  sched_setaffinity(0, sizeof first, &first);
-#endif
 }
 
 }  // namespace tg::bench

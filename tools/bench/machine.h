@@ -54,7 +54,4 @@ struct Timing {
 Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
                     const Machine& machine);
 
-// Keeps the process on the first `threads` processors it may use, so that one thread stays on one core.
-void pin(int threads);
-
 }  // namespace tg::bench

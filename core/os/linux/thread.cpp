@@ -1,17 +1,16 @@
-#include "backends/cpu/migration.h"
+#include "core/os/thread.h"
 
-#include <atomic>
-
-#if defined(__linux__)
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#endif
 
-namespace tg::cpu {
+#include <algorithm>
+#include <atomic>
+#include <thread>
 
-#if defined(__linux__)
+namespace tg::os {
 
 namespace {
 
@@ -50,7 +49,7 @@ double processor_seconds(ThreadId thread) {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-void move_to(ThreadId thread, int processor) {
+void move_thread(ThreadId thread, int processor) {
   const Move move;
   cpu_set_t before, only;
   if (!move.may_begin || processor < 0 || sched_getaffinity(thread, sizeof before, &before) != 0) return;
@@ -60,7 +59,7 @@ void move_to(ThreadId thread, int processor) {
   allow_briefly(thread, only, before);
 }
 
-void leave(int processor, int processors) {
+void leave_processor(int processor, int processors) {
   const Move move;
   cpu_set_t before;
   if (!move.may_begin || processor < 0 || sched_getaffinity(0, sizeof before, &before) != 0) return;
@@ -69,20 +68,23 @@ void leave(int processor, int processors) {
   if (CPU_COUNT(&before) >= processors && CPU_COUNT(&others) > 0) allow_briefly(0, others, before);
 }
 
-#else
-
-ThreadId current_thread() {
-  return 0;
+int usable_processors() {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) > 0) return CPU_COUNT(&usable);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
-int current_processor() {
-  return -1;
-}
-double processor_seconds(ThreadId) {
-  return -1;
-}
-void move_to(ThreadId, int) {}
-void leave(int, int) {}
 
-#endif
+void limit_processors(int count) {
+  cpu_set_t all, first;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+  CPU_ZERO(&first);
+  for (int p = 0; p < CPU_SETSIZE && CPU_COUNT(&first) < count; ++p)
+    if (CPU_ISSET(p, &all)) CPU_SET(p, &first);
+  sched_setaffinity(0, sizeof first, &first);
+}
 
-}  // namespace tg::cpu
+void call_after_fork(void (*f)()) {
+  pthread_atfork(nullptr, nullptr, f);
+}
+
+}  // namespace tg::os

@@ -1,10 +1,8 @@
 // Moving threads between processors: the thread runs there, and may afterwards use the same processors as
 // before.
-#include "backends/cpu/migration.h"
+#include "core/os/thread.h"
 
 #include <gtest/gtest.h>
-
-#if defined(__linux__)
 
 #include <sched.h>
 
@@ -14,7 +12,7 @@
 
 namespace {
 
-using namespace tg::cpu;
+using namespace tg::os;
 
 // Which processors a thread may use; 0: the calling thread.
 std::vector<int> processors(ThreadId thread = 0) {
@@ -35,28 +33,28 @@ bool succeeds(Attempt&& attempt) {
   return false;
 }
 
-TEST(Migration, LeavesAProcessorAndKeepsTheSetOfProcessors) {
+TEST(OsThread, LeavesAProcessorAndKeepsTheSetOfProcessors) {
   const std::vector<int> before = processors();
   if (before.size() < 2) GTEST_SKIP() << "one processor";
   const int count = static_cast<int>(before.size());
   EXPECT_TRUE(succeeds([&] {
     const int here = current_processor();
-    leave(here, count);
+    leave_processor(here, count);
     return current_processor() != here;
   }));
   EXPECT_EQ(processors(), before);
 }
 
-TEST(Migration, StaysIfThreadsOutnumberProcessors) {
+TEST(OsThread, StaysIfThreadsOutnumberProcessors) {
   const int count = static_cast<int>(processors().size());
   EXPECT_TRUE(succeeds([&] {
     const int here = current_processor();
-    leave(here, count + 1);
+    leave_processor(here, count + 1);
     return current_processor() == here;
   }));
 }
 
-TEST(Migration, MovesAnotherThreadToAnyOfItsProcessors) {
+TEST(OsThread, MovesAnotherThreadToAnyOfItsProcessors) {
   const std::vector<int> before = processors();
   std::atomic<ThreadId> id{0};
   std::atomic<int> at{-1};
@@ -68,7 +66,7 @@ TEST(Migration, MovesAnotherThreadToAnyOfItsProcessors) {
   while (id == 0 || at < 0) std::this_thread::yield();
   for (int p : before) {
     EXPECT_TRUE(succeeds([&] {
-      move_to(id, p);
+      move_thread(id, p);
       for (int i = 0; i < 1000 && at != p; ++i) std::this_thread::yield();
       return at == p;
     })) << p;
@@ -78,36 +76,36 @@ TEST(Migration, MovesAnotherThreadToAnyOfItsProcessors) {
   thread.join();
 }
 
-TEST(Migration, MovesAtTheSameTimeKeepTheSetOfProcessors) {
+TEST(OsThread, MovesAtTheSameTimeKeepTheSetOfProcessors) {
   const std::vector<int> before = processors();
   std::atomic<ThreadId> id{0};
   std::atomic<bool> stop{false};
   std::thread target([&] {
     id = current_thread();
-    while (!stop) leave(current_processor(), 1);
+    while (!stop) leave_processor(current_processor(), 1);
     EXPECT_EQ(processors(), before);
   });
   while (id == 0) std::this_thread::yield();
   std::vector<std::thread> movers;
   for (int n = 0; n < 4; ++n)
     movers.emplace_back([&] {
-      for (int i = 0; i < 2000; ++i) move_to(id, current_processor());
+      for (int i = 0; i < 2000; ++i) move_thread(id, current_processor());
     });
   for (std::thread& t : movers) t.join();
   stop = true;
   target.join();
 }
 
-TEST(Migration, ProcessorsThatAThreadMayNotUseAreIgnored) {
+TEST(OsThread, ProcessorsThatAThreadMayNotUseAreIgnored) {
   const std::vector<int> before = processors();
   for (int p : {-1, CPU_SETSIZE - 1}) {
-    move_to(current_thread(), p);
-    leave(p, 1);
+    move_thread(current_thread(), p);
+    leave_processor(p, 1);
     EXPECT_EQ(processors(), before);
   }
 }
 
-TEST(Migration, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedOneIsUnknown) {
+TEST(OsThread, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedOneIsUnknown) {
   ThreadId ended = 0;
   std::thread([&] {
     ended = current_thread();
@@ -123,5 +121,3 @@ TEST(Migration, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedOneIsUnknown) {
 }
 
 }  // namespace
-
-#endif
