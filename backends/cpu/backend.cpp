@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -19,11 +18,9 @@
 #include "core/base/alignment.h"
 #include "core/compile/reduced_chains.h"
 #include "core/graph/op_attrs.h"
+#include "core/os/machine.h"
+#include "core/os/memory.h"
 #include "core/run/backend_steps.h"
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace tg::cpu {
 
@@ -245,12 +242,7 @@ class CpuExecutable final : public Executable, private Job {
 
 class CpuBackend final : public Backend {
  public:
-  std::string name() const override {
-    std::ifstream file("/proc/cpuinfo");
-    for (std::string line; std::getline(file, line);)
-      if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-    return "unknown processor";
-  }
+  std::string name() const override { return os::processor_name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
     // The system would promise more memory than it has, and kill the process later.
     const std::size_t available = bytes > worth_asking ? available_bytes() : bytes;
@@ -260,14 +252,10 @@ class CpuBackend final : public Backend {
     if (!p)  // not asked again: there may be no memory left to read a file with
       throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " needed" +
                         (bytes > worth_asking ? ", " + mebibytes(available) + " free" : ""));
-#if defined(MADV_HUGEPAGE)
-    if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);
-#endif
+    if (bytes >= huge_page) os::prefer_huge_pages(p, bytes);
     return {p, [align](std::byte* q) { ::operator delete(q, align); }};
   }
-  std::size_t available_bytes() override {
-    return available_memory();
-  }
+  std::size_t available_bytes() override { return os::available_memory(); }
   void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }

@@ -4,17 +4,17 @@
 
 #include <cstdlib>
 
-#if defined(__x86_64__) && defined(__linux__)
+#include "core/os/machine.h"
+
+#if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace tg::cpu {
 
 namespace {
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 // True if the processor has the instructions (and those of avx512_bf16, for rounding), the system saves the
 // tile registers, and the system permits this process to use them. Permission holds for all threads of the
 // process.
@@ -29,15 +29,14 @@ bool request_tiles() {
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned tile_state = 3u << 17;  // configuration and data
   if ((low & tile_state) != tile_state) return false;
-  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  return os::permit_tile_registers();
 }
 #endif
 
 }  // namespace
 
 bool has_bf16_tiles() {
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
   static const bool has = request_tiles();
   return has;
 #else

@@ -1,7 +1,5 @@
 #include "tools/bench/attention_counters.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -26,14 +24,6 @@ std::string quoted(const std::string& s) {
 }
 
 }  // namespace
-
-bool has_profiler() {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path ? path : "");
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (::access((folder + "/ncu").c_str(), X_OK) == 0) return true;
-  return false;
-}
 
 std::optional<Bytes> parse_counters(std::string_view csv) {
   Bytes sum;

@@ -15,8 +15,6 @@ constexpr const char* once_backward = "backward";
 constexpr const char* once_materialised = "materialised";            // the forward
 constexpr const char* once_materialised_both = "materialised-both";  // the forward and the backward
 
-bool has_profiler();  // whether ncu is on the PATH
-
 // This tool itself under ncu, with --once; nothing if ncu has no rights to read counters, or memory is short.
 // Only the kernels of the one run count. Caches are emptied before each.
 std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Settings& settings);

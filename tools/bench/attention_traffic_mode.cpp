@@ -3,6 +3,7 @@
 #include <cuda_profiler_api.h>
 #endif
 
+#include "core/os/machine.h"
 #include "tools/bench/attention_counters.h"
 #include "tools/bench/attention_programs.h"
 #include "tools/bench/modes.h"
@@ -77,7 +78,7 @@ void profiled(F&& f) {
 }  // namespace
 
 int run_attention_traffic(const Settings& settings) {
-  const bool counts = settings.device.kind != Device::cpu_kind && has_profiler();
+  const bool counts = settings.device.kind != Device::cpu_kind && os::has_program("ncu");
   std::printf(
       "Megabytes read + written. fused: loads and stores of blocks of threads, of which caches serve a "
       "part;\nleast: each operand once. Tiles are queries×keys, with the on-chip memory that they "

@@ -1,5 +1,5 @@
 // What control groups leave, read from files like those of the kernel; and the memory that the backend gives.
-#include "backends/cpu/cpu.h"
+#include "core/os/memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "backends/cpu/cpu.h"
+#include "core/os/linux/control_groups.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -36,7 +38,7 @@ class ControlGroups : public ::testing::Test {
     group("." + path, "memory.max", limit, "memory.current", usage, stat);
   }
   std::size_t left(const std::string& groups) {
-    return cpu::left_in_cgroups(dir.file("groups", groups), dir.path.string());
+    return os::left_in_cgroups(dir.file("groups", groups), dir.path.string());
   }
   tg::testing::TemporaryDirectory dir;
 };
@@ -45,7 +47,7 @@ TEST_F(ControlGroups, NoneLimitNothing) {
   EXPECT_EQ(left(""), SIZE_MAX);
   EXPECT_EQ(left("0::/\n"), SIZE_MAX);
   EXPECT_EQ(left("nonsense\n5:memory\n"), SIZE_MAX);
-  EXPECT_EQ(cpu::left_in_cgroups(dir / "none", dir / "none"), SIZE_MAX);
+  EXPECT_EQ(os::left_in_cgroups(dir / "none", dir / "none"), SIZE_MAX);
 }
 
 TEST_F(ControlGroups, OfTheFirstVersionTheSmallestUpToTheRootCounts) {
@@ -87,8 +89,8 @@ double kibibytes(const std::string& path, const std::string& name) {
 
 TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
   const double free = kibibytes("/proc/meminfo", "MemAvailable:");
-  const double left = static_cast<double>(cpu::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
-  const double available = static_cast<double>(cpu::available_memory());
+  const double left = static_cast<double>(os::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
+  const double available = static_cast<double>(os::available_memory());
   EXPECT_GT(available, 0);
   // Others use and free memory meanwhile.
   if (free > 0) {
@@ -137,13 +139,13 @@ TEST(Memory, AvailableIsLimitedByAddressSpace) {
   if (before.rlim_max != RLIM_INFINITY && limit.rlim_cur > before.rlim_max)
     GTEST_SKIP() << "a lower limit is set";
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-  const std::size_t left = cpu::available_memory();
+  const std::size_t left = os::available_memory();
   limit.rlim_cur = static_cast<rlim_t>(used) / 2;
   const bool is_lower = setrlimit(RLIMIT_AS, &limit) == 0;
-  const std::size_t none = cpu::available_memory();
+  const std::size_t none = os::available_memory();
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_LE(left, more);
-  if (cpu::available_memory() > more) {
+  if (os::available_memory() > more) {
     EXPECT_GT(left, more - more / 8);
   }
   if (is_lower) {

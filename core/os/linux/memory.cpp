@@ -1,6 +1,7 @@
 // Limits that Linux reports in files. A missing file means no limit.
-#include "backends/cpu/cpu.h"
+#include "core/os/memory.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,7 +11,9 @@
 #include <optional>
 #include <string>
 
-namespace tg::cpu {
+#include "core/os/linux/control_groups.h"
+
+namespace tg::os {
 
 namespace {
 
@@ -68,11 +71,11 @@ bool has_word(const std::string& list, const std::string& word) {
 
 std::size_t left_in_address_space() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
   const auto pages = number_in("/proc/self/statm");  // the first number: the size of the address space
   if (!pages) return SIZE_MAX;
   return difference(static_cast<std::size_t>(limit.rlim_cur),
-                    *pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+                    *pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
 }
 
 }  // namespace
@@ -100,4 +103,8 @@ std::size_t available_memory() {
                    left_in_address_space()});
 }
 
-}  // namespace tg::cpu
+void prefer_huge_pages(void* memory, std::size_t bytes) {
+  madvise(memory, bytes, MADV_HUGEPAGE);
+}
+
+}  // namespace tg::os
