@@ -66,5 +66,5 @@ set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.
 target_link_libraries(tilegrad_cuda PUBLIC tilegrad_source_tree CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)
 target_sources(tilegrad PRIVATE $<TARGET_OBJECTS:tilegrad_cuda>)
-target_link_libraries(tilegrad PUBLIC CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc ${CMAKE_DL_LIBS})
+target_link_libraries(tilegrad PUBLIC CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)
 target_compile_definitions(tilegrad PRIVATE TILEGRAD_CUDA)

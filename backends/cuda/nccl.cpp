@@ -1,10 +1,9 @@
 #include "backends/cuda/nccl.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
 #include <tilegrad/core/base/error.h>
+#include "core/os/library.h"
 
 namespace tg::cuda {
 
@@ -14,14 +13,14 @@ constexpr int least_version = 21800;
 
 template <class F>
 void find(void* library, const std::string& path, const char* name, F& function) {
-  function = reinterpret_cast<F>(dlsym(library, name));
+  function = reinterpret_cast<F>(os::find_symbol(library, name));
   if (!function) throw DeviceError("[ranks] " + path + " has no " + name);
 }
 
 Nccl loaded() {
   const char* named = std::getenv("TG_NCCL");
   const std::string path = named ? named : "libnccl.so.2";
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = os::load_library(path, os::Symbols::own);
   if (!library)
     throw DeviceError("[ranks] " + path +
                       " was not found: several ranks on GPUs need NCCL 2.18 or later; the "

@@ -1,13 +1,12 @@
 #include "tools/gradcheck/select.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include <tilegrad/ops/ops.h>
 #include "backends/cpu/kernel.h"
+#include "core/os/library.h"
 
 namespace tg::gradcheck {
 
@@ -102,16 +101,17 @@ void print_list(const std::vector<Case>& cases) {
 }
 
 void load_plugin(const std::string& path) {
-  // dlopen would search for a name without a slash in the system's library folders.
+  // A name without a slash would be searched for in the system's library folders.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
-  // dlopen would wait for the writer of a pipe.
+  // Loading a pipe would wait for its writer.
   std::error_code error;
   if (const auto kind = std::filesystem::status(file, error).type();
       kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::not_found)
     throw Error("[plugin] cannot load " + path + ": it is not a regular file");
-  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) throw Error("[plugin] " + std::string(dlerror()));
-  if (void* start = dlsym(library, "tilegrad_plugin")) reinterpret_cast<void (*)()>(start)();
+  std::string why;
+  void* library = os::load_library(file, os::Symbols::global, &why);
+  if (!library) throw Error("[plugin] " + why);
+  if (void* start = os::find_symbol(library, "tilegrad_plugin")) reinterpret_cast<void (*)()>(start)();
 }
 
 }  // namespace tg::gradcheck
