@@ -1,15 +1,10 @@
 #include "parallel/rendezvous.h"
 
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
+#include <system_error>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "core/base/file_write.h"
+#include "core/os/file.h"
 #include "parallel/message.h"
 
 namespace tg::parallel {
@@ -27,21 +22,25 @@ std::string trimmed(const std::string& text) {
 
 std::string read_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) { refuse_world("TG_TOKEN_FILE is " + path + ", " + why); };
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat about {};
-  if (file.fd < 0 || fstat(file.fd, &about) != 0)
-    refuse("which cannot be read: " + std::string(std::strerror(errno)));
-  if (!S_ISREG(about.st_mode)) refuse("which is no file");
-  if (about.st_uid != geteuid() && about.st_uid != 0) refuse("which belongs to another user");
-  if (about.st_mode & (S_IRWXG | S_IRWXO)) {
+  const auto check = [&](int error) {
+    if (error != 0) refuse("which cannot be read: " + std::generic_category().message(error));
+  };
+  const os::Opened opened = os::open(path, os::Open::read);
+  check(opened.error);
+  const os::FileStatus now = os::status(opened.file.fd);
+  check(now.error);
+  if (!now.is_regular) refuse("which is no file");
+  if (!now.is_trusted) refuse("which belongs to another user");
+  using std::filesystem::perms;
+  if ((now.permissions & (perms::group_all | perms::others_all)) != perms::none) {
     char mode[8];
-    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(about.st_mode & 07777));
+    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(now.permissions));
     refuse("whose mode is " + std::string(mode) + ": expected 0600, so that only its user may read it");
   }
   std::string text(longest + 1, '\0');
-  const ssize_t n = ::read(file.fd, text.data(), text.size());
-  if (n < 0) refuse("which cannot be read: " + std::string(std::strerror(errno)));
-  text.resize(static_cast<std::size_t>(n));
+  const auto [bytes, error] = os::read_at(opened.file.fd, 0, std::as_writable_bytes(std::span(text)));
+  check(error);
+  text.resize(bytes);
   return text;
 }
 

@@ -1,8 +1,5 @@
 #include <tilegrad/io/checkpoints/checkpoint.h>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -10,8 +7,8 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include "core/base/file_write.h"
 #include "core/base/hash.h"
+#include "core/os/file.h"
 #include "io/checkpoints/own_files.h"
 #include "io/checkpoints/tensor_check.h"
 #include "io/checkpoints/tensor_values.h"
@@ -84,11 +81,8 @@ void assign_all(const std::vector<Parameter>& parameters, const std::vector<Arra
 
 // Whether the path leads to another directory by now than the one that is open.
 bool leads_elsewhere(const std::string& path, int directory) {
-  using Status = struct stat;
-  Status named{}, open{};  // an inode of 0 is none
-  if (::fstat(directory, &open) != 0) return true;
-  ::stat(path.c_str(), &named);
-  return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
+  const os::FileStatus open = os::status(directory);
+  return open.error != 0 || os::status(path).id != open.id;
 }
 
 // Throws the Error of what a manifest cannot say.
@@ -155,9 +149,9 @@ Checkpoint::Checkpoint(const std::string& path) {
 bool Checkpoint::open(const std::string& directory) {
   for (;;) {
     const std::string target = linked(directory);
-    const FileDescriptor at(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (at.fd < 0 && linked(directory) != target) continue;
-    if (at.fd < 0) return false;
+    const auto [at, error] = os::open(directory, os::Open::folder);
+    if (error != 0 && linked(directory) != target) continue;
+    if (error != 0) return false;
     const std::string path = directory + "/" + manifest_name;
     const auto file = InputFile::in(at.fd, manifest_name, path, "checkpoint");
     if (!file && leads_elsewhere(directory, at.fd)) continue;

@@ -1,11 +1,6 @@
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -13,7 +8,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include "core/base/file_write.h"
+#include "core/os/file.h"
 #include "core/run/saving.h"
 #include "io/checkpoints/own_files.h"
 
@@ -32,14 +27,10 @@ std::string step_name(std::int64_t step) {
   return name;
 }
 
-void check(const std::error_code& error, const char* verb, const std::string& path) {
-  if (error) throw Error("[checkpoint] cannot " + std::string(verb) + " " + path + ": " + error.message());
-}
-
 void rename_to(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
-  check(error, "rename", from + " to " + to);
+  check_file("checkpoint", "rename", from + " to " + to, error.value());
 }
 
 bool is_step(std::string_view name) {
@@ -54,7 +45,7 @@ std::vector<std::string> step_names_in(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
     if (std::string name = it->path().filename().string(); is_step(name)) names.push_back(std::move(name));
-  check(error, "list", directory);
+  check_file("checkpoint", "list", directory, error.value());
   return names;
 }
 
@@ -63,11 +54,6 @@ std::vector<std::string> steps_in(const std::string& directory) {
   std::vector<std::string> names = step_names_in(directory);
   std::erase_if(names, [&](const std::string& name) { return !is_checkpoint(directory + "/" + name); });
   return names;
-}
-
-bool exists(const std::string& path) {
-  std::error_code unknown;
-  return fs::symlink_status(path, unknown).type() != fs::file_type::not_found;
 }
 
 [[noreturn]] void refuse_foreign(const std::string& path, const std::string& why) {
@@ -91,27 +77,17 @@ void remove_link(const std::string& path) {
 CheckpointStore::CheckpointStore(const std::string& directory) : directory_(directory) {
   std::error_code error;
   fs::create_directories(directory, error);
-  check(error, "make the directory", directory);
-  lock_ = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ < 0) check({errno, std::generic_category()}, "open the directory", directory);
-  // The system releases the lock when the process ends. On a file system without locks there is none.
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(lock_);
-    throw Error("[checkpoint] another process is training in " + directory);
-  }
-  try {
-    marker_ = std::make_unique<RunMarker>(directory_);
-    require_all_own();
-    repair();
-  } catch (...) {
-    ::close(lock_);
-    throw;
-  }
+  check_file("checkpoint", "make the directory", directory, error.value());
+  os::Opened opened = os::open(directory, os::Open::folder);
+  check_file("checkpoint", "open the directory", directory, opened.error);
+  if (!os::try_lock(opened.file.fd)) throw Error("[checkpoint] another process is training in " + directory);
+  lock_ = std::make_shared<FileDescriptor>(std::move(opened.file));
+  marker_ = std::make_unique<RunMarker>(directory_);
+  require_all_own();
+  repair();
 }
 
-CheckpointStore::~CheckpointStore() {
-  ::close(lock_);
-}
+CheckpointStore::~CheckpointStore() = default;
 
 std::string CheckpointStore::linked(const std::string& link) const {
   std::error_code error;
@@ -125,7 +101,7 @@ bool CheckpointStore::has_checkpoint() const {
 
 // A link to a checkpoint that a run made, or a copy of a checkpoint that has the link's name.
 void CheckpointStore::require_own_link(const std::string& link) const {
-  if (!exists(path(link)) || (is_checkpoint(path(link)) && holds_only_own_files(path(link)))) return;
+  if (!is_taken(path(link)) || (is_checkpoint(path(link)) && holds_only_own_files(path(link)))) return;
   std::error_code error;
   const std::string to = fs::read_symlink(path(link), error).string();
   if (error) refuse_foreign(path(link), "it is not a link to a checkpoint");
@@ -138,7 +114,7 @@ void CheckpointStore::require_all_own() const {
   for (const std::string link : {last_link, best_link})
     require_own_link(link), require_own_link(temporary + ("-" + link));
   for (const std::string name : {temporary, removed})
-    if (exists(path(name)) && !holds_only_own_files(path(name)))
+    if (is_taken(path(name)) && !holds_only_own_files(path(name)))
       refuse_foreign(path(name),
                      "it has files that no manifest of a checkpoint lists, or that are not regular files");
 }
@@ -175,7 +151,7 @@ void CheckpointStore::link(const std::string& link, const std::string& to) {
   remove_link(fresh);
   std::error_code error;
   fs::create_symlink(to, fresh, error);
-  check(error, "link", fresh);
+  check_file("checkpoint", "link", fresh, error.value());
   rename_to(fresh, path(link));
   sync_directory(directory_, "checkpoint");
 }
@@ -241,7 +217,7 @@ void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<
   const std::string fresh = path(temporary), name = step_name(step);
   try {
     write_checkpoint(fresh, step, best_step, files);
-    if (exists(path(name)) && !is_checkpoint(path(name)))
+    if (is_taken(path(name)) && !is_checkpoint(path(name)))
       refuse_foreign(path(name), "no manifest marks it as a checkpoint");
     rename_to(fresh, path(name));
     sync_directory(directory_, "checkpoint");

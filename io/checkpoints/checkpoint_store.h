@@ -59,7 +59,7 @@ class CheckpointStore {
   void remove_step(const std::string& name) const;
 
   std::string directory_;
-  int lock_ = -1;
+  std::shared_ptr<void> lock_;  // of the directory
   std::unique_ptr<RunMarker> marker_;
 };
 

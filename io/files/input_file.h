@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/file_write.h"
+#include "core/os/file.h"
 
 namespace tg::io {
 
@@ -20,11 +20,15 @@ class InputFile {
                                      std::string_view who);
   int descriptor() const { return file_.fd; }
   std::uint64_t size() const { return size_; }  // when it was opened
+  os::FileStatus status() const;                // now; throws Error
+  // Reads until `to` is full or the file ends, and returns the number of bytes. Throws Error.
+  std::size_t read_at(std::uint64_t offset, std::span<std::byte> to) const;
   // Throws Error, or OutOfMemory if the content does not fit in memory.
   std::string read() const;
+  [[noreturn]] void fail(const std::string& why) const { fail_file(who_, "read", path_, why); }
 
  private:
-  InputFile(int fd, std::string path, std::string_view who);
+  InputFile(os::Opened opened, std::string path, std::string_view who);
   FileDescriptor file_;
   std::uint64_t size_ = 0;
   std::string path_, who_;

@@ -20,9 +20,7 @@ class MappedFile {
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
 
-  std::string_view bytes() const {
-    return {data_, size_};
-  }  // at an address that is a multiple of the page size
+  std::string_view bytes() const { return bytes_; }  // at an address that is a multiple of the page size
   // Throws Error if the file has become shorter, or if a page could not be read since it was mapped. Call it
   // before a result of bytes() is used or reported. From any thread.
   void check() const {
@@ -43,11 +41,8 @@ class MappedFile {
   std::shared_ptr<const Pages> pages() const { return pages_; }
 
  private:
-  const char* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::shared_ptr<const Pages> pages_;  // the mapping and the open file
-  int descriptor_ = -1;                 // theirs
-  std::string path_, who_;
+  std::shared_ptr<const Pages> pages_;  // the mapping and the open file; none in an object that was moved
+  std::string_view bytes_;
 };
 
 }  // namespace tg::io

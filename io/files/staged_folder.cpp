@@ -1,16 +1,12 @@
 #include "io/files/staged_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
-#include <cerrno>
 #include <filesystem>
 #include <utility>
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include "core/base/file_write.h"
+#include "core/os/file.h"
 
 namespace tg::io {
 
@@ -19,11 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* mark_name = ".unfinished";
-
-bool is_there(const std::string& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
-}
 
 std::string without_slash(std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
@@ -36,7 +27,7 @@ void require_new_folder(const std::string& folder, const std::string& who) {
   const std::string name = fs::path(without_slash(folder)).filename().string();
   if (name.empty() || name == "." || name == "..")
     throw Error("[" + who + "] expected the name of a new folder, got '" + folder + "'");
-  if (is_there(without_slash(folder)))
+  if (is_taken(without_slash(folder)))
     throw Error("[" + who + "] " + folder + " exists: choose another name, or remove it first");
 }
 
@@ -46,20 +37,19 @@ StagedFolder::StagedFolder(const std::string& folder, std::string who)
   const std::string name = fs::path(folder_).filename().string();
   const std::string around = fs::path(folder_).parent_path().string();
   parent_ = around.empty() ? "." : around;
-  staged_ = (around.empty() ? "" : around == "/" ? "/" : around + "/") + "." + name + ".unfinished";
+  staged_ = fs::path(around) / ("." + name + ".unfinished");
   std::error_code error;
   const bool is_new = fs::create_directory(staged_, error);
-  if (error) fail_file(who_, "create", folder_, error.value());
-  lock_.fd = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (lock_.fd < 0) fail_file(who_, "create", folder_, errno);
-  // The system releases the lock when the process ends. On a file system without locks there is none.
-  if (::flock(lock_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error("[" + who_ + "] another process is writing " + folder_);
+  check_file(who_, "create", folder_, error.value());
+  os::Opened opened = os::open(staged_, os::Open::folder_itself);
+  check_file(who_, "create", folder_, opened.error);
+  std::swap(lock_.fd, opened.file.fd);
+  if (!os::try_lock(lock_.fd)) throw Error("[" + who_ + "] another process is writing " + folder_);
   if (is_new || fs::is_empty(staged_, error)) {
     mark();
     return;
   }
-  if (!is_there(path(mark_name)))
+  if (!is_taken(path(mark_name)))
     throw Error("[" + who_ + "] " + staged_ + " is in the way: no file " + mark_name +
                 " marks it as unfinished; move it away");
   std::vector<fs::path> left;  // by a process that was killed
@@ -79,7 +69,7 @@ StagedFolder::~StagedFolder() {
 
 void StagedFolder::publish_file(const std::string& name) {
   require_new_folder(folder_, who_);
-  rename_new(path(name), folder_, who_);
+  check_file(who_, "create", folder_, os::rename_new(path(name), folder_));
   sync_directory(parent_, who_);
 }
 
@@ -87,9 +77,9 @@ void StagedFolder::publish() {
   require_new_folder(folder_, who_);
   std::error_code error;
   fs::remove(path(mark_name), error);
-  if (error) fail_file(who_, "write", folder_, error.value());
+  check_file(who_, "write", folder_, error.value());
   sync_directory(staged_, who_);
-  rename_new(staged_, folder_, who_);
+  check_file(who_, "create", folder_, os::rename_new(staged_, folder_));
   staged_.clear();
   sync_directory(parent_, who_);
 }

@@ -1,4 +1,5 @@
-// Files that are written whole or not at all (core/base/file_write.h): errors, permissions, temporaries.
+// Files that are written whole or not at all (core/base/file_write.h, core/os/file.h): errors, permissions,
+// temporaries.
 #include "core/base/file_write.h"
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 #include <set>
 #include <vector>
 
+#include "core/os/file.h"
 #include "tests/support/files.h"
 
 namespace {
@@ -130,19 +132,17 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   make("file", "x");
   {
     const FileDescriptor read_only(::open(path("file").c_str(), O_RDONLY | O_CLOEXEC));
-    EXPECT_EQ(error_of([&] { write_all(read_only.fd, "abc", "FILE", "save"); }),
-              "[save] cannot write FILE: Bad file descriptor");
-    EXPECT_EQ(error_of([&] { write_all(read_only.fd, "", "FILE", "save"); }), "no error");
+    EXPECT_EQ(os::write_all(read_only.fd, "abc"), EBADF);
+    EXPECT_EQ(os::write_all(read_only.fd, ""), 0);
   }
   const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   if (full.fd >= 0) {
-    EXPECT_EQ(error_of([&] { write_all(full.fd, "abc", "FILE", "save"); }),
-              "[save] cannot write FILE: No space left on device");
+    EXPECT_EQ(os::write_all(full.fd, "abc"), ENOSPC);
   }
-  int closed = 987654;  // no file has this number
-  EXPECT_EQ(error_of([&] { close_checked(closed, "FILE", "save"); }),
+  EXPECT_EQ(os::close(987654), EBADF);  // no file has this number
+  EXPECT_EQ(error_of([] { check_file("save", "write", "FILE", EBADF); }),
             "[save] cannot write FILE: Bad file descriptor");
-  EXPECT_EQ(closed, -1);
+  EXPECT_EQ(error_of([] { check_file("save", "write", "FILE", 0); }), "no error");
   EXPECT_EQ(error_of([&] { sync_directory(path("none"), "save"); }),
             "[save] cannot open the directory " + path("none") + ": No such file or directory");
   EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
@@ -156,11 +156,10 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
 TEST_F(FileWrite, RepeatsCallsThatWriteAPart) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};
-  write_all(file.fd, "abcdef", "FILE", "save");
+  EXPECT_EQ(os::write_all(file.fd, "abcdef"), 0);
   EXPECT_EQ(content("file"), "abcdef");
   failures.writes = {3, -EINTR, 0};
-  EXPECT_EQ(error_of([&] { write_all(file.fd, "ghijkl", "FILE", "save"); }),
-            "[save] cannot write FILE: No space left on device");
+  EXPECT_EQ(os::write_all(file.fd, "ghijkl"), ENOSPC);
   EXPECT_EQ(content("file"), "abcdefghi");
 }
 
@@ -221,32 +220,27 @@ TEST_F(FileWrite, NewNamesAreCheckedWhereTheSystemDoesNot) {
   for (const int error : {EINVAL, ENOSYS}) {
     make("a", "1"), make("b", "2");
     failures = {.renameat2 = error};
-    EXPECT_EQ(error_of([&] { rename_new(path("a"), path("b"), "save"); }),
-              "[save] cannot create " + path("b") + ": File exists");
+    EXPECT_EQ(os::rename_new(path("a"), path("b")), EEXIST);
     EXPECT_EQ(content("a") + content("b"), "12");
     failures.rename = EIO;
-    EXPECT_EQ(error_of([&] { rename_new(path("a"), path("c"), "save"); }),
-              "[save] cannot create " + path("c") + ": Input/output error");
+    EXPECT_EQ(os::rename_new(path("a"), path("c")), EIO);
     failures.rename = 0;
-    rename_new(path("a"), path("c"), "save");
+    EXPECT_EQ(os::rename_new(path("a"), path("c")), 0);
     EXPECT_EQ(content("c"), "1");
     EXPECT_EQ(files(), (std::set<std::string>{"b", "c"}));
     std::filesystem::remove(path("c"));
   }
   make("a", "1");
   failures = {.renameat2 = EACCES};
-  EXPECT_EQ(error_of([&] { rename_new(path("a"), path("c"), "save"); }),
-            "[save] cannot create " + path("c") + ": Permission denied");
+  EXPECT_EQ(os::rename_new(path("a"), path("c")), EACCES);
   EXPECT_EQ(files(), (std::set<std::string>{"a", "b"}));
 }
 
 TEST_F(FileWrite, NewNamesDoNotHideFiles) {
   make("a", "1"), make("b", "2");
-  EXPECT_EQ(error_of([&] { rename_new(path("a"), path("b"), "save"); }),
-            "[save] cannot create " + path("b") + ": File exists");
-  EXPECT_EQ(error_of([&] { rename_new(path("none"), path("c"), "save"); }),
-            "[save] cannot create " + path("c") + ": No such file or directory");
-  rename_new(path("a"), path("c"), "save");
+  EXPECT_EQ(os::rename_new(path("a"), path("b")), EEXIST);
+  EXPECT_EQ(os::rename_new(path("none"), path("c")), ENOENT);
+  EXPECT_EQ(os::rename_new(path("a"), path("c")), 0);
   EXPECT_EQ(content("c"), "1");
   EXPECT_EQ(files(), (std::set<std::string>{"b", "c"}));
 }

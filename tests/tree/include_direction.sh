@@ -20,7 +20,7 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
       may["nn"] = "core ops autograd nn"
       may["io"] = "core nn io"
       may["parallel"] = "core parallel"
-      rooms = "base graph run compile report"  # of core/, in the order in which headers include each other
+      rooms = "base os graph run compile report"  # of core/, in the order in which headers include each other
       package["xxhash"] = "core"
       package["stb"] = "io"
       package["gtest"] = "tests"

@@ -1,0 +1,68 @@
+// Open files and names of files. An `error` is an error number of <cerrno>, or 0 without an error;
+// check_file() throws it as an Error. A FileDescriptor closes a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/base/file_write.h"
+
+namespace tg::os {
+
+enum class Open {
+  read,           // does not wait for the writer of a pipe
+  folder,         // for functions that accept an open folder
+  folder_itself,  // the same, and not through a symbolic link
+  // To write, not through a symbolic link:
+  existing,
+  create,      // under a new name
+  append,      // after the content, if there is a file of that name
+  append_new,  // under a new name
+  // A device or a stream of the process, also through a symbolic link:
+  append_stream
+};
+struct Opened {
+  FileDescriptor file;
+  int error;
+};
+// A relative path begins in the open folder, if one is given. New files have the permissions 0666 under the
+// user's umask. Child processes do not inherit open files.
+Opened open(const std::string& path, Open how, int folder = -1);
+
+// Reads until `to` is full or the file ends. Returns the number of bytes and an error.
+std::pair<std::size_t, int> read_at(int file, std::uint64_t offset, std::span<std::byte> to);
+
+// Each of these returns an error or 0.
+int write_all(int file, std::string_view bytes);
+int sync(int file);              // the content reaches the disk, or the names in a folder
+int sync_if_possible(int file);  // 0 also for a device, a pipe, and a folder that the file system cannot sync
+int close(int file);  // only here may a network file system or a quota report that data did not arrive
+int set_permissions(int file, std::filesystem::perms permissions);
+int rename_new(const std::string& from, const std::string& to);  // fails if something has the new name
+int remove(const std::string& path);
+int check_writable(const std::string& path, bool is_folder);  // for this process
+
+// False if another process has locked the file or folder. The system releases the lock when the file is
+// closed or the process ends. On a file system without locks there is none.
+bool try_lock(int file);
+
+// ".NAME.tmp.PID.N" in the folder of `path`, a name that no other call of any running process returns.
+std::string temporary_name(const std::string& path);
+
+struct FileStatus {
+  int error = 0;
+  bool is_regular = false, is_folder = false;
+  bool is_trusted = false;  // it belongs to the user of this process or to root
+  std::filesystem::perms permissions = {};
+  std::uint64_t size = 0;
+  std::pair<std::uint64_t, std::uint64_t> id = {};  // two names with the same id are names of one file
+};
+FileStatus status(int file);
+FileStatus status(const std::string& path);  // follows symbolic links
+
+}  // namespace tg::os
