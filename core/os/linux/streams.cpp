@@ -1,0 +1,74 @@
+#include "core/os/streams.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <vector>
+
+namespace tg::os {
+namespace {
+
+std::ptrdiff_t moved_bytes(ssize_t n) {
+  if (n >= 0) return n;
+  return errno == EAGAIN || errno == EINTR ? none_now : 0;
+}
+
+}  // namespace
+
+const std::size_t whole_write = PIPE_BUF;
+
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);
+}
+
+int open_pipe(Pipe& pipe) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno;
+  pipe = {ends[0], ends[1]};
+  return 0;
+}
+
+void close_stream(int stream) {
+  if (stream >= 0) ::close(stream);
+}
+
+void make_nonblocking(int stream) {
+  ::fcntl(stream, F_SETFL, O_NONBLOCK);
+}
+
+std::FILE* file_of(int stream, const char* mode) {
+  return ::fdopen(stream, mode);
+}
+
+std::ptrdiff_t read_some(int stream, std::span<char> bytes) {
+  return moved_bytes(::read(stream, bytes.data(), bytes.size()));
+}
+
+std::ptrdiff_t write_some(int stream, std::string_view bytes) {
+  return moved_bytes(::write(stream, bytes.data(), bytes.size()));
+}
+
+bool has_room(int stream) {
+  pollfd room{stream, POLLOUT, 0};
+  return ::poll(&room, 1, 0) > 0;
+}
+
+int bytes_to_read(std::FILE* stream) {
+  int n = 0;
+  return ::ioctl(::fileno(stream), FIONREAD, &n) == 0 ? n : 0;
+}
+
+void wait_for(std::span<WaitedStream> streams, int milliseconds) {
+  std::vector<pollfd> waited;
+  for (const WaitedStream& s : streams)
+    waited.push_back({s.stream, static_cast<short>(s.for_room ? POLLOUT : POLLIN), 0});
+  ::poll(waited.data(), waited.size(), milliseconds);
+  for (std::size_t i = 0; i < waited.size(); ++i) streams[i].is_ready = waited[i].revents != 0;
+}
+
+}  // namespace tg::os
