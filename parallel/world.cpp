@@ -5,8 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <unistd.h>
-
+#include "core/os/process.h"
 #include "parallel/message.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
@@ -174,7 +173,7 @@ World world() {
         const char* value = std::getenv(name.c_str());
         return value ? std::optional<std::string>(value) : std::nullopt;
       },
-      static_cast<long>(getppid()));
+      os::parent_process_id());
 }
 
 }  // namespace tg::parallel

@@ -1,8 +1,5 @@
 // generate writes text with a model from a checkpoint of tools/train or a Hugging Face folder: one as it
 // comes, or many at once.
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <new>
@@ -10,6 +7,7 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/nn/generation/generate.h>
+#include "core/os/streams.h"
 #include "tools/args.h"
 #include "tools/dtype_named.h"
 #include "tools/generate/many.h"
@@ -98,11 +96,6 @@ void declare_options(Args& args, Options& o) {
                "from a Hugging Face folder");
   args.example("generate --model out/train --prompts prompts.txt --samples 4 --stop END",
                "four texts for each line of a file, many at once");
-}
-
-int bytes_on_standard_input() {
-  int n = 0;
-  return ::ioctl(STDIN_FILENO, FIONREAD, &n) == 0 ? n : 0;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -226,7 +219,7 @@ int main(int argc, char** argv) {
     if (o.context > 0) opened.limit_context(o.context);
     if (asks_for_many(args)) return generate_many(o, opened);
     generate_one(o, opened);
-    if (!args.given("prompt") && bytes_on_standard_input() > 0)
+    if (!args.given("prompt") && os::bytes_to_read(stdin) > 0)
       std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");
     return 0;
   });

@@ -1,22 +1,15 @@
 // launch starts a program as several ranks of this host, all ranks or a host's share, and ends them together.
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <climits>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <sys/prctl.h>
-#endif
-
 #include <tilegrad/parallel/group.h>
+#include "core/os/process.h"
+#include "core/os/signals.h"
+#include "core/os/streams.h"
+#include "core/os/terminal.h"
 #include "parallel/launch_board.h"
 #include "tools/args.h"
 #include "tools/run_tool.h"
@@ -29,117 +22,101 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::int64_t ranks = 0, restarts = 0, grace = 8, save_grace = 120;
   std::int64_t hosts = 1, host = 0;
-  std::string address;         // of host 0
-  std::vector<char*> command;  // the program and its arguments, ended by a null
+  std::string address;               // of host 0
+  std::vector<std::string> command;  // the program and its arguments
 };
 
 struct Rank {
-  pid_t process = -1;
+  os::ProcessId process = -1;
   int output = -1;   // the reading end of a pipe; -1: it has launch's own output, or has ended
   int trouble = -1;  // a pipe that brings an error number if the program cannot be started, else nothing
   std::string line;  // read and not yet complete
   bool is_running = true, is_stopped = false, was_killed_here = false;
-  int status = 0;
+  os::ExitStatus status;
 };
 
-int signals[2];  // a pipe with the numbers of those that came
-void note_signal(int number) {
-  const int before = errno;
+os::Pipe signals;  // brings the numbers of those that came
+void note_signal(int number, os::ProcessId) {
   const char byte = static_cast<char>(number);
-  (void)!::write(signals[1], &byte, 1);
-  errno = before;
+  os::write_some(signals.writer, {&byte, 1});
 }
-
-void set(const char* name, const std::string& value) {
-  ::setenv(name, value.c_str(), 1);
+// 0: there is none.
+int next_signal() {
+  char byte;
+  return os::read_some(signals.reader, {&byte, 1}) == 1 ? byte : 0;
 }
 
 // Common to the ranks of a start.
 struct Start {
   std::string job;
   std::optional<parallel::LaunchBoard> board;  // unless the system has no such memory
-  sigset_t mask;                               // of signals
 };
 
-// In the new process. Returns only if the program cannot be started.
-void become(int rank, const Options& o, const Start& start, int output, pid_t parent) {
-  ::setpgid(0, 0);  // or a terminal's Ctrl-C would come twice, from the terminal and from launch
-  for (const int s : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ, SIGCHLD}) std::signal(s, SIG_DFL);
-  struct sigaction hangup {};
-  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
-    std::signal(SIGHUP, SIG_DFL);
-#if defined(__linux__)
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // where launch is killed
-#endif
-  if (::getppid() != parent) ::_exit(parallel::exit_rank_lost);
-  if (rank > 0 || ::isatty(0)) {  // one of several may not read from a terminal
-    const int none = ::open("/dev/null", O_RDONLY);
-    ::dup2(none, 0), ::close(none);
-  }
-  if (output >= 0) ::dup2(output, 1), ::dup2(output, 2);
-  set("RANK", std::to_string(o.host * o.ranks + rank)), set("WORLD_SIZE", std::to_string(o.hosts * o.ranks));
-  set("LOCAL_RANK", std::to_string(rank)), set("LOCAL_WORLD_SIZE", std::to_string(o.ranks));
+os::Command command(int rank, const Options& o, const Start& start, int output, int trouble) {
+  const bool reads = rank == 0 && !os::is_terminal(stdin);  // one of several may not read from a terminal
+  os::Command c{.words = o.command,
+                .environment = {{"RANK", std::to_string(o.host * o.ranks + rank)},
+                                {"WORLD_SIZE", std::to_string(o.hosts * o.ranks)},
+                                {"LOCAL_RANK", std::to_string(rank)},
+                                {"LOCAL_WORLD_SIZE", std::to_string(o.ranks)},
+                                {"TORCHELASTIC_RUN_ID", std::nullopt}},
+                .input = reads ? os::Command::inherited : os::Command::nothing,
+                .output = output,
+                .errors = output,
+                .end_signal = os::signals::terminate,  // if launch is killed
+                .default_signals = {os::signals::interrupt, os::signals::terminate, os::signals::closed_pipe,
+                                    os::signals::file_too_large, os::signals::child_changed},
+                .leads_group = true,  // or Ctrl-C would come twice, from the terminal and from launch
+                .report = trouble};
+  if (!os::is_ignored(os::signals::hangup)) c.default_signals.push_back(os::signals::hangup);
+  const auto set = [&](const char* name, std::string value) { c.environment[name] = std::move(value); };
   if (o.hosts > 1) {  // what all hosts know
     set("MASTER_ADDR", o.address), set("MASTER_PORT", "29500");
     if (!std::getenv("TG_JOB")) set("TG_JOB", "launch");
   } else {
-    set("MASTER_ADDR", "127.0.0.1"), set("MASTER_PORT", std::to_string(20'000 + parent % 10'000));
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", std::to_string(20'000 + os::process_id() % 10'000));
     set("TG_JOB", start.job);
   }
-  ::unsetenv("TORCHELASTIC_RUN_ID");
   if (start.board) set(parallel::LaunchBoard::variable, start.board->value());
   if (!std::getenv("TG_THREADS"))
     set("TG_THREADS", std::to_string(std::max<std::int64_t>(1, cpu::default_threads() / o.ranks)));
-  ::sigprocmask(SIG_SETMASK, &start.mask, nullptr);  // a signal received since fork() ends it now
-  ::execvp(o.command[0], o.command.data());
+  return c;
 }
 
 // The groups of all ranks: none of these numbers can be another group's before finish() reaps the rank.
 void signal_all(const std::vector<Rank>& ranks, int number) {
-  for (const Rank& r : ranks) ::kill(-r.process, number);
+  for (const Rank& r : ranks) os::signal_group(r.process, number);
 }
 
-// A pipe that programs do not inherit.
-void make_pipe(int (&ends)[2]) {
-  if (::pipe(ends) != 0) throw Error(std::string("pipe failed: ") + std::strerror(errno));
-  for (const int fd : ends) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+os::Pipe make_pipe() {
+  os::Pipe pipe;
+  if (const int error = os::open_pipe(pipe)) throw Error(std::string("pipe failed: ") + std::strerror(error));
+  return pipe;
 }
 
 // Adds the rank to those that run. Throws Error if it cannot.
-void start(std::vector<Rank>& ranks, int rank, const Options& o, Start& common) {
-  const pid_t parent = ::getpid();
-  int output[2] = {-1, -1}, trouble[2];
-  if (rank > 0) make_pipe(output);
-  make_pipe(trouble);
-  // Until the new process has its own handlers, a signal to it would count as one to launch.
-  sigset_t all;
-  sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, &common.mask);
-  const pid_t process = ::fork();
-  if (process == 0) {
-    become(rank, o, common, output[1], parent);
-    const int why = errno;
-    (void)!::write(trouble[1], &why, sizeof why);
-    ::_exit(127);
-  }
-  const int why = errno;
-  ::sigprocmask(SIG_SETMASK, &common.mask, nullptr);
-  if (process > 0) ::setpgid(process, process);  // here too: a signal may be sent before the child does it
-  ::close(trouble[1]), ::close(output[1]);
-  for (const int fd : {output[0], trouble[0]})
-    if (fd >= 0) ::fcntl(fd, F_SETFL, O_NONBLOCK);
-  if (process < 0) throw Error("cannot start " + std::string(o.command[0]) + ": " + std::strerror(why));
-  ranks.push_back({process, output[0], trouble[0]});
+void start(std::vector<Rank>& ranks, int rank, const Options& o, const Start& common) {
+  os::Pipe output;
+  if (rank > 0) output = make_pipe();
+  const os::Pipe trouble = make_pipe();
+  Rank started{.output = output.reader, .trouble = trouble.reader};
+  const int error = os::start(command(rank, o, common, output.writer, trouble.writer), started.process);
+  for (const int writer : {trouble.writer, output.writer}) os::close_stream(writer);
+  for (const int reader : {output.reader, trouble.reader})
+    if (reader >= 0) os::make_nonblocking(reader);
+  if (error != 0) throw Error("cannot start " + o.command[0] + ": " + std::strerror(error));
+  ranks.push_back(std::move(started));
 }
 
 // Throws Error if a rank cannot be started; then no rank runs.
-std::vector<Rank> start(const Options& o, Start& common) {
+std::vector<Rank> start(const Options& o, const Start& common) {
   std::vector<Rank> ranks;
   try {
     for (int rank = 0; rank < o.ranks; ++rank) start(ranks, rank, o, common);
   } catch (const Error&) {
-    signal_all(ranks, SIGKILL);
-    for (const Rank& r : ranks) ::waitpid(r.process, nullptr, 0), ::close(r.output);
+    signal_all(ranks, os::signals::kill);
+    for (const Rank& r : ranks) os::reap(r.process), os::close_stream(r.output);
     throw;
   }
   return ranks;
@@ -152,12 +129,12 @@ class Printer {
   void add(const std::string& line) { lines_ += line; }
   // As much as there is room for. A line of up to 4,096 bytes is printed in one piece.
   void print() {
-    pollfd room{2, POLLOUT, 0};
-    while (!lines_.empty() && ::poll(&room, 1, 0) > 0) {
-      const std::string_view next = std::string_view(lines_).substr(0, PIPE_BUF);
+    while (!lines_.empty() && os::has_room(os::standard_error)) {
+      const std::string_view next = std::string_view(lines_).substr(0, os::whole_write);
       const std::size_t end = next.rfind('\n');
-      const ssize_t n = ::write(2, next.data(), end == next.npos ? next.size() : end + 1);
-      if (n < 0 && errno != EINTR && errno != EAGAIN) lines_.clear();
+      const std::ptrdiff_t n =
+          os::write_some(os::standard_error, next.substr(0, end == next.npos ? end : end + 1));
+      if (n == 0) lines_.clear();
       if (n > 0) lines_.erase(0, static_cast<std::size_t>(n));
     }
   }
@@ -170,9 +147,9 @@ class Printer {
 // writes faster than launch prints must not keep it from all else.
 bool forward_output(Rank& r, std::int64_t rank, Printer& printer) {
   std::array<char, 65536> bytes;
-  const ssize_t n = ::read(r.output, bytes.data(), bytes.size());
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (n <= 0) return ::close(std::exchange(r.output, -1)), false;
+  const std::ptrdiff_t n = os::read_some(r.output, bytes);
+  if (n == os::none_now) return false;
+  if (n == 0) return os::close_stream(std::exchange(r.output, -1)), false;
   for (const char c : std::string_view(bytes.data(), static_cast<std::size_t>(n))) {
     r.line += c;
     if (c != '\n' && r.line.size() < bytes.size()) continue;
@@ -184,22 +161,19 @@ bool forward_output(Rank& r, std::int64_t rank, Printer& printer) {
   return true;
 }
 
-std::string how_it_ended(std::int64_t rank, int status) {
+std::string how_it_ended(std::int64_t rank, const os::ExitStatus& status) {
   const std::string who = "rank " + std::to_string(rank);
-  if (WIFSIGNALED(status))
-    return who + " was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
-           strsignal(WTERMSIG(status)) + ")";
-  return who + " ended with exit code " + std::to_string(WEXITSTATUS(status));
+  if (status.signal != 0)
+    return who + " was ended by signal " + std::to_string(status.signal) + " (" +
+           os::signal_text(status.signal) + ")";
+  return who + " ended with exit code " + std::to_string(status.code);
 }
 
 // A rank's exit code. Who was killed from outside is as lost as one that others no longer find; a crash is an
 // error of its own.
-int code_of(int status, bool is_asked_to_stop) {
-  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
-  const int s = WTERMSIG(status);
-  const bool crashed =
-      s == SIGSEGV || s == SIGABRT || s == SIGBUS || s == SIGFPE || s == SIGILL || s == SIGSYS;
-  return crashed || is_asked_to_stop ? 128 + s : parallel::exit_rank_lost;
+int code_of(const os::ExitStatus& status, bool is_asked_to_stop) {
+  if (status.signal == 0) return status.code;
+  return os::is_crash(status.signal) || is_asked_to_stop ? 128 + status.signal : parallel::exit_rank_lost;
 }
 
 struct Ending {
@@ -219,9 +193,8 @@ class Watch {
     while (is_any_running() || !printer_.is_empty()) {
       wait();
       printer_.print();
-      char number;
-      while (::read(signals[0], &number, 1) == 1)
-        if (number != SIGCHLD) ask(number);
+      while (const int number = next_signal())
+        if (number != os::signals::child_changed) ask(number);
       look_at_requests();
       for (std::size_t i = 0; i < ranks_.size(); ++i) look_at(i);
       kill_at_deadline();
@@ -239,8 +212,8 @@ class Watch {
 
   // Whether a program that shows its state runs in the rank's group: the rank, or what its script started.
   bool has_program(std::size_t i) const {
-    const pid_t program = state(i) ? state(i)->process.load() : 0;
-    return program > 0 && ::getpgid(program) == ranks_[i].process;
+    const os::ProcessId program = state(i) ? state(i)->process.load() : 0;
+    return program > 0 && os::is_in_group(program, ranks_[i].process);
   }
   // A script may end by a signal before its program has saved.
   bool is_running(std::size_t i) const {
@@ -254,29 +227,28 @@ class Watch {
   }
 
   void wait() {
-    std::vector<pollfd> waited{{signals[0], POLLIN, 0}};
-    waited.push_back({printer_.is_empty() ? -1 : 2, POLLOUT, 0});
+    std::vector<os::WaitedStream> waited{{signals.reader}};
+    waited.push_back({printer_.is_empty() ? -1 : os::standard_error, true});
     for (const Rank& r : ranks_) {
-      waited.push_back({printer_.is_empty() ? r.output : -1, POLLIN, 0});
-      waited.push_back({r.trouble, POLLIN, 0});
+      waited.push_back({printer_.is_empty() ? r.output : -1});
+      waited.push_back({r.trouble});
     }
     // The board and the signals of a stopped rank do not wake launch.
-    ::poll(waited.data(), waited.size(), static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
+    os::wait_for(waited, static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (waited[2 + 2 * i].revents != 0) forward_output(ranks_[i], number_of(i), printer_);
-      if (waited[3 + 2 * i].revents != 0) look_at_trouble(ranks_[i]);
+      if (waited[2 + 2 * i].is_ready) forward_output(ranks_[i], number_of(i), printer_);
+      if (waited[3 + 2 * i].is_ready) look_at_trouble(ranks_[i]);
     }
   }
 
   void look_at_trouble(Rank& r) {
-    int why = 0;
-    const ssize_t n = ::read(r.trouble, &why, sizeof why);
-    if (n < 0) return;
-    ::close(std::exchange(r.trouble, -1));
-    if (n == 0) return;
+    const std::optional<int> error = os::start_error(r.trouble);
+    if (!error) return;
+    os::close_stream(std::exchange(r.trouble, -1));
+    if (*error == 0) return;
     kill_all();
-    for (const Rank& other : ranks_) ::waitpid(other.process, nullptr, 0);
-    throw Error("cannot run " + std::string(o_.command[0]) + ": " + std::strerror(why));
+    for (const Rank& other : ranks_) os::reap(other.process);
+    throw Error("cannot run " + o_.command[0] + ": " + std::strerror(*error));
   }
 
   // A signal asks all ranks to end. A second one ends them.
@@ -286,7 +258,7 @@ class Watch {
       ending_.asked_by = signal, asked_at_ = now;
       if (deadline_from_ == 0) deadline_from_ = now;
       signal_all(ranks_, signal);
-      signal_all(ranks_, SIGCONT);  // a stopped rank could not act
+      signal_all(ranks_, os::signals::resume);  // a stopped rank could not act
     } else if (!was_killed_ && now - asked_at_ > stop_signals::same_request_ms) {
       ending_.why = "a second signal killed the ranks";
       kill_all();
@@ -306,23 +278,18 @@ class Watch {
   void look_at(std::size_t i) {
     Rank& r = ranks_[i];
     if (!r.is_running) return;
-    siginfo_t change{};
-    while (::waitid(P_PID, static_cast<id_t>(r.process), &change, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
-           change.si_pid != 0)
-      r.is_stopped = change.si_code == CLD_STOPPED, change.si_pid = 0;
+    os::note_stops(r.process, r.is_stopped);
     // It is not reaped before its group is killed: until then no other group can have its number.
-    const int how = WEXITED | WNOHANG | WNOWAIT;
-    siginfo_t ended{};
-    if (::waitid(P_PID, static_cast<id_t>(r.process), &ended, how) != 0 || ended.si_pid == 0) return;
+    const std::optional<os::ExitStatus> status = os::exit_status(r.process);
+    if (!status) return;
     if (r.trouble >= 0) look_at_trouble(r);
     look_at_requests();  // perhaps it ended by one
-    r.is_running = false;
-    r.status = ended.si_code == CLD_EXITED ? ended.si_status << 8 : ended.si_status;  // as waitpid has it
+    r.is_running = false, r.status = *status;
     const int code = code_of(r.status, ending_.asked_by != 0);
     if (code == 0 || r.was_killed_here) return;
     if (deadline_from_ == 0) deadline_from_ = monotonic_ms();
     // An error of its own tells more than a loss, and the rank that was lost more than those that lost it.
-    const int tells = code != parallel::exit_rank_lost ? 3 : WIFSIGNALED(r.status) ? 2 : 1;
+    const int tells = code != parallel::exit_rank_lost ? 3 : r.status.signal != 0 ? 2 : 1;
     if (tells <= told_) return;
     told_ = tells, ending_.code = code;
     if (ending_.asked_by == 0) ending_.why = how_it_ended(number_of(i), r.status);
@@ -354,7 +321,7 @@ class Watch {
     const std::int64_t waited = (monotonic_ms() - deadline_from_ + 500) / 1'000;
     const std::string after = " s later and were killed";
     if (ending_.asked_by != 0)
-      ending_.why = std::string("after ") + strsignal(ending_.asked_by) + ", ranks " + names + " still ran " +
+      ending_.why = "after " + os::signal_text(ending_.asked_by) + ", ranks " + names + " still ran " +
                     std::to_string(waited) + after;
     else
       ending_.why += "; others still ran " + std::to_string(waited) + after;
@@ -364,27 +331,25 @@ class Watch {
   void kill_all() {
     was_killed_ = true;
     for (Rank& r : ranks_) r.was_killed_here = r.is_running;
-    signal_all(ranks_, SIGKILL);
+    signal_all(ranks_, os::signals::kill);
   }
 
   void finish() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       Rank& r = ranks_[i];
-      ::kill(-r.process, SIGKILL);  // what a rank started and left behind
-      ::waitpid(r.process, nullptr, 0);
+      os::signal_group(r.process, os::signals::kill);  // what a rank started and left behind
+      os::reap(r.process);
       while (r.output >= 0 && forward_output(r, number_of(i), printer_)) {
       }
-      for (const int fd : {r.output, r.trouble})
-        if (fd >= 0) ::close(fd);
+      for (const int reader : {r.output, r.trouble}) os::close_stream(reader);
       if (!r.line.empty()) printer_.add("[rank " + std::to_string(number_of(i)) + "] " + r.line + "\n");
     }
     // A reader of the lines may be slow, but a signal does not wait for it.
     while (!printer_.is_empty() && !was_killed_ && (ending_.asked_by == 0 || time_left() > 0)) {
-      pollfd waited[] = {{signals[0], POLLIN, 0}, {2, POLLOUT, 0}};
-      ::poll(waited, 2, 200);
-      char number;
-      while (::read(signals[0], &number, 1) == 1)
-        if (number != SIGCHLD) was_killed_ = true;
+      os::WaitedStream waited[] = {{signals.reader}, {os::standard_error, true}};
+      os::wait_for(waited, 200);
+      while (const int number = next_signal())
+        if (number != os::signals::child_changed) was_killed_ = true;
       printer_.print();
     }
     printer_.print();
@@ -406,19 +371,17 @@ class Watch {
 };
 
 int launch(const Options& o) {
-  make_pipe(signals);
-  for (const int fd : signals) ::fcntl(fd, F_SETFL, O_NONBLOCK);
-  struct sigaction noted {};
-  noted.sa_handler = note_signal, noted.sa_flags = SA_RESTART;
-  for (const int s : {SIGCHLD, SIGINT, SIGTERM}) ::sigaction(s, &noted, nullptr);
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &noted, nullptr);  // ranks ignore it too (nohup)
-  std::signal(SIGPIPE, SIG_IGN);
-  const std::string job =
-      "launch " + std::to_string(::getpid()) + "." + std::to_string(Clock::now().time_since_epoch().count());
+  signals = make_pipe();
+  for (const int end : {signals.reader, signals.writer}) os::make_nonblocking(end);
+  for (const int s : {os::signals::child_changed, os::signals::interrupt, os::signals::terminate})
+    os::catch_signal(s, note_signal);
+  if (!os::is_ignored(os::signals::hangup))
+    os::catch_signal(os::signals::hangup, note_signal);  // ranks ignore it too (nohup)
+  os::ignore_signal(os::signals::closed_pipe);
+  const std::string job = "launch " + std::to_string(os::process_id()) + "." +
+                          std::to_string(Clock::now().time_since_epoch().count());
   for (std::int64_t restart = 0;; ++restart) {
-    Start common{.job = job + "." + std::to_string(restart), .board = {}, .mask = {}};
+    Start common{.job = job + "." + std::to_string(restart), .board = {}};
     try {
       common.board.emplace(static_cast<int>(o.ranks), EndTimes{1'000 * o.grace, 1'000 * o.save_grace});
     } catch (const Error&) {  // then launch does not know that a rank saves
@@ -487,7 +450,7 @@ int main(int argc, char** argv) {
                            " hosts: expected 0 to " + std::to_string(o.hosts - 1));
         if ((o.hosts > 1) != args.given("address"))
           return args.fail("several --hosts need --address, the one of host 0; and one host has none");
-        o.command.assign(argv + i, argv + argc + 1);  // argv ends with a null
+        o.command.assign(argv + i, argv + argc);
         return launch(o);
       },
       127);

@@ -1,10 +1,6 @@
 // Shared by the tools' main functions.
 #pragma once
 
-#include <fcntl.h>
-
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -15,6 +11,8 @@
 #include <tilegrad/core/run/log.h>
 #include "backends/cpu/pool.h"
 #include "core/base/messages.h"
+#include "core/os/signals.h"
+#include "core/os/streams.h"
 #include "tools/stop_signals.h"
 
 namespace tg {
@@ -31,13 +29,6 @@ inline std::string take_device(const std::string& name, Device& device) {
   return "";
 }
 
-// Where the caller closed standard input, output or error, a file that the tool opens would get its number,
-// and then what is printed. /dev/null takes it first.
-inline void open_standard_streams() {
-  for (int fd = 0; fd <= 2; ++fd)
-    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);
-}
-
 inline void report_failure(const char* tool, const std::string& what) {
   std::fprintf(stderr, "%s: %s\n", tool, printable(what).c_str());
 }
@@ -46,9 +37,10 @@ inline void report_failure(const char* tool, const std::string& what) {
 // could not be written. f also parses the command line.
 template <class F>
 int run_tool(const char* tool, F&& f, int failure = 1) {
-  open_standard_streams();
+  os::open_standard_streams();
   stop_signals::install(tool);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
+  os::ignore_signal(
+      os::signals::file_too_large);  // a file over its limit is then an error of write(), like a full disk
   int code = failure;
   try {
     log_level();  // reject an invalid TG_LOG or TG_THREADS up front

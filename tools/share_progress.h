@@ -2,8 +2,6 @@
 // Prints nothing if standard error is not a terminal.
 #pragma once
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include <tilegrad/io/training/progress.h>
+#include "core/os/terminal.h"
 #include "tools/train_report.h"
 
 namespace tg {
@@ -43,7 +42,7 @@ class ShareProgress {
   using Clock = std::chrono::steady_clock;
   std::int64_t all_;
   std::string unit_;
-  bool is_terminal_ = ::isatty(STDERR_FILENO) == 1, is_drawn_ = false;
+  bool is_terminal_ = os::is_terminal(stderr), is_drawn_ = false;
   Clock::time_point start_ = Clock::now(), shown_ = start_;
 };
 

@@ -2,17 +2,12 @@
 // immediately. While an OrderlyStop exists the first one only asks: the tool has EndTimes to save and to end.
 #pragma once
 
-#include <poll.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <span>
 
+#include "core/os/signals.h"
+#include "core/os/streams.h"
 #include "parallel/launch_board.h"
 
 namespace tg {
@@ -27,22 +22,6 @@ inline const parallel::Launch* launch = nullptr;  // passes signals on
 // GNU timeout and others send a signal twice, to the process and to its group.
 constexpr std::int64_t same_request_ms = 200;
 
-[[noreturn]] inline void die(int signal) {
-  std::signal(signal, SIG_DFL);
-  sigset_t set;
-  sigemptyset(&set), sigaddset(&set, signal);
-  ::kill(::getpid(), signal);
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-  ::_exit(128 + signal);
-}
-
-inline void set_timer(std::int64_t ms) {
-  itimerval in{};
-  in.it_value.tv_sec = static_cast<time_t>(ms / 1000);
-  in.it_value.tv_usec = static_cast<suseconds_t>(ms % 1000 * 1000 + 1);  // 0 would stop it
-  ::setitimer(ITIMER_REAL, &in, nullptr);
-}
-
 // For how long it need not look again. A rank may wait for one that saves.
 inline std::int64_t time_left() {
   const EndState& own = own_end_state();
@@ -56,32 +35,23 @@ inline std::int64_t time_left() {
 }
 
 // Its time is over, perhaps: it waits for a rank, a reader of its output, or a disk.
-inline void on_timer(int) {
-  const int error = errno;
-  if (const std::int64_t ms = time_left()) {
-    set_timer(ms);
-    errno = error;
-    return;
-  }
+inline void on_timer(int, os::ProcessId) {
+  if (const std::int64_t ms = time_left()) return os::set_timer(ms);
   const char* const words[] = {tool, ": ended by its signal before it could stop in order\n"};
-  pollfd room{STDERR_FILENO, POLLOUT, 0};  // not by stdio, which the program may hold
-  if (::poll(&room, 1, 0) > 0 && (room.revents & POLLOUT))
-    for (const char* w : words) (void)!::write(STDERR_FILENO, w, std::strlen(w));
-  die(own_end_state().asked_by);
+  if (os::has_room(os::standard_error))  // not by stdio, which the program may hold
+    for (const char* w : words) os::write_some(os::standard_error, w);
+  os::end_by_signal(own_end_state().asked_by);
 }
 
-inline void on_signal(int signal, siginfo_t* info, void*) {
-  const int error = errno;
+inline void on_signal(int signal, os::ProcessId sender) {
   const std::int64_t now = monotonic_ms();
   if (std::int64_t none = 0; asked_at.compare_exchange_strong(none, now)) {
     own_end_state().asked_by = signal;  // launch looks there
-    if (!is_orderly) die(signal);
-    set_timer(time_left());
-  } else if (!is_orderly ||
-             (now - asked_at > same_request_ms && (!launch || info->si_pid != launch->process))) {
-    die(signal);
+    if (!is_orderly) os::end_by_signal(signal);
+    os::set_timer(time_left());
+  } else if (!is_orderly || (now - asked_at > same_request_ms && (!launch || sender != launch->process))) {
+    os::end_by_signal(signal);
   }
-  errno = error;
 }
 
 // SIGINT is handled also if the caller ignores it, as scripts do for background processes. A SIGHUP that the
@@ -89,17 +59,10 @@ inline void on_signal(int signal, siginfo_t* info, void*) {
 inline void install(const char* name) {
   tool = name;
   launch = parallel::launch_of_this_process();
-  struct sigaction at_end {};
-  at_end.sa_handler = on_timer, at_end.sa_flags = SA_RESTART;
-  sigfillset(&at_end.sa_mask);
-  ::sigaction(SIGALRM, &at_end, nullptr);
-  struct sigaction action {
-  }, before{};
-  action.sa_sigaction = on_signal, action.sa_flags = SA_RESTART | SA_SIGINFO;
-  sigemptyset(&action.sa_mask);  // so that a stopped process shows the signal (parallel::stop_state)
-  for (const int s : {SIGINT, SIGTERM, SIGHUP})
-    if (::sigaction(s, nullptr, &before) == 0 && (s != SIGHUP || before.sa_handler != SIG_IGN))
-      ::sigaction(s, &action, nullptr);
+  os::catch_signal(os::signals::timer, on_timer, true);
+  // It blocks no other signal, so that a stopped process shows the signal (parallel::stop_state).
+  for (const int s : {os::signals::interrupt, os::signals::terminate}) os::catch_signal(s, on_signal);
+  if (!os::is_ignored(os::signals::hangup)) os::catch_signal(os::signals::hangup, on_signal);
 }
 
 }  // namespace stop_signals

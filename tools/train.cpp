@@ -1,6 +1,5 @@
 // train: a model on a text or a task, from the command line: a new one, or one from a Hugging Face folder.
 #include <array>
-#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <new>
@@ -14,6 +13,7 @@
 #include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/ops/ceilings.h>
+#include "core/os/signals.h"
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
@@ -457,7 +457,7 @@ int main(int argc, char** argv) {
       return args.fail(mistake);
     if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
       return args.fail(mistake);
-    std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that ends does not end the run
+    os::ignore_signal(os::signals::closed_pipe);  // a reader of the output that ends does not end the run
     return Run(o, args, group, std::move(store), std::move(base)).go();
   });
 }

@@ -1,13 +1,11 @@
 // The live line and its rate.
 #include <tilegrad/io/training/progress.h>
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include <tilegrad/core/base/error.h>
+#include "core/os/terminal.h"
 
 namespace tg::train {
 namespace {
@@ -68,7 +66,7 @@ std::string progress_line(const ProgressState& s) {
 Progress::Progress(std::FILE* out, std::int64_t first_step, std::int64_t steps, std::int64_t tokens_per_step,
                    double plain_every)
     : out_(opened(out)),
-      terminal_(::isatty(::fileno(out)) == 1),
+      terminal_(os::is_terminal(out)),
       period_(terminal_ ? 0.1 : plain_every),
       tokens_per_step_(tokens_per_step),
       mark_(Clock::now()),
@@ -117,10 +115,8 @@ void Progress::draw() {
   if (!terminal_) {
     std::fprintf(out_, "%s\n", line.c_str());
   } else {
-    winsize size{};  // a line that wraps could not be rewritten
-    if (::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
-      line.resize(std::min<std::size_t>(line.size(), size.ws_col - 1u));
-    }
+    const int width = os::terminal_width(out_);  // a line that wraps could not be rewritten
+    if (width > 1) line.resize(std::min<std::size_t>(line.size(), static_cast<std::size_t>(width) - 1));
     std::fprintf(out_, "\r%s\x1b[K", line.c_str());
     drawn_ = true;
   }

@@ -1,15 +1,11 @@
 // A Python script in a process of its own that answers requests.
 #include "tools/bench/other_libraries.h"
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <sys/prctl.h>
-#endif
-
-#include <csignal>
 #include <filesystem>
+
+#include "core/os/process.h"
+#include "core/os/signals.h"
+#include "core/os/streams.h"
 
 namespace tg::bench {
 
@@ -45,35 +41,26 @@ PythonProcess::PythonProcess(const std::string& script, const std::vector<std::s
 PythonProcess::~PythonProcess() {
   if (to_) std::fclose(to_);  // the script ends with its input
   if (from_) std::fclose(from_);
-  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  if (pid_ > 0) os::reap(pid_);
 }
 
 bool PythonProcess::start(const std::string& script, const std::vector<std::string>& arguments) {
-  std::signal(SIGPIPE, SIG_IGN);  // a process that has ended is noticed by reading from it
-  int in[2], out[2];
-  if (::pipe2(in, O_CLOEXEC) != 0) return false;
-  if (::pipe2(out, O_CLOEXEC) != 0) {
-    ::close(in[0]), ::close(in[1]);
+  os::ignore_signal(os::signals::closed_pipe);  // a process that has ended is noticed by reading from it
+  os::Pipe in, out;
+  if (os::open_pipe(in) != 0) return false;
+  if (os::open_pipe(out) != 0) {
+    os::close_stream(in.reader), os::close_stream(in.writer);
     return false;
   }
-  std::vector<std::string> words = {"python3", script};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  const pid_t parent = ::getpid();
-  pid_ = ::fork();
-  if (pid_ == 0) {
-#if defined(__linux__)
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it may be busy when bench is ended
-#endif
-    if (::getppid() == parent && ::dup2(in[0], 0) == 0 && ::dup2(out[1], 1) == 1)
-      ::execvp(pointers[0], pointers.data());
-    ::_exit(127);
-  }
-  ::close(in[0]), ::close(out[1]);
-  to_ = ::fdopen(in[1], "w"), from_ = ::fdopen(out[0], "r");
-  return pid_ > 0 && to_ && from_;
+  os::Command command{.words = {"python3", script},
+                      .input = in.reader,
+                      .output = out.writer,
+                      .end_signal = os::signals::kill};  // it may be busy when bench is ended
+  command.words.insert(command.words.end(), arguments.begin(), arguments.end());
+  const bool is_started = os::start(command, pid_) == 0;
+  os::close_stream(in.reader), os::close_stream(out.writer);
+  to_ = os::file_of(in.writer, "w"), from_ = os::file_of(out.reader, "r");
+  return is_started && to_ && from_;
 }
 
 std::string PythonProcess::line() {

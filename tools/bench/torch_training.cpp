@@ -1,14 +1,13 @@
 // PyTorch's training step of the same model.
 #include "tools/bench/other_libraries.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <sstream>
 
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/nn/models/model.h>
+#include "core/os/process.h"
 
 namespace tg::bench {
 
@@ -19,7 +18,7 @@ class WeightsFile {
  public:
   WeightsFile(const nn::ModelConfig& config, std::uint64_t seed)
       : path_((std::filesystem::temp_directory_path() /
-               ("bench-" + std::to_string(::getpid()) + ".safetensors"))
+               ("bench-" + std::to_string(os::process_id()) + ".safetensors"))
                   .string()) {
     nn::Params params(seed);
     const nn::Model model(params, config);
