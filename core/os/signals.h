@@ -17,22 +17,22 @@ extern const int hangup, interrupt, terminate, kill, resume, closed_pipe, file_t
 }  // namespace signals
 
 std::string signal_text(int signal);  // "Killed"
-bool is_crash(int signal);            // one by which the system ends a faulty program
+bool is_crash(int signal);            // whether the system ends a faulty program by it
 
-// `handler` may call only what is safe in a signal handler. It need not keep errno, and the system calls that
-// it interrupts continue. blocks_all: no other signal comes while it runs.
+// Calls `handler` for each such signal. It may call only async-signal-safe functions. errno is restored after
+// it, and interrupted system calls continue. blocks_all: no other signal interrupts it.
 using SignalHandler = void (*)(int signal, ProcessId sender);
 void catch_signal(int signal, SignalHandler handler, bool blocks_all = false);
 void ignore_signal(int signal);
 bool is_ignored(int signal);
 
-// Safe in a signal handler. Ends this process as the signal does if nothing catches it.
+// Ends this process by the signal, as if nothing caught it. Async-signal-safe.
 [[noreturn]] void end_by_signal(int signal);
 
-// Safe in a signal handler. signals::timer comes once, after this time; an earlier call no longer counts.
+// Sends this process signals::timer once, after this time. Cancels an earlier call. Async-signal-safe.
 void set_timer(std::int64_t milliseconds);
 
-// While it exists, no signal comes to the calling thread. A thread that it starts meanwhile never gets one.
+// While it exists, the calling thread receives no signals. Threads that it starts meanwhile never do.
 class BlockedSignals {
  public:
   BlockedSignals();

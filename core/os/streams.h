@@ -10,10 +10,10 @@
 namespace tg::os {
 
 constexpr int standard_error = 2;
-extern const std::size_t whole_write;  // a pipe takes so many bytes in one piece
+extern const std::size_t whole_write;  // bytes that a pipe receives in one piece
 
-// If the caller of this process closed standard input, output or error, a file that the process opens would
-// get its number, and then what is printed. /dev/null takes it first.
+// Opens /dev/null as each standard stream that the caller of this process closed. Otherwise a file that the
+// process opens would get the stream's number, and its content would be overwritten by printed lines.
 void open_standard_streams();
 
 struct Pipe {
@@ -25,20 +25,20 @@ void close_stream(int stream);  // -1: none
 void make_nonblocking(int stream);
 std::FILE* file_of(int stream, const char* mode);  // which owns the stream; null if it cannot
 
-// How many bytes were read or written; 0 if the stream has ended or failed, none_now if a nonblocking stream
-// would wait or a signal came.
+// Return the number of bytes read or written. 0: the stream has ended or failed. none_now: a nonblocking
+// stream would wait, or a signal interrupted the call.
 constexpr std::ptrdiff_t none_now = -1;
 std::ptrdiff_t read_some(int stream, std::span<char> bytes);
 std::ptrdiff_t write_some(int stream, std::string_view bytes);
-bool has_room(int stream);             // to write, or it has failed
-int bytes_to_read(std::FILE* stream);  // beside those that it has read already
+bool has_room(int stream);             // or it has failed, so that a write does not wait either
+int bytes_to_read(std::FILE* stream);  // in addition to those in its buffer
 
 struct WaitedStream {
   int stream;             // -1: none
-  bool for_room = false;  // to write; else for bytes to read
-  bool is_ready = false;  // set if there are, or if it has ended or failed
+  bool for_room = false;  // waits for room to write; otherwise for bytes to read
+  bool is_ready = false;  // set; also if the stream has ended or failed
 };
-// Until one of them is ready, a signal comes or the time is over.
+// Returns when one of them is ready, a signal is received or the time is over.
 void wait_for(std::span<WaitedStream> streams, int milliseconds);
 
 }  // namespace tg::os
