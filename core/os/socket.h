@@ -1,0 +1,126 @@
+// Sockets between processes of one host or of several, and waiting for them. Sockets are descriptors, which
+// the caller closes. They do not block, and programs that this process starts do not inherit them. An error
+// is a number of <cerrno>, or 0 without an error; std::strerror() has its text.
+#pragma once
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tg::os {
+
+// Fills `bytes` with random numbers that nobody can guess.
+int fill_with_random(std::span<std::byte> bytes);
+
+// The number of the user whose rights this process has.
+std::uint64_t effective_user();
+
+// ---- Addresses
+
+struct Address {
+  alignas(8) std::array<std::byte, 128> bytes{};  // in the system's form
+  std::uint32_t size = 0;
+  std::string text{};   // "10.0.0.1:29501", "[::1]:29501"; "" for a local one
+  bool is_any = false;  // all addresses of this host
+};
+
+// A host's addresses for TCP, by its name or in numbers. If there are none, `error` is the reason.
+struct Addresses {
+  std::vector<Address> list;
+  std::string error;
+};
+Addresses find_addresses(const std::string& host, int port);
+
+// An address for processes of this host, by a name that belongs to no file: it begins with a zero byte.
+Address local_address(const std::string& name);
+
+// ---- Connections
+
+struct Socket {
+  int descriptor;  // −1: none
+  int error = 0;
+};
+
+// A socket for such an address: a stream for TCP. Between processes of one host each message is a packet.
+Socket open_socket(const Address& address);
+int bind(int socket, const Address& address);
+int listen(int socket, int most_waiting);
+// The next one that has connected to a socket which listens.
+Socket accept(int listener);
+// EINPROGRESS: the socket has room when the connection exists or has failed.
+int connect(int socket, const Address& address);
+int connect_error(int socket);  // why it failed then
+
+// A socket that connects to a port of its own host may get that port itself, and so be its own peer.
+bool is_its_own_peer(int socket);
+// Whether the process at the other end, on this host, has the rights of the same user.
+bool is_of_this_user(int socket);
+
+// Another socket may listen on the same port soon after this one has been closed.
+int allow_reuse(int socket);
+
+// Small messages are sent without a delay. A connection ends if the other host is not heard of in `probes`
+// attempts, the first after `idle` s of silence, then one each `interval` s; and if it does not confirm for
+// `confirm_ms` what was sent; 0: the system's limit.
+struct TcpOptions {
+  int idle, interval, probes, confirm_ms = 0;
+};
+int set_options(int socket, const TcpOptions& options);
+
+// ---- Messages
+
+struct Transfer {
+  std::size_t bytes = 0;  // received: 0 without an error is the end of the connection
+  int error = 0;
+};
+
+// Sends what there is room for. `more` will follow immediately, so that small pieces leave together.
+Transfer send(int socket, std::span<const std::byte> bytes, bool more = false);
+Transfer receive(int socket, std::span<std::byte> bytes);
+
+// The same with a descriptor of the sending process beside the bytes, between processes of one host; −1: none.
+Transfer send_with(int socket, std::span<const std::byte> bytes, int descriptor);
+Transfer receive_with(int socket, std::span<std::byte> bytes, int& descriptor);
+
+// Whether a later call may do what this one could not.
+constexpr bool is_temporary(int error) {
+  return error == EAGAIN || error == EINTR;
+}
+
+void shut_down_sending(int socket);  // the other end receives what was sent, then the end
+void shut_down(int socket);          // in both directions
+
+// ---- Waiting
+
+struct Polled {
+  int descriptor;         // negative: none
+  bool for_room = false;  // waits for room to send; otherwise for something to receive, as the end
+  bool is_ready = false;  // also after an error
+};
+
+// Waits until at least one of them is ready; ETIMEDOUT: none is after `timeout_ms`.
+int poll(std::span<Polled> all, int timeout_ms);
+inline int poll(Polled one, int timeout_ms) {
+  return poll(std::span(&one, 1), timeout_ms);
+}
+
+// Wakes a thread that waits in poll() for its descriptor.
+class Waker {
+ public:
+  Waker();
+  ~Waker();
+  Waker(const Waker&) = delete;
+
+  int error() const { return error_; }  // why there is none
+  int descriptor() const { return waiting_; }
+  void wake();
+
+ private:
+  int waiting_ = -1, waking_ = -1, error_ = 0;
+};
+
+}  // namespace tg::os
