@@ -1,15 +1,8 @@
 #include "parallel/control.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+#include "core/os/process_state.h"
 #include "core/run/saving.h"
 #include "parallel/message.h"
 #include "parallel/own_thread.h"
@@ -101,27 +94,20 @@ Watchdog::Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection>
       end_after_(options.end_after),
       save_after_(options.save_after),
       on_lost_(options.on_lost),
-      hangs_(memory_->ranks(), options.step_timeout),
-      stop_(-1),
-      stopped_(-1) {
-  std::array<int, 2> ends{};
-  if (pipe(ends.data()) != 0) fail(std::string("pipe failed: ") + std::strerror(errno));
-  stopped_.fd = ends[0], stop_.fd = ends[1];
-  for (const int fd : ends) fcntl(fd, F_SETFD, FD_CLOEXEC);
+      hangs_(memory_->ranks(), options.step_timeout) {
+  if (const int error = stop_.error()) fail_call("pipe", error);
   thread_ = start_thread([this] { run(); });
 }
 
 Watchdog::~Watchdog() {
-  // Not by closing it: a process that the program forked may have it, too.
-  (void)!::write(stop_.fd, "", 1);
+  stop_.wake();
   thread_.join();
 }
 
 void Watchdog::run() {
   for (;;) {
     listen();
-    pollfd stopped{stopped_.fd, POLLIN};
-    if (poll(&stopped, 1, 0) > 0) break;
+    if (os::poll({stop_.descriptor()}, 0) == 0) break;
     look_for_hangs();
     if (notes_) notes_->say();
     look_for_lost_ranks();
@@ -130,21 +116,21 @@ void Watchdog::run() {
 }
 
 void Watchdog::listen() {
-  std::vector<pollfd> waited{{stopped_.fd, POLLIN}};
-  for (const Connection& c : connections_) waited.push_back({c.socket.fd, POLLIN});
+  std::vector<os::Polled> waited{{stop_.descriptor()}};
+  for (const Connection& c : connections_) waited.push_back({c.socket.fd});
   if (notes_) notes_->add_to(waited);
-  const int speaking = poll(waited.data(), waited.size(), static_cast<int>(look_each.count()));
+  const int error = os::poll(waited, static_cast<int>(look_each.count()));
   if (notes_)
     notes_->hear();
-  else if (speaking > 0)
+  else if (error == 0)
     look_at_connections(std::span(waited).subspan(1));
 }
 
-void Watchdog::look_at_connections(std::span<const pollfd> waited) {
+void Watchdog::look_at_connections(std::span<const os::Polled> waited) {
   std::vector<Connection> rest;
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     Connection& c = connections_[i];
-    if (waited[i].revents == 0) {
+    if (!waited[i].is_ready) {
       rest.push_back(std::move(c));
     } else if (memory_->state(c.rank).has_ended.load(std::memory_order_acquire) == 0) {
       memory_->mark_lost(c.rank, "is gone: its process ended without a word, or was killed", rank_);
@@ -185,13 +171,8 @@ void Watchdog::look_for_lost_ranks() {
       } catch (...) {  // the rank ends in any case
       }
     }
-    if (end_after_ != Milliseconds(0) && time_left() == 0) {
-      // Not by stdio, which the program may hold, and not where nobody reads: it ends in any case.
-      const std::string line = std::string(e.what()) + "\n";
-      pollfd room{STDERR_FILENO, POLLOUT};
-      if (poll(&room, 1, 0) > 0) (void)!::write(STDERR_FILENO, line.data(), line.size());
-      _exit(exit_rank_lost);
-    }
+    if (end_after_ != Milliseconds(0) && time_left() == 0)
+      os::end_with_line(std::string(e.what()) + "\n", exit_rank_lost);
   }
 }
 

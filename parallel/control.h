@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tilegrad/parallel/group.h>
+#include "core/os/socket.h"
 #include "parallel/network.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
@@ -58,7 +59,7 @@ class Watchdog {
  private:
   void run();
   void listen();  // waits for 100 ms, or until a connection ends or brings something
-  void look_at_connections(std::span<const pollfd> waited);
+  void look_at_connections(std::span<const os::Polled> waited);
   void look_for_hangs();
   void look_for_lost_ranks();
   std::int64_t time_left() const;  // in ms, until this process is ended after a loss
@@ -70,8 +71,8 @@ class Watchdog {
   const std::chrono::milliseconds end_after_, save_after_;
   const std::function<void(const RankLost&)> on_lost_;
   HangDetector hangs_;
-  HangDetector::Time lost_{};      // when it saw that a rank is lost
-  FileDescriptor stop_, stopped_;  // the pipe of which a byte ends the thread
+  HangDetector::Time lost_{};  // when it saw that a rank is lost
+  os::Waker stop_;             // ends the thread
   std::thread thread_;
 };
 

@@ -44,9 +44,7 @@ struct Reply {
 static_assert(std::has_unique_object_representations_v<Join> &&
               std::has_unique_object_representations_v<Reply>);
 
-[[noreturn]] void fail_call(const char* call);
-
-// Until then, for poll(): rounded up, at least 0.
+// Until then, in ms, for os::poll(): rounded up, at least 0.
 int until(Clock::time_point then);
 
 std::string job_hash(const std::string& job);
@@ -69,8 +67,8 @@ class Door {
   int listener() const { return listener_.fd; }
   void close() { FileDescriptor(std::exchange(listener_.fd, -1)); }  // nobody can connect after that
   virtual int connections_per_rank() const = 0;
-  // One that has connected; nothing if it has given up, or may not come in.
-  virtual std::optional<Guest> accept() = 0;
+  // One that has connected; nothing if it has given up, or may not come in, or the system has an error.
+  virtual std::optional<Guest> accept(int& error) = 0;
   enum class Heard { nothing, refused, joins };
   // What it has sent so far: not all yet, not what a rank sends, or its Join, which is then in it.
   virtual Heard hear(Guest& guest) = 0;

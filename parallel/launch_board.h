@@ -3,8 +3,6 @@
 // rank.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -38,21 +36,13 @@ class LaunchBoard {
 // The launch that started this process, from TG_LAUNCH and LOCAL_RANK. The first call shares this process's
 // EndState with it. Null without launch, or if its memory cannot be opened.
 struct Launch {
-  pid_t process;
+  int process;
   EndTimes times;
   std::span<const EndState> ranks;  // those that it started
   std::string path;                 // of its memory
   std::uint64_t file;               // the number of the file there, by which launch is recognized
 };
 const Launch* launch_of_this_process();
-
-// Whether a process is stopped, and the signal that asks it to end, which it cannot handle then; 0: none.
-// Linux only; elsewhere none is stopped.
-struct StopState {
-  bool is_stopped = false;
-  int asked_by = 0;
-};
-StopState stop_state(pid_t process);
 
 // A thread of a rank that continues a stopped launch which has to act: a signal asks it, or this rank, to
 // end.

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <span>
 #include <string>
+#include <type_traits>
 
 #include <tilegrad/parallel/world.h>
 
@@ -17,6 +19,19 @@ namespace tg::parallel {
 }
 [[noreturn]] inline void refuse_world(const std::string& what) {
   throw WorldError("[ranks] " + what);
+}
+
+[[noreturn]] inline void fail_call(const std::string& call, int error) {
+  fail(call + " failed: " + std::strerror(error));
+}
+
+// The bytes of a message.
+template <class T>
+auto raw_bytes(T& x) {
+  if constexpr (std::is_const_v<T>)
+    return std::as_bytes(std::span(&x, 1));
+  else
+    return std::as_writable_bytes(std::span(&x, 1));
 }
 
 // Text in a message, which has its end in any case.

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <thread>
 
-#include <sys/socket.h>
-
 #include "parallel/message.h"
 
 namespace tg::parallel {
@@ -23,11 +21,6 @@ constexpr Milliseconds patience_with_news{5'000};
 constexpr Milliseconds least_beat{100};
 
 const char* const without_a_word = "is gone: its process ended without a word, or was killed";
-
-template <class T>
-std::span<std::byte> bytes_of(T& x) {
-  return std::as_writable_bytes(std::span(&x, 1));
-}
 
 }  // namespace
 
@@ -68,7 +61,7 @@ void NetworkCommunicator::gather(std::span<const std::byte> own, Head& head) {
   std::vector<std::byte> of_another_size;
   for (const Connection& c : connections_) {
     std::uint64_t bytes = 0;
-    receive(c, bytes_of(bytes));
+    receive(c, raw_bytes(bytes));
     std::span<std::byte> to =
         std::span(all_).subspan(static_cast<std::size_t>(c.rank) * own.size(), own.size());
     if (bytes != own.size()) {
@@ -84,16 +77,16 @@ void NetworkCommunicator::gather(std::span<const std::byte> own, Head& head) {
   }
   const bool sends_all = head.other < 0 && !own.empty();
   for (const Connection& c : connections_) {
-    send(c, bytes_of(head), sends_all);
+    send(c, raw_bytes(head), sends_all);
     if (sends_all) send(c, all_);
   }
 }
 
 void NetworkCommunicator::exchange(std::span<const std::byte> own, Head& head) {
   std::uint64_t bytes = own.size();
-  send(connections_[0], bytes_of(bytes), !own.empty());
+  send(connections_[0], raw_bytes(bytes), !own.empty());
   send(connections_[0], own);
-  receive(connections_[0], bytes_of(head));
+  receive(connections_[0], raw_bytes(head));
   if (head.other >= 0) return;
   if (head.bytes != own.size()) {
     memory_->mark_lost(0, "sent what no rank sends", rank());
@@ -104,12 +97,12 @@ void NetworkCommunicator::exchange(std::span<const std::byte> own, Head& head) {
 
 void NetworkCommunicator::send(const Connection& to, std::span<const std::byte> bytes, bool more) const {
   while (!bytes.empty()) {
-    const ssize_t n = ::send(to.socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    const auto [n, error] = os::send(to.socket.fd, bytes, more);
     if (n > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
+      bytes = bytes.subspan(n);
       memory_->state(rank()).moves.fetch_add(1, std::memory_order_relaxed);
-    } else if (errno == EAGAIN || errno == EINTR) {
-      wait(to, POLLOUT);
+    } else if (os::is_temporary(error)) {
+      wait({.descriptor = to.socket.fd, .for_room = true});
     } else {
       await_news(to);
     }
@@ -118,21 +111,20 @@ void NetworkCommunicator::send(const Connection& to, std::span<const std::byte> 
 
 void NetworkCommunicator::receive(const Connection& from, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t n = ::recv(from.socket.fd, bytes.data(), bytes.size(), 0);
+    const auto [n, error] = os::receive(from.socket.fd, bytes);
     if (n > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
+      bytes = bytes.subspan(n);
       memory_->state(rank()).moves.fetch_add(1, std::memory_order_relaxed);
-    } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-      wait(from, POLLIN);
+    } else if (os::is_temporary(error)) {
+      wait({from.socket.fd});
     } else {
       await_news(from);
     }
   }
 }
 
-void NetworkCommunicator::wait(const Connection& for_whom, short event) const {
-  pollfd waited{for_whom.socket.fd, event};
-  poll(&waited, 1, static_cast<int>(wait_each.count()));
+void NetworkCommunicator::wait(os::Polled socket) const {
+  os::poll(socket, static_cast<int>(wait_each.count()));
   memory_->check_lost();
 }
 
@@ -169,9 +161,9 @@ Notes::Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> conne
   for (Connection& c : connections) peers_.push_back({.connection = std::move(c), .heard = {}, .unsent = {}});
 }
 
-void Notes::add_to(std::vector<pollfd>& waited) const {
+void Notes::add_to(std::vector<os::Polled>& waited) const {
   for (const Peer& p : peers_)
-    if (p.is_open) waited.push_back({p.connection.socket.fd, POLLIN});
+    if (p.is_open) waited.push_back({p.connection.socket.fd});
 }
 
 void Notes::hear() {
@@ -186,18 +178,18 @@ void Notes::hear() {
 void Notes::hear(Peer& peer) {
   std::array<char, 4096> bytes;
   for (;;) {
-    const ssize_t n = ::recv(peer.connection.socket.fd, bytes.data(), bytes.size(), 0);
+    const auto [n, error] = os::receive(peer.connection.socket.fd, raw_bytes(bytes));
     if (n > 0) {
-      peer.heard.append(bytes.data(), static_cast<std::size_t>(n));
+      peer.heard.append(bytes.data(), n);
       take(peer);
       if (!peer.is_open) return;
-    } else if (n < 0 && errno == EINTR) {
-    } else if (n < 0 && errno == EAGAIN) {
+    } else if (error == EINTR) {
+    } else if (error == EAGAIN) {
       return;
-    } else if (n == 0 || errno == ECONNRESET || errno == EPIPE) {
+    } else if (error == 0 || error == ECONNRESET || error == EPIPE) {
       return lose(peer, without_a_word);
     } else {
-      return lose(peer, std::string("is gone: its host does not answer (") + std::strerror(errno) + ")");
+      return lose(peer, std::string("is gone: its host does not answer (") + std::strerror(error) + ")");
     }
   }
 }
@@ -231,7 +223,7 @@ void Notes::lose(Peer& peer, const std::string& why) {
   if (memory_->state(peer.connection.rank).has_ended.load(std::memory_order_relaxed) == 0)
     memory_->mark_lost(peer.connection.rank, why, rank_);
   peer.is_open = false;
-  ::shutdown(peer.connection.socket.fd, SHUT_RDWR);  // it may wait for that
+  os::shut_down(peer.connection.socket.fd);  // it may wait for that
 }
 
 Notes::State Notes::own_state() const {
@@ -272,27 +264,27 @@ void Notes::say() {
 
 void Notes::send(Peer& peer) {
   while (!peer.unsent.empty()) {
-    const ssize_t n = ::send(peer.connection.socket.fd, peer.unsent.data(), peer.unsent.size(), MSG_NOSIGNAL);
-    if (n < 0) return;  // there is no room, or hear() finds out why
-    peer.unsent.erase(0, static_cast<std::size_t>(n));
+    const auto [n, error] = os::send(peer.connection.socket.fd, std::as_bytes(std::span(peer.unsent)));
+    if (error != 0) return;  // there is no room, or hear() finds out why
+    peer.unsent.erase(0, n);
   }
 }
 
 void Notes::say_goodbye() {
   say();
   for (Peer& p : peers_)
-    if (p.is_open && p.unsent.empty()) ::shutdown(p.connection.socket.fd, SHUT_WR);
+    if (p.is_open && p.unsent.empty()) os::shut_down_sending(p.connection.socket.fd);
   const Clock::time_point end = Clock::now() + Milliseconds(1'000);
   const auto is_open = [](const Peer& p) { return p.is_open; };
   while (std::any_of(peers_.begin(), peers_.end(), is_open) && Clock::now() < end) {
-    std::vector<pollfd> waited;
+    std::vector<os::Polled> waited;
     add_to(waited);
-    poll(waited.data(), waited.size(), static_cast<int>(wait_each.count()));
+    os::poll(waited, static_cast<int>(wait_each.count()));
     for (Peer& p : peers_) {  // what they say now is of no use, but their end is
       std::array<char, 4096> bytes;
-      ssize_t n = 1;
-      while (p.is_open && n > 0) n = ::recv(p.connection.socket.fd, bytes.data(), bytes.size(), 0);
-      if (p.is_open && (n == 0 || (errno != EAGAIN && errno != EINTR))) p.is_open = false;
+      os::Transfer got{1};
+      while (p.is_open && got.bytes > 0) got = os::receive(p.connection.socket.fd, raw_bytes(bytes));
+      if (p.is_open && !os::is_temporary(got.error)) p.is_open = false;
     }
   }
 }

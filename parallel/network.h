@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <poll.h>
-
 #include <tilegrad/core/run/communicator.h>
+#include "core/os/socket.h"
 #include "parallel/rendezvous.h"
 #include "parallel/shared_memory.h"
 
@@ -31,7 +30,7 @@ class NetworkCommunicator : public Communicator {
   void exchange(std::span<const std::byte> own, Head& head);  // the others
   void send(const Connection& to, std::span<const std::byte> bytes, bool more = false) const;
   void receive(const Connection& from, std::span<std::byte> bytes) const;
-  void wait(const Connection& for_whom, short event) const;
+  void wait(os::Polled socket) const;
   [[noreturn]] void await_news(const Connection& of_whom) const;
 
   const std::shared_ptr<SharedMemory> memory_;
@@ -51,7 +50,7 @@ class Notes {
   Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
         std::chrono::milliseconds beat);
 
-  void add_to(std::vector<pollfd>& waited) const;  // what tells that there is something to hear
+  void add_to(std::vector<os::Polled>& waited) const;  // what tells that there is something to hear
   void hear();
   void say();
   void say_goodbye();  // the last words, and waits for at most 1 s until all have heard them

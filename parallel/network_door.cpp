@@ -15,19 +15,8 @@
 #include <cstring>
 #include <thread>
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <sys/random.h>
-#endif
-
+#include "core/os/socket.h"
 #include "parallel/message.h"
-
-#if defined(__linux__)
 
 namespace tg::parallel {
 
@@ -57,7 +46,7 @@ std::string_view bytes_of(const T& x) {
 
 Digest new_nonce() {
   Digest nonce;
-  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) fail_call("getrandom");
+  if (const int error = os::fill_with_random(raw_bytes(nonce))) fail_call("getrandom", error);
   return nonce;
 }
 
@@ -70,60 +59,25 @@ Digest proof_of(const std::string& token, std::string_view role, const Digest& c
 }
 constexpr std::string_view joins = "tilegrad: joins", replies = "tilegrad: replies";
 
-void set_option(int socket, int level, int option, int value) {
-  if (setsockopt(socket, level, option, &value, sizeof value) != 0) fail_call("setsockopt");
+void check_options(int error) {
+  if (error != 0) fail_call("setsockopt", error);
 }
 
 // Small messages leave at once, and a peer whose host is gone is noticed: in silence, and on a connection for
 // control also when it does not confirm what was sent. On one for data a stopped process may not confirm.
 void prepare(int socket, Purpose purpose, const JoinOptions& options) {
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  if (purpose == Purpose::control)
-    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(dead_after(options).count()));
+  os::TcpOptions tcp{.idle = 10, .interval = 5, .probes = 4};
+  if (purpose == Purpose::control) tcp.confirm_ms = static_cast<int>(dead_after(options).count());
+  check_options(os::set_options(socket, tcp));
 }
 
-struct Addresses {
-  addrinfo* first = nullptr;
-  std::string error;  // why there are none
-  Addresses(const World& world) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM, hints.ai_flags = AI_NUMERICSERV;
-    if (const int e = getaddrinfo(world.address.c_str(), std::to_string(world.port).c_str(), &hints, &first))
-      error = e == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(e);
-  }
-  Addresses(const Addresses&) = delete;
-  ~Addresses() {
-    if (first) freeaddrinfo(first);
-  }
-};
-
-bool is_any(const addrinfo& a) {
-  if (a.ai_family == AF_INET)
-    return reinterpret_cast<const sockaddr_in*>(a.ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
-  if (a.ai_family != AF_INET6) return false;
-  const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(a.ai_addr)->sin6_addr;
-  const bool is_zero = std::all_of(address.s6_addr + 12, address.s6_addr + 16, [](int b) { return b == 0; });
-  return IN6_IS_ADDR_UNSPECIFIED(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && is_zero);
-}
-
-// "10.0.0.1:29501"
-std::string text_of_address(const addrinfo& a) {
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  getnameinfo(a.ai_addr, a.ai_addrlen, host.data(), host.size(), port.data(), port.size(),
-              NI_NUMERICHOST | NI_NUMERICSERV);
-  const std::string name = a.ai_family == AF_INET6 ? "[" + std::string(host.data()) + "]" : host.data();
-  return name + ":" + port.data();
-}
-
-// -1 with errno where this host does not know addresses of that family at all.
-FileDescriptor new_socket(int family) {
-  FileDescriptor s(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (s.fd < 0 && errno != EAFNOSUPPORT) fail_call("socket");
+// None, with the error, if this host does not know addresses of that family at all.
+FileDescriptor new_socket(const os::Address& address, int& error) {
+  const os::Socket opened = os::open_socket(address);
+  FileDescriptor s(opened.descriptor);
+  error = opened.error;
+  if (s.fd < 0 && error != EAFNOSUPPORT) fail_call("socket", error);
+  if (s.fd >= 0) check_options(os::allow_reuse(s.fd));  // rank 0 may want the port that another rank gets
   return s;
 }
 
@@ -131,49 +85,49 @@ class NetworkDoor : public Door {
  public:
   NetworkDoor(const World& world, const JoinOptions& options)
       : Door(FileDescriptor(-1)), token_(world.token), options_(options) {
-    const Addresses addresses(world);
+    const os::Addresses addresses = os::find_addresses(world.address, world.port);
     const std::string named = "MASTER_ADDR is " + world.address;
-    if (!addresses.first) refuse_world(named + ", which cannot be found: " + addresses.error);
+    if (addresses.list.empty()) refuse_world(named + ", which cannot be found: " + addresses.error);
     int error = 0;
-    for (const addrinfo* a = addresses.first; a && listener_.fd < 0; a = a->ai_next) {
-      if (is_any(*a)) refuse_world(named + ": expected the one address of rank 0's host that others use");
-      where_ = text_of_address(*a);
-      FileDescriptor s = new_socket(a->ai_family);
-      if (s.fd >= 0) set_option(s.fd, SOL_SOCKET, SO_REUSEADDR, 1);
-      if (s.fd >= 0 && bind(s.fd, a->ai_addr, a->ai_addrlen) == 0 && listen(s.fd, 1024) == 0)
-        listener_.fd = std::exchange(s.fd, -1);
-      else
-        error = errno;
+    for (const os::Address& a : addresses.list) {
+      if (a.is_any) refuse_world(named + ": expected the one address of rank 0's host that others use");
+      where_ = a.text;
+      FileDescriptor s = new_socket(a, error);
+      if (s.fd >= 0) error = os::bind(s.fd, a);
+      if (error == 0) error = os::listen(s.fd, 1024);
+      if (error != 0) continue;
+      listener_.fd = std::exchange(s.fd, -1);
+      return;
     }
-    if (listener_.fd >= 0) return;
     if (error == EADDRNOTAVAIL) refuse_world(named + ", which is no address of this host: expected rank 0's");
     if (error == EADDRINUSE)
       refuse_world("another process listens on " + where_ +
                    ": expected a free port, and TG_PORT sets another");
-    errno = error;
-    fail_call(("to listen on " + where_).c_str());
+    fail_call("to listen on " + where_, error);
   }
 
   int connections_per_rank() const override { return 2; }
 
-  std::optional<Guest> accept() override {
-    Guest guest{FileDescriptor(accept4(listener_.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), {}};
+  std::optional<Guest> accept(int& error) override {
+    const os::Socket accepted = os::accept(listener_.fd);
+    Guest guest{FileDescriptor(accepted.descriptor), {}};
+    error = accepted.error;
     if (guest.socket.fd < 0) return std::nullopt;
     guest.own_nonce = new_nonce();
     const Challenge challenge{join_magic, guest.own_nonce};
     // It has room in the system's memory.
-    if (send(guest.socket.fd, &challenge, sizeof challenge, MSG_NOSIGNAL) != sizeof challenge)
-      return std::nullopt;
+    if (os::send(guest.socket.fd, raw_bytes(challenge)).bytes != sizeof challenge) return std::nullopt;
     return guest;
   }
 
   Heard hear(Guest& guest) override {
     std::array<char, sizeof(Answer)> bytes;
     if (Clock::now() >= guest.leave) return Heard::refused;
-    const ssize_t n = recv(guest.socket.fd, bytes.data(), bytes.size() - guest.received.size(), 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::nothing;
-    if (n <= 0) return Heard::refused;
-    guest.received.append(bytes.data(), static_cast<std::size_t>(n));
+    const auto [n, error] =
+        os::receive(guest.socket.fd, raw_bytes(bytes).first(bytes.size() - guest.received.size()));
+    if (os::is_temporary(error)) return Heard::nothing;
+    if (n == 0) return Heard::refused;
+    guest.received.append(bytes.data(), n);
     if (guest.received.size() < sizeof(Answer)) return Heard::nothing;
     Answer answer;
     std::memcpy(&answer, guest.received.data(), sizeof answer);
@@ -181,7 +135,7 @@ class NetworkDoor : public Door {
       ++strangers_;
       const SignedReply refusal{.reply = {.magic = join_magic, .kind = Reply::stranger, .text = {}},
                                 .proof = {}};
-      (void)!send(guest.socket.fd, &refusal, sizeof refusal, MSG_NOSIGNAL);
+      os::send(guest.socket.fd, raw_bytes(refusal));
       return Heard::refused;
     }
     if (answer.join.magic != join_magic || answer.join.purpose > Purpose::data) return Heard::refused;
@@ -194,8 +148,7 @@ class NetworkDoor : public Door {
     SignedReply message{.reply = {.magic = join_magic, .kind = kind, .text = {}}, .proof = {}};
     put(message.reply.text, text);
     message.proof = proof_of(token_, replies, guest.own_nonce, guest.its_nonce, message.reply);
-    return send(guest.socket.fd, &message, sizeof message, MSG_NOSIGNAL) ==
-           static_cast<ssize_t>(sizeof message);
+    return os::send(guest.socket.fd, raw_bytes(message)).bytes == sizeof message;
   }
 
   std::string about() const override {
@@ -223,13 +176,15 @@ class Entrance {
     WaitReports reports(options_);
     std::string why;
     for (Milliseconds nap{5};; nap = std::min(nap * 2, Milliseconds(250))) {
-      const Addresses addresses(world_);
-      if (!addresses.first)
+      const os::Addresses addresses = os::find_addresses(world_.address, world_.port);
+      if (addresses.list.empty())
         why = "MASTER_ADDR is " + world_.address + ", which cannot be found: " + addresses.error;
-      for (const addrinfo* a = addresses.first; a; a = a->ai_next) {
-        where_ = text_of_address(*a);
-        if (connects(*a, end) && answers(end)) return;
-        why = where_ + ": " + std::strerror(errno);
+      for (const os::Address& a : addresses.list) {
+        where_ = a.text;
+        int error = connect_to(a, end);
+        if (error == 0) error = answer_challenge(end);
+        if (error == 0) return;
+        why = where_ + ": " + std::strerror(error);
       }
       if (other && other->has_reply()) return;
       if (Clock::now() >= end)
@@ -243,8 +198,8 @@ class Entrance {
   // Rank 0's verdict. Throws if it is no welcome.
   void await_reply() {
     SignedReply message{};
-    if (!receive(message, end_of_patience(options_))) {
-      if (errno == ETIMEDOUT) throw RankLost("[ranks] rank 0 does not answer");
+    if (const int error = receive(message, end_of_patience(options_))) {
+      if (error == ETIMEDOUT) throw RankLost("[ranks] rank 0 does not answer");
       throw RankLost("[ranks] rank 0 ended before all ranks had come");
     }
     const Reply& reply = message.reply;
@@ -262,66 +217,54 @@ class Entrance {
   Connection connection() { return {0, std::move(socket_)}; }
 
  private:
-  bool has_reply() const { return waits(POLLIN, Clock::now()); }
+  bool has_reply() const { return wait({socket_.fd}, Clock::now()) == 0; }
 
-  bool waits(short event, Clock::time_point end) const {
-    pollfd waited{socket_.fd, event};
+  // Those that follow return an error or 0.
+
+  static int wait(os::Polled socket, Clock::time_point end) {
     for (;;) {
-      const int n = poll(&waited, 1, until(end));
-      if (n > 0) return true;
-      if (Clock::now() >= end) return errno = ETIMEDOUT, false;
+      if (os::poll(socket, until(end)) == 0) return 0;
+      if (Clock::now() >= end) return ETIMEDOUT;
     }
   }
 
-  void replace_socket(FileDescriptor s) { std::swap(socket_.fd, s.fd); }
-
-  bool connects(const addrinfo& a, Clock::time_point end) {
-    replace_socket(new_socket(a.ai_family));
-    if (socket_.fd < 0) return false;
-    set_option(socket_.fd, SOL_SOCKET, SO_REUSEADDR, 1);  // rank 0 may want the port that this one gets
-    if (connect(socket_.fd, a.ai_addr, a.ai_addrlen) != 0 && errno != EINPROGRESS) return false;
-    // A host that does not answer yet is asked again: the system's own pauses get long.
-    if (!waits(POLLOUT, std::min(end, Clock::now() + Milliseconds(5'000)))) return false;
+  int connect_to(const os::Address& a, Clock::time_point end) {
     int error = 0;
-    socklen_t n = sizeof error;
-    if (getsockopt(socket_.fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0) return false;
-    return errno = error, error == 0 && !is_its_own_peer();
+    FileDescriptor s = new_socket(a, error);
+    std::swap(socket_.fd, s.fd);
+    if (socket_.fd < 0) return error;
+    error = os::connect(socket_.fd, a);
+    if (error != 0 && error != EINPROGRESS) return error;
+    // A host that does not answer yet is asked again: the system's own pauses get long.
+    error =
+        wait({.descriptor = socket_.fd, .for_room = true}, std::min(end, Clock::now() + Milliseconds(5'000)));
+    if (error == 0) error = os::connect_error(socket_.fd);
+    // On rank 0's host, before it listens: its port may be one that the system gives to who connects.
+    return error == 0 && os::is_its_own_peer(socket_.fd) ? ECONNREFUSED : error;
   }
 
-  // On rank 0's host, before it listens: where its port is one of those that the system gives to who
-  // connects.
-  bool is_its_own_peer() const {
-    sockaddr_storage own{}, peer{};
-    socklen_t own_size = sizeof own, peer_size = sizeof peer;
-    getsockname(socket_.fd, reinterpret_cast<sockaddr*>(&own), &own_size);
-    getpeername(socket_.fd, reinterpret_cast<sockaddr*>(&peer), &peer_size);
-    errno = ECONNREFUSED;
-    return own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
-  }
-
-  bool answers(Clock::time_point end) {
+  int answer_challenge(Clock::time_point end) {
     Challenge challenge{};
-    if (!receive(challenge, end)) return false;
+    if (const int error = receive(challenge, end)) return error;
     if (challenge.magic != join_magic)
       refuse_world("what listens on " + where_ +
                    " is not rank 0: expected a free port, and TG_PORT sets another");
     challenge_ = challenge.nonce, nonce_ = new_nonce();
     const Answer answer{nonce_, join_, proof_of(world_.token, joins, challenge_, nonce_, join_)};
     prepare(socket_.fd, join_.purpose, options_);
-    return send(socket_.fd, &answer, sizeof answer, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof answer);
+    const os::Transfer sent = os::send(socket_.fd, raw_bytes(answer));
+    return sent.error == 0 && sent.bytes < sizeof answer ? ENOBUFS : sent.error;
   }
 
   template <class T>
-  bool receive(T& message, Clock::time_point end) {
-    char* at = reinterpret_cast<char*>(&message);
-    for (std::size_t done = 0; done < sizeof message;) {
-      if (!waits(POLLIN, end)) return false;
-      const ssize_t n = recv(socket_.fd, at + done, sizeof message - done, 0);
-      if (n > 0) done += static_cast<std::size_t>(n);
-      if (n == 0) return errno = ECONNRESET, false;
-      if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
+  int receive(T& message, Clock::time_point end) {
+    for (std::span<std::byte> left = raw_bytes(message); !left.empty();) {
+      if (const int error = wait({socket_.fd}, end)) return error;
+      const auto [n, error] = os::receive(socket_.fd, left);
+      if (n == 0 && !os::is_temporary(error)) return error == 0 ? ECONNRESET : error;
+      left = left.subspan(n);
     }
-    return true;
+    return 0;
   }
 
   const World& world_;
@@ -356,5 +299,3 @@ Meeting enter_network(const World& world, const JoinOptions& options, const std:
 }
 
 }  // namespace tg::parallel
-
-#endif

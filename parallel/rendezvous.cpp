@@ -6,31 +6,13 @@
 #include <cstring>
 #include <deque>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "core/base/hash.h"
+#include "core/os/shared_memory.h"
+#include "core/os/socket.h"
 #include "parallel/door.h"
 #include "parallel/message.h"
 
 namespace tg::parallel {
-
-#if !defined(__linux__)
-
-std::string own_build() {
-  return "";
-}
-std::string socket_name(const std::string& job) {
-  return job;
-}
-Meeting meet(const World&, const JoinOptions&, const std::string&) {
-  throw WorldError("[ranks] several ranks need Linux");
-}
-
-#else
 
 namespace {
 
@@ -80,23 +62,24 @@ class Host {
   }
 
   void wait(Clock::time_point end) {
-    std::vector<pollfd> waited{{door_->listener(), POLLIN}};
+    std::vector<os::Polled> waited{{door_->listener()}};
     for (const Guest& s : strangers_) {
-      waited.push_back({s.socket.fd, POLLIN});
+      waited.push_back({s.socket.fd});
       end = std::min(end, s.leave);
     }
-    for (const Guest& c : joined_) waited.push_back({c.socket.fd, POLLIN});
-    if (poll(waited.data(), waited.size(), until(end)) < 0 && errno != EINTR) fail_call("poll");
+    for (const Guest& c : joined_) waited.push_back({c.socket.fd});
+    if (const int error = os::poll(waited, until(end)); error != 0 && error != ETIMEDOUT && error != EINTR)
+      fail_call("poll", error);
     for (const Guest& c : joined_)  // a rank says nothing more: it has ended
-      for (const pollfd& w : waited)
-        if (w.fd == c.socket.fd && w.revents != 0)
+      for (const os::Polled& w : waited)
+        if (w.descriptor == c.socket.fd && w.is_ready)
           throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " ended before all ranks had come");
     // One that speaks is heard, the next in the next call. The sockets of those that stay silent are closed.
     std::optional<Guest> speaking;
     std::deque<Guest> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
       Guest& s = strangers_[i];
-      const bool speaks = waited[1 + i].revents != 0;
+      const bool speaks = waited[1 + i].is_ready;
       if (speaks && !speaking)
         speaking.emplace(std::move(s));
       else if (speaks || Clock::now() < s.leave)
@@ -104,16 +87,16 @@ class Host {
     }
     std::swap(strangers_, rest);
     if (speaking) hear(std::move(*speaking));
-    if (waited[0].revents != 0) accept_one();
+    if (waited[0].is_ready) accept_one();
   }
 
   void accept_one() {
-    errno = 0;
-    std::optional<Guest> guest = door_->accept();
+    int error = 0;
+    std::optional<Guest> guest = door_->accept(error);
     if (!guest) {
-      if (errno != EMFILE && errno != ENFILE) return;
+      if (error != EMFILE && error != ENFILE) return;
       if (!strangers_.empty()) return strangers_.pop_front();
-      if (errno == EMFILE && joined_.size() < expected())
+      if (error == EMFILE && joined_.size() < expected())
         refuse_world("rank 0 may open no more files, and needs one for each of " +
                      std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
@@ -227,10 +210,6 @@ class Host {
 
 }  // namespace
 
-void fail_call(const char* call) {
-  fail(std::string(call) + " failed: " + std::strerror(errno));
-}
-
 int until(Clock::time_point then) {
   const auto left = std::chrono::ceil<Milliseconds>(then - Clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
@@ -254,15 +233,16 @@ Join join_of(const World& world, const std::string& build, Purpose purpose) {
 }
 
 std::string own_build() {
-  const FileDescriptor file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
-  struct stat about {};
-  if (file.fd < 0 || fstat(file.fd, &about) != 0 || about.st_size == 0) fail_call("reading /proc/self/exe");
-  const auto bytes = static_cast<std::size_t>(about.st_size);
-  void* memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
-  if (memory == MAP_FAILED) fail_call("mapping /proc/self/exe");
-  const std::array<std::string_view, 1> pieces{std::string_view(static_cast<const char*>(memory), bytes)};
+  const os::SharedFile program = os::open_own_program();
+  const FileDescriptor file(program.descriptor);
+  if (program.bytes == 0) fail_call("reading /proc/self/exe", program.error);
+  void* memory = nullptr;
+  if (const int error = os::map_read_only(file.fd, program.bytes, memory))
+    fail_call("mapping /proc/self/exe", error);
+  const std::array<std::string_view, 1> pieces{
+      std::string_view(static_cast<const char*>(memory), program.bytes)};
   std::string digits = xxh3_128(pieces);
-  munmap(memory, bytes);
+  os::unmap(memory, program.bytes);
   return digits;
 }
 
@@ -271,7 +251,5 @@ Meeting meet(const World& world, const JoinOptions& options, const std::string& 
   return world.has_several_hosts() ? enter_network(world, options, build)
                                    : enter_local(world, options, build);
 }
-
-#endif
 
 }  // namespace tg::parallel

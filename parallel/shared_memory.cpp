@@ -2,27 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <climits>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <string>
 #include <thread>
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#endif
-
-#include "core/base/file_write.h"
 #include "core/base/spin.h"
+#include "core/os/shared_memory.h"
+#include "core/os/wait.h"
 #include "parallel/message.h"
 
 namespace tg::parallel {
@@ -38,55 +28,28 @@ using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4 &&
               std::atomic<std::int64_t>::is_always_lock_free);
 
-// Waits until the word is no longer `seen`, for at most 50 ms; may return early.
-void wait_while(Word& word, std::uint32_t seen) {
-#if defined(__linux__)
-  const timespec limit{.tv_sec = 0, .tv_nsec = 50'000'000};
-  // Without FUTEX_PRIVATE_FLAG: the waiters are different processes.
-  const long result = syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
-  if (result == 0 || errno != ENOSYS) return;
-#endif
-  if (word.load(std::memory_order_acquire) == seen)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+constexpr std::int64_t longest_wait_ns = 50'000'000;
+
+const std::uint32_t* plain(const Word& word) {
+  return reinterpret_cast<const std::uint32_t*>(&word);
 }
 
-void wake_all([[maybe_unused]] Word& word) {
-#if defined(__linux__)
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-#endif
+void wake_all(const Word& word) {
+  os::wake(plain(word), INT_MAX, true);
 }
 
 }  // namespace
 
-// An open file of that size which no other process can find by a name, and which cannot get another size.
-int unnamed_file([[maybe_unused]] std::size_t bytes) {
-#if defined(__linux__)
-  // MFD_NOEXEC_SEAL, which some systems insist on; Linux knows it from 6.3 on.
-  constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING, not_executable = 8;
-  int memory = memfd_create("tilegrad ranks", flags | not_executable);
-  if (memory < 0 && errno == EINVAL) memory = memfd_create("tilegrad ranks", flags);
-  FileDescriptor file(memory);
-  if (file.fd < 0 || ftruncate(file.fd, static_cast<off_t>(bytes)) != 0 ||
-      fcntl(file.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    fail(std::string("cannot make shared memory: ") + std::strerror(errno));
-  return std::exchange(file.fd, -1);
-#else
-  fail("several ranks need Linux");
-#endif
+FileDescriptor new_memory(std::size_t bytes) {
+  const os::SharedFile made = os::new_shared_memory("tilegrad ranks", bytes);
+  if (made.error != 0) fail(std::string("cannot make shared memory: ") + std::strerror(made.error));
+  return FileDescriptor(made.descriptor);
 }
 
-bool is_sealed([[maybe_unused]] int descriptor) {
-#if defined(__linux__)
-  const int seals = fcntl(descriptor, F_GET_SEALS);
-  return seals >= 0 && (seals & F_SEAL_SHRINK);
-#else
-  return false;
-#endif
-}
-
-void* map_shared(int descriptor, std::size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (memory == MAP_FAILED) fail(std::string("cannot map the shared memory: ") + std::strerror(errno));
+void* map_memory(int descriptor, std::size_t bytes) {
+  void* memory = nullptr;
+  if (const int error = os::map_shared(descriptor, bytes, memory))
+    fail(std::string("cannot map the shared memory: ") + std::strerror(error));
   return memory;
 }
 
@@ -106,54 +69,40 @@ struct alignas(64) SharedMemory::Slot {
   RankState state;
 };
 
-namespace {
-
-std::size_t windows_at(int ranks, std::size_t header, std::size_t slot) {
-  const std::size_t bytes = header + (static_cast<std::size_t>(ranks) + 1) * slot;
+std::size_t SharedMemory::windows_at(int ranks) {
+  const std::size_t bytes = sizeof(Header) + (static_cast<std::size_t>(ranks) + 1) * sizeof(Slot);
   return (bytes + page - 1) / page * page;
 }
 
-std::size_t all_windows(int ranks) {
-  return 2 * static_cast<std::size_t>(ranks) * Communicator::most_shared;
-}
-
-void check_ranks(int ranks) {
+std::size_t SharedMemory::size_for(int ranks) {
   if (ranks < 1 || ranks > most_ranks)
     fail(std::to_string(ranks) + " ranks: expected 1 to " + std::to_string(most_ranks));
+  return windows_at(ranks) + 2 * static_cast<std::size_t>(ranks) * Communicator::most_shared;
 }
 
-}  // namespace
-
-SharedMemory::SharedMemory(int descriptor, int ranks, void* memory)
-    : descriptor_(descriptor), ranks_(ranks), memory_(static_cast<std::byte*>(memory)) {}
+SharedMemory::SharedMemory(FileDescriptor file, int ranks)
+    : file_(std::move(file)),
+      ranks_(ranks),
+      memory_(static_cast<std::byte*>(map_memory(file_.fd, size_for(ranks)))) {}
 
 SharedMemory::~SharedMemory() {
-  munmap(memory_, windows_at(ranks_, sizeof(Header), sizeof(Slot)) + all_windows(ranks_));
-  ::close(descriptor_);
+  os::unmap(memory_, size_for(ranks_));
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
-  check_ranks(ranks);
-  const std::size_t bytes = windows_at(ranks, sizeof(Header), sizeof(Slot)) + all_windows(ranks);
-  FileDescriptor file(unnamed_file(bytes));
-  void* memory = map_shared(file.fd, bytes);
-  std::shared_ptr<SharedMemory> made(new SharedMemory(std::exchange(file.fd, -1), ranks, memory));
+  std::shared_ptr<SharedMemory> made(new SharedMemory(new_memory(size_for(ranks)), ranks));
   // The slots are zeros, as a new file is.
-  new (memory)
+  new (made->memory_)
       Header{.magic = memory_magic, .version = memory_version, .ranks = static_cast<std::uint32_t>(ranks)};
   return made;
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::open(int descriptor, int ranks) {
   FileDescriptor file(descriptor);
-  check_ranks(ranks);
-  const std::size_t bytes = windows_at(ranks, sizeof(Header), sizeof(Slot)) + all_windows(ranks);
-  struct stat about;
-  if (fstat(descriptor, &about) != 0 || about.st_size != static_cast<off_t>(bytes) || !is_sealed(descriptor))
+  if (!os::is_shared_memory(descriptor, size_for(ranks)))
     fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks");
-  void* memory = map_shared(descriptor, bytes);
-  std::shared_ptr<SharedMemory> opened(new SharedMemory(std::exchange(file.fd, -1), ranks, memory));
-  const auto& header = *static_cast<const Header*>(memory);
+  std::shared_ptr<SharedMemory> opened(new SharedMemory(std::move(file), ranks));
+  const auto& header = *reinterpret_cast<const Header*>(opened->memory_);
   if (header.magic != memory_magic || header.version != memory_version ||
       header.ranks != static_cast<unsigned>(ranks))
     fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks, version " +
@@ -170,7 +119,7 @@ RankState& SharedMemory::state(int rank) const {
 }
 
 std::byte* SharedMemory::window(unsigned half, int rank) const {
-  return memory_ + windows_at(ranks_, sizeof(Header), sizeof(Slot)) +
+  return memory_ + windows_at(ranks_) +
          (half * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)) *
              Communicator::most_shared;
 }
@@ -224,7 +173,8 @@ void SharedMemory::wait_for_all(unsigned generation) {
   if (spin_until(ready, std::chrono::microseconds(all <= cores ? 50 : 0))) return;
   while (header.generation.load(std::memory_order_acquire) == generation) {
     check_lost();
-    wait_while(header.generation, generation);
+    // A wait may miss that a rank is lost: see mark_lost().
+    os::wait_while_equal(plain(header.generation), generation, true, longest_wait_ns);
   }
 }
 

@@ -11,15 +11,15 @@
 #include <vector>
 
 #include <tilegrad/core/run/communicator.h>
+#include "core/base/file_write.h"
 
 namespace tg::parallel {
 
 constexpr int most_ranks = 1024;
 
-// An open file of that size which no other process can find by a name, and which cannot get another size.
-int unnamed_file(std::size_t bytes);
-bool is_sealed(int descriptor);
-void* map_shared(int descriptor, std::size_t bytes);  // Throws Error
+// The same as os::new_shared_memory() and os::map_shared(), which throw Error.
+FileDescriptor new_memory(std::size_t bytes);
+void* map_memory(int descriptor, std::size_t bytes);
 
 // What each rank says of itself, for the watchdogs of all. Only the rank writes it.
 struct alignas(64) RankState {
@@ -53,7 +53,7 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
 
   int ranks() const { return ranks_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.fd; }
 
   // Ends every share() that waits or will be called, on all ranks, with a RankLost of one line,
   // "[ranks] rank R WHY". The first call counts. A caller that is no rank itself gives by = ranks().
@@ -67,13 +67,17 @@ class SharedMemory {
   friend class HostCommunicator;
   struct Header;
   struct Slot;
-  SharedMemory(int descriptor, int ranks, void* memory);
+  SharedMemory(FileDescriptor file, int ranks);  // maps it
+
+  static std::size_t windows_at(int ranks);
+  static std::size_t size_for(int ranks);
 
   Slot& slot(int i) const;  // of rank i; that of number ranks() is for other processes
   std::byte* window(unsigned half, int rank) const;
   void wait_for_all(unsigned generation);  // the barrier
 
-  const int descriptor_, ranks_;
+  const FileDescriptor file_;
+  const int ranks_;
   std::byte* const memory_;
 };
 

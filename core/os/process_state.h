@@ -15,8 +15,8 @@ StopState stop_state(int process);
 // Lets a stopped process go on.
 void continue_process(int process);
 
-// Ends this process immediately, without destructors. Before, it writes the line to standard error if that has
-// room: not by stdio, which the program may hold, and not if nobody reads.
+// Ends this process immediately, without destructors. Before, it writes the line to standard error if that
+// has room: not by stdio, which the program may hold, and not if nobody reads.
 [[noreturn]] void end_with_line(std::string_view line, int exit_code);
 
 }  // namespace tg::os

@@ -15,8 +15,8 @@ struct SharedFile {
   std::uint64_t number = 0;  // the system's, by which the file is recognized
 };
 
-// A new file of zeros which no other process can find by a name, and which cannot get another size. `title` is
-// for people who look at the process.
+// A new file of zeros which no other process can find by a name, and which cannot get another size. `title`
+// is for people who look at the process.
 SharedFile new_shared_memory(const char* title, std::size_t bytes);
 
 // Whether the file is one that new_shared_memory() made, and has that size.

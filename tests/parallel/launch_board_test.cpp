@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/os/process_state.h"
 #include "parallel/shared_memory.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/ranks.h"
@@ -142,8 +143,8 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
   struct stat about {};
   ASSERT_EQ(::fstat(board_file, &about), 0);
   const auto size = static_cast<std::size_t>(about.st_size);
-  const FileDescriptor small(parallel::unnamed_file(64)), empty(parallel::unnamed_file(size)),
-      unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
+  const FileDescriptor small = parallel::new_memory(64), empty = parallel::new_memory(size),
+                       unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
   std::string bytes(size, '\0');
   ASSERT_EQ(::pread(board_file, bytes.data(), size, 0), about.st_size);
   ASSERT_EQ(::write(unsealed.fd, bytes.data(), size), about.st_size);
@@ -180,11 +181,11 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
     ::waitpid(process, &status, WUNTRACED);
     EXPECT_TRUE(WIFSTOPPED(status));
     if (sent != 0) ::kill(process, sent);
-    const parallel::StopState seen = parallel::stop_state(process);
+    const os::StopState seen = os::stop_state(process);
     EXPECT_TRUE(seen.is_stopped);
     ::kill(process, SIGKILL);
     ::waitpid(process, &status, 0);
-    EXPECT_FALSE(parallel::stop_state(process).is_stopped) << "it has ended";
+    EXPECT_FALSE(os::stop_state(process).is_stopped) << "it has ended";
     return seen.asked_by;
   };
   const auto stop = [](int) { ::raise(SIGSTOP); };
@@ -234,7 +235,7 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
   EXPECT_EQ(state_of(pending_twice, 0), SIGTERM) << "the last of its kind";
   ::signal(SIGTERM, stop);
   block(SIGTERM);  // as in the handler
-  const parallel::StopState own = parallel::stop_state(::getpid());
+  const os::StopState own = os::stop_state(::getpid());
   EXPECT_FALSE(own.is_stopped);
   EXPECT_EQ(own.asked_by, 0) << "it is not stopped";
   ::signal(SIGTERM, SIG_DFL);
@@ -256,7 +257,7 @@ TEST(StopState, ThreadsWithoutAStatusAreNotStopped) {
   ::waitpid(process, &status, WUNTRACED);
   for (const bool has_status : {false, true}) {
     has_files = has_status;
-    EXPECT_EQ(parallel::stop_state(process).is_stopped, has_status);
+    EXPECT_EQ(os::stop_state(process).is_stopped, has_status);
   }
   ::kill(process, SIGKILL);
   ::waitpid(process, &status, 0);

@@ -292,9 +292,9 @@ struct Noting {
     notes.emplace(memory, std::move(connections), rank, milliseconds(beat));
   }
   std::size_t waited_for() const {
-    std::vector<pollfd> all;
+    std::vector<os::Polled> all;
     notes->add_to(all);
-    for (const pollfd& p : all) EXPECT_EQ(p.events, POLLIN);
+    for (const os::Polled& p : all) EXPECT_FALSE(p.for_room);
     return all.size();
   }
   std::string loss() const {

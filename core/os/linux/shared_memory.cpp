@@ -50,7 +50,8 @@ SharedFile new_shared_memory(const char* title, std::size_t bytes) {
 
 bool is_shared_memory(int descriptor, std::size_t bytes) {
   struct stat about {};
-  return fstat(descriptor, &about) == 0 && about.st_size == static_cast<off_t>(bytes) && is_sealed(descriptor);
+  return fstat(descriptor, &about) == 0 && about.st_size == static_cast<off_t>(bytes) &&
+         is_sealed(descriptor);
 }
 
 std::string path_of_descriptor(int process, int descriptor) {

@@ -30,7 +30,8 @@ Transfer transfer_of(ssize_t bytes) {
   return {static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)), socket_error(bytes >= 0)};
 }
 
-static_assert(sizeof(Address::bytes) >= sizeof(sockaddr_storage) && alignof(Address) >= alignof(sockaddr_storage));
+static_assert(sizeof(Address::bytes) >= sizeof(sockaddr_storage) &&
+              alignof(Address) >= alignof(sockaddr_storage));
 
 const sockaddr* system_address(const Address& a) {
   return reinterpret_cast<const sockaddr*>(a.bytes.data());
