@@ -219,7 +219,7 @@ class Entrance {
  private:
   bool has_reply() const { return wait({socket_.fd}, Clock::now()) == 0; }
 
-  // Those that follow return an error or 0.
+  // The functions below return an error number, or 0.
 
   static int wait(os::Polled socket, Clock::time_point end) {
     for (;;) {

@@ -82,8 +82,7 @@ struct Transfer {
 Transfer send(int socket, std::span<const std::byte> bytes, bool more = false);
 Transfer receive(int socket, std::span<std::byte> bytes);
 
-// The same with a descriptor of the sending process beside the bytes, between processes of one host; −1:
-// none.
+// The same between processes of one host, with a descriptor of the sender next to the bytes; −1: none.
 Transfer send_with(int socket, std::span<const std::byte> bytes, int descriptor);
 Transfer receive_with(int socket, std::span<std::byte> bytes, int& descriptor);
 

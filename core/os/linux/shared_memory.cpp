@@ -22,7 +22,7 @@ int map(int descriptor, std::size_t bytes, int access, int kind, void*& memory) 
 }
 
 // Takes over the descriptor.
-SharedFile status_of(int descriptor) {
+SharedFile opened_file(int descriptor) {
   FileDescriptor file(descriptor);
   struct stat about {};
   if (file.fd < 0 || fstat(file.fd, &about) != 0) return {.error = errno};
@@ -60,7 +60,7 @@ std::string path_of_descriptor(int process, int descriptor) {
 
 SharedFile open_shared_memory(const std::string& path, std::size_t bytes) {
   // The file may be anything, such as a pipe or a terminal.
-  const SharedFile memory = status_of(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const SharedFile memory = opened_file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (memory.bytes == bytes && is_sealed(memory.descriptor)) return memory;
   FileDescriptor(memory.descriptor);
   return {};
@@ -72,7 +72,7 @@ bool has_file(const std::string& path, std::uint64_t number) {
 }
 
 SharedFile open_own_program() {
-  return status_of(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  return opened_file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
 }
 
 int map_shared(int descriptor, std::size_t bytes, void*& memory) {
