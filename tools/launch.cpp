@@ -10,6 +10,7 @@
 #include "core/os/signals.h"
 #include "core/os/streams.h"
 #include "core/os/terminal.h"
+#include "core/os/process_state.h"
 #include "parallel/launch_board.h"
 #include "tools/args.h"
 #include "tools/run_tool.h"
@@ -270,7 +271,7 @@ class Watch {
     for (std::size_t i = 0; i < ranks_.size() && ending_.asked_by == 0; ++i) {
       if (const EndState* s = state(i); s && s->asked_by != 0) ask(s->asked_by);
       if (!ranks_[i].is_running || !ranks_[i].is_stopped || ending_.asked_by != 0) continue;
-      if (const parallel::StopState seen = parallel::stop_state(ranks_[i].process); seen.asked_by != 0)
+      if (const os::StopState seen = os::stop_state(ranks_[i].process); seen.asked_by != 0)
         ask(seen.asked_by);
     }
   }
