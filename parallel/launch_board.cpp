@@ -53,7 +53,6 @@ LaunchBoard::~LaunchBoard() {
   os::unmap(memory_, sizeof(BoardMemory));
 }
 
-// Called by the new process, too.
 std::string LaunchBoard::value() const {
   return std::to_string(memory_->process) + ":" + std::to_string(file_.fd);
 }

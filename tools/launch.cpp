@@ -7,10 +7,10 @@
 
 #include <tilegrad/parallel/group.h>
 #include "core/os/process.h"
+#include "core/os/process_state.h"
 #include "core/os/signals.h"
 #include "core/os/streams.h"
 #include "core/os/terminal.h"
-#include "core/os/process_state.h"
 #include "parallel/launch_board.h"
 #include "tools/args.h"
 #include "tools/run_tool.h"
@@ -228,14 +228,14 @@ class Watch {
   }
 
   void wait() {
-    std::vector<os::WaitedStream> waited{{signals.reader}};
+    std::vector<os::Polled> waited{{signals.reader}};
     waited.push_back({printer_.is_empty() ? -1 : os::standard_error, true});
     for (const Rank& r : ranks_) {
       waited.push_back({printer_.is_empty() ? r.output : -1});
       waited.push_back({r.trouble});
     }
     // The board and the signals of a stopped rank do not wake launch.
-    os::wait_for(waited, static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
+    os::poll(waited, static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (waited[2 + 2 * i].is_ready) forward_output(ranks_[i], number_of(i), printer_);
       if (waited[3 + 2 * i].is_ready) look_at_trouble(ranks_[i]);
@@ -347,8 +347,8 @@ class Watch {
     }
     // A reader of the lines may be slow, but a signal does not wait for it.
     while (!printer_.is_empty() && !was_killed_ && (ending_.asked_by == 0 || time_left() > 0)) {
-      os::WaitedStream waited[] = {{signals.reader}, {os::standard_error, true}};
-      os::wait_for(waited, 200);
+      os::Polled waited[] = {{signals.reader}, {os::standard_error, true}};
+      os::poll(waited, 200);
       while (const int number = next_signal())
         if (number != os::signals::child_changed) was_killed_ = true;
       printer_.print();

@@ -60,7 +60,7 @@ inline void install(const char* name) {
   tool = name;
   launch = parallel::launch_of_this_process();
   os::catch_signal(os::signals::timer, on_timer, true);
-  // It blocks no other signal, so that a stopped process shows the signal (parallel::stop_state).
+  // It blocks no other signal, so that a stopped process shows the signal (os::stop_state).
   for (const int s : {os::signals::interrupt, os::signals::terminate}) os::catch_signal(s, on_signal);
   if (!os::is_ignored(os::signals::hangup)) os::catch_signal(os::signals::hangup, on_signal);
 }

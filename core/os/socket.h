@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "core/os/streams.h"
+
 namespace tg::os {
 
 // Fills `bytes` with random numbers that nobody can guess.
@@ -93,20 +95,6 @@ constexpr bool is_temporary(int error) {
 
 void shut_down_sending(int socket);  // the other end receives what was sent, then the end
 void shut_down(int socket);          // in both directions
-
-// ---- Waiting
-
-struct Polled {
-  int descriptor;         // negative: none
-  bool for_room = false;  // waits for room to send; otherwise for something to receive, as the end
-  bool is_ready = false;  // also after an error
-};
-
-// Waits until at least one of them is ready; ETIMEDOUT: none is after `timeout_ms`.
-int poll(std::span<Polled> all, int timeout_ms);
-inline int poll(Polled one, int timeout_ms) {
-  return poll(std::span(&one, 1), timeout_ms);
-}
 
 // Wakes a thread that waits in poll() for its descriptor.
 class Waker {

@@ -33,12 +33,17 @@ std::ptrdiff_t write_some(int stream, std::string_view bytes);
 bool has_room(int stream);             // or it has failed, so that a write does not wait either
 int bytes_to_read(std::FILE* stream);  // in addition to those in its buffer
 
-struct WaitedStream {
-  int stream;             // -1: none
-  bool for_room = false;  // waits for room to write; otherwise for bytes to read
-  bool is_ready = false;  // set; also if the stream has ended or failed
+struct Polled {
+  int descriptor;         // of a stream or socket; negative: none
+  bool for_room = false;  // waits for room to send; otherwise for something to receive, as the end
+  bool is_ready = false;  // also after an error
 };
-// Returns when one of them is ready, a signal is received or the time is over.
-void wait_for(std::span<WaitedStream> streams, int milliseconds);
+
+// Waits until at least one of them is ready. Returns 0 or a number of <cerrno>: ETIMEDOUT if none is after
+// `timeout_ms`, EINTR if a signal was received.
+int poll(std::span<Polled> all, int timeout_ms);
+inline int poll(Polled one, int timeout_ms) {
+  return poll(std::span(&one, 1), timeout_ms);
+}
 
 }  // namespace tg::os

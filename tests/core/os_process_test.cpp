@@ -124,13 +124,13 @@ TEST(Streams, ReadinessAndEndOfAPipe) {
   make_nonblocking(pipe.reader), make_nonblocking(pipe.writer);
   std::array<char, 10> bytes;
   EXPECT_EQ(read_some(pipe.reader, bytes), none_now);
-  WaitedStream waited[] = {{pipe.reader}, {pipe.writer, true}, {-1}};
-  wait_for(waited, 0);
+  Polled waited[] = {{pipe.reader}, {pipe.writer, true}, {-1}};
+  poll(waited, 0);
   EXPECT_FALSE(waited[0].is_ready);
   EXPECT_TRUE(waited[1].is_ready && has_room(pipe.writer));
   EXPECT_FALSE(waited[2].is_ready);
   EXPECT_EQ(write_some(pipe.writer, "abc"), 3);
-  wait_for(waited, 0);
+  poll(waited, 0);
   EXPECT_TRUE(waited[0].is_ready);
   std::FILE* file = file_of(pipe.reader, "r");
   EXPECT_EQ(bytes_to_read(file), 3);

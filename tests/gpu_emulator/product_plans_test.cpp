@@ -6,7 +6,6 @@
 #include "backends/cuda/ordered_product.h"
 #include "backends/cuda/rows_gemm.h"
 #include "backends/cuda/small_products.h"
-#include "core/base/dtype.h"
 #include "tests/gpu_emulator/draw.h"
 #include "tests/gpu_emulator/golden_records.h"
 

@@ -10,6 +10,7 @@
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/nn/models/llama.h>
 #include "backends/cpu/pool.h"
+#include "core/os/process.h"
 #include "core/os/thread.h"
 #include "tools/bench/modes.h"
 
@@ -34,7 +35,7 @@ std::vector<std::uint16_t> some_numbers(std::size_t n) {
 class LlamaFolder {
  public:
   LlamaFolder(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t vocabulary)
-      : path_(fs::temp_directory_path() / ("tilegrad-bench-load-" + std::to_string(os::current_thread()))) {
+      : path_(fs::temp_directory_path() / ("tilegrad-bench-load-" + std::to_string(os::process_id()))) {
     constexpr std::int64_t head_width = 128;
     const std::int64_t heads = std::max<std::int64_t>(1, width / head_width);
     const nn::ModelConfig config{.architecture = nn::Llama{.mlp_width = mlp},

@@ -200,16 +200,6 @@ void shut_down(int socket) {
   ::shutdown(socket, SHUT_RDWR);
 }
 
-int poll(std::span<Polled> all, int timeout_ms) {
-  std::vector<pollfd> waited;
-  for (const Polled& p : all)
-    waited.push_back({p.descriptor, static_cast<short>(p.for_room ? POLLOUT : POLLIN), 0});
-  const int ready = ::poll(waited.data(), waited.size(), timeout_ms);
-  if (ready < 0) return errno;
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].is_ready = waited[i].revents != 0;
-  return ready == 0 ? ETIMEDOUT : 0;
-}
-
 Waker::Waker() {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) {

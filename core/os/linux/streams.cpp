@@ -63,12 +63,14 @@ int bytes_to_read(std::FILE* stream) {
   return ::ioctl(::fileno(stream), FIONREAD, &n) == 0 ? n : 0;
 }
 
-void wait_for(std::span<WaitedStream> streams, int milliseconds) {
+int poll(std::span<Polled> all, int timeout_ms) {
   std::vector<pollfd> waited;
-  for (const WaitedStream& s : streams)
-    waited.push_back({s.stream, static_cast<short>(s.for_room ? POLLOUT : POLLIN), 0});
-  ::poll(waited.data(), waited.size(), milliseconds);
-  for (std::size_t i = 0; i < waited.size(); ++i) streams[i].is_ready = waited[i].revents != 0;
+  for (const Polled& p : all)
+    waited.push_back({p.descriptor, static_cast<short>(p.for_room ? POLLOUT : POLLIN), 0});
+  const int ready = ::poll(waited.data(), waited.size(), timeout_ms);
+  if (ready < 0) return errno;
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].is_ready = waited[i].revents != 0;
+  return ready == 0 ? ETIMEDOUT : 0;
 }
 
 }  // namespace tg::os
