@@ -181,7 +181,8 @@ def culprits(output, folder, target, lines):
     for i, (kind, number, text) in enumerate(entries):
         if kind != "error":
             continue
-        suspects = [number]
+        # The message of a template's error shows the expression with its switch.
+        suspects = [*map(int, re.findall(r"tg::mutant\((\d+)\)", text)), number]
         for k, n, _ in reversed(entries[:i]):
             if k != "context":
                 break
