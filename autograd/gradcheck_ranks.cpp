@@ -232,10 +232,10 @@ std::vector<RankCase> rank_cases(int n) {
     const char* name;
     bool is_input_replicated, is_output_replicated;
   };
-  const Owner sums{"sum_ranks", false, true}, spread{"spread_ranks", true, false},
-      gathers{"gather_ranks", false, false}, scatters{"scatter_sum", false, false},
-      exchanges{"exchange_ranks", false, false}, shifts{"shift_ranks", false, false},
-      pieces{"own_piece", true, false};
+  const Owner sums{"all_reduce", false, true}, spread{"all_reduce_gradient", true, false},
+      gathers{"all_gather", false, false}, scatters{"reduce_scatter", false, false},
+      exchanges{"all_to_all", false, false}, shifts{"ppermute", false, false},
+      pieces{"local_shard", true, false};
   std::vector<RankCase> cases;
   const auto add = [&](const Owner& of, const char* name, const std::vector<Shape>& shapes,
                        const Call& call) {
@@ -246,29 +246,29 @@ std::vector<RankCase> rank_cases(int n) {
     cases.push_back({std::move(f), of.is_input_replicated, of.is_output_replicated});
   };
   const std::vector<Shape> rows{{2 * n, 3}}, columns{{3, 2 * n}}, list{{2 * n, 3}, {n}, {n, 1, 2}};
-  const RankSumOptions wide{.wide = true};
-  add(sums, "rows", rows, [n](auto& x) { return sum_ranks(x, n); });
-  add(sums, "list", list, [n](auto& x) { return sum_ranks(x, n); });
-  add(sums, "wide", rows, [n, wide](auto& x) { return sum_ranks(x, n, wide); });
-  add(spread, "list", list, [n](auto& x) { return spread_ranks(x, n); });
-  add(gathers, "rows", rows, [n](auto& x) { return gather_ranks(x, n); });
-  add(gathers, "list", list, [n](auto& x) { return gather_ranks(x, n); });
-  add(gathers, "columns", columns, [n](auto& x) { return gather_ranks(x, n, 1); });
-  add(scatters, "rows", rows, [n](auto& x) { return scatter_sum(x, n); });
-  add(scatters, "list", list, [n](auto& x) { return scatter_sum(x, n); });
-  add(scatters, "columns, wide", columns, [n, wide](auto& x) { return scatter_sum(x, n, 1, wide); });
-  add(exchanges, "rows", rows, [n](auto& x) { return exchange_ranks(x, n); });
-  add(exchanges, "list", list, [n](auto& x) { return exchange_ranks(x, n); });
-  add(exchanges, "columns", columns, [n](auto& x) { return exchange_ranks(x, n, 1); });
-  add(shifts, "to the next", rows, [n](auto& x) { return shift_ranks(x, n, 1); });
-  add(shifts, "list, back", list, [n](auto& x) { return shift_ranks(x, n, -1); });
-  add(pieces, "rows", rows, [n](auto& x) { return own_piece(x, n); });
-  add(pieces, "list", list, [n](auto& x) { return own_piece(x, n); });
-  add(pieces, "columns", columns, [n](auto& x) { return own_piece(x, n, 1); });
+  const ReduceOptions wide{.wide = true};
+  add(sums, "rows", rows, [n](auto& x) { return all_reduce(x, n); });
+  add(sums, "list", list, [n](auto& x) { return all_reduce(x, n); });
+  add(sums, "wide", rows, [n, wide](auto& x) { return all_reduce(x, n, wide); });
+  add(spread, "list", list, [n](auto& x) { return all_reduce_gradient(x, n); });
+  add(gathers, "rows", rows, [n](auto& x) { return all_gather(x, n); });
+  add(gathers, "list", list, [n](auto& x) { return all_gather(x, n); });
+  add(gathers, "columns", columns, [n](auto& x) { return all_gather(x, n, 1); });
+  add(scatters, "rows", rows, [n](auto& x) { return reduce_scatter(x, n); });
+  add(scatters, "list", list, [n](auto& x) { return reduce_scatter(x, n); });
+  add(scatters, "columns, wide", columns, [n, wide](auto& x) { return reduce_scatter(x, n, 1, wide); });
+  add(exchanges, "rows", rows, [n](auto& x) { return all_to_all(x, n); });
+  add(exchanges, "list", list, [n](auto& x) { return all_to_all(x, n); });
+  add(exchanges, "columns", columns, [n](auto& x) { return all_to_all(x, n, 1); });
+  add(shifts, "to the next", rows, [n](auto& x) { return ppermute(x, n, 1); });
+  add(shifts, "list, back", list, [n](auto& x) { return ppermute(x, n, -1); });
+  add(pieces, "rows", rows, [n](auto& x) { return local_shard(x, n); });
+  add(pieces, "list", list, [n](auto& x) { return local_shard(x, n); });
+  add(pieces, "columns", columns, [n](auto& x) { return local_shard(x, n, 1); });
   add({"ranks", true, true}, "several ops", rows, [n](auto& x) {
-    const Tensor piece = own_piece({tanh(x[0])}, n)[0];
-    const Tensor shifted = shift_ranks({piece * piece}, n, 1)[0];
-    return sum_ranks({gather_ranks({shifted}, n)[0] * spread_ranks(x, n)[0]}, n);
+    const Tensor piece = local_shard({tanh(x[0])}, n)[0];
+    const Tensor shifted = ppermute({piece * piece}, n, 1)[0];
+    return all_reduce({all_gather({shifted}, n)[0] * all_reduce_gradient(x, n)[0]}, n);
   });
   cases.back().in_half_types = false;
   return cases;

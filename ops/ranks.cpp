@@ -1,11 +1,11 @@
 // Ops in which ranks exchange data; see ranks.h for what each does. With x_r the value on rank r, of N ranks:
-//   sum_ranks       y = Σ_s x_s                            z_x = z_y
-//   spread_ranks    y = x                                  z_x = sum_ranks(z_y)
-//   gather_ranks    y = x_0 ‖ … ‖ x_(N−1)                  z_x = scatter_sum(z_y)
-//   scatter_sum     y_r = piece r of Σ_s x_s               z_x = gather_ranks(z_y)
-//   exchange_ranks  piece s of y_r = piece r of x_s        z_x = exchange_ranks(z_y)
-//   shift_ranks     y_r = x_(r − shift mod N)              z_x = shift_ranks(z_y, −shift)
-//   own_piece       y_r = piece r of x                     z_x = gather_ranks(z_y)
+//   all_reduce           y = Σ_s x_s                      z_x = z_y
+//   all_reduce_gradient  y = x                            z_x = all_reduce(z_y)
+//   all_gather           y = x_0 ‖ … ‖ x_(N−1)            z_x = reduce_scatter(z_y)
+//   reduce_scatter       y_r = piece r of Σ_s x_s         z_x = all_gather(z_y)
+//   all_to_all           piece s of y_r = piece r of x_s  z_x = all_to_all(z_y)
+//   ppermute             y_r = x_(r − shift mod N)        z_x = ppermute(z_y, −shift)
+//   local_shard          y_r = piece r of x               z_x = all_gather(z_y)
 // The ops divide axis 0, so that pieces are contiguous; the functions move another axis there.
 #include <tilegrad/ops/ranks.h>
 
@@ -14,7 +14,7 @@
 
 namespace tg {
 
-extern const Op &gather_ranks_op, &scatter_sum_op;
+extern const Op &all_gather_op, &reduce_scatter_op;
 
 namespace {
 
@@ -137,122 +137,125 @@ double sum_roundings(std::span<const Operand>, std::span<const Operand>, const A
 
 }  // namespace
 
-const Op& sum_ranks_op = *define_op(
-    {.name = "sum_ranks",
+const Op& all_reduce_op = *define_op(
+    {.name = "all_reduce",
      .doc = "x₁, … → y₁, …: yᵢ = Σ of xᵢ over all ranks, by a fixed tree",
      .infer = infer_of<Sizes::kept, false, true>,
      .vjp = [](const Backprop& g) { return each_that_arrives(g, [](const Tensors& z, auto&) { return z; }); },
-     .samples = [] { return samples_of(sum_ranks_op, {.ranks = 1}); },
+     .samples = [] { return samples_of(all_reduce_op, {.ranks = 1}); },
      .roundings = sum_roundings,
      .collective = Collective::all_reduce,
      .inplace = {{0, 0}},
      .each = {1, 1}});
 
-const Op& spread_ranks_op = *define_op(
-    {.name = "spread_ranks",
-     .doc = "x → y: x, the same on all ranks, of which each makes its own use",
-     .infer =
-         [](std::span<const Operand> in, const Attrs& a) {
-           detail::require_operands(in, 1);
-           if (a.as<RankAttrs>().ranks < 1) throw ShapeError("the number of ranks must be at least 1");
-           return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
-         },
-     .vjp = [](const Backprop& g) { return gradient_by(sum_ranks_op, g); },
-     .samples = []() -> std::vector<Sample> {
-       return {{"2d", {{{3, 4}}}, [](auto x) { return recorded(spread_ranks_op, {x[0]}, {.ranks = 1}); }}};
-     },
-     .view = true});
+const Op& all_reduce_gradient_op =
+    *define_op({.name = "all_reduce_gradient",
+                .doc = "x → y: x, the same on all ranks, of which each makes its own use",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 1);
+                      if (a.as<RankAttrs>().ranks < 1)
+                        throw ShapeError("the number of ranks must be at least 1");
+                      return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
+                    },
+                .vjp = [](const Backprop& g) { return gradient_by(all_reduce_op, g); },
+                .samples = []() -> std::vector<Sample> {
+                  return {{"2d", {{{3, 4}}}, [](auto x) {
+                             return recorded(all_reduce_gradient_op, {x[0]}, {.ranks = 1});
+                           }}};
+                },
+                .view = true});
 
-const Op& gather_ranks_op =
-    *define_op({.name = "gather_ranks",
+const Op& all_gather_op =
+    *define_op({.name = "all_gather",
                 .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
                 .infer = infer_of<Sizes::times_ranks, false, false>,
-                .vjp = [](const Backprop& g) { return gradient_by(scatter_sum_op, g); },
-                .samples = [] { return samples_of(gather_ranks_op, {.ranks = 1}); },
+                .vjp = [](const Backprop& g) { return gradient_by(reduce_scatter_op, g); },
+                .samples = [] { return samples_of(all_gather_op, {.ranks = 1}); },
                 .collective = Collective::all_gather,
                 .each = {1, 1}});
 
-const Op& scatter_sum_op =
-    *define_op({.name = "scatter_sum",
+const Op& reduce_scatter_op =
+    *define_op({.name = "reduce_scatter",
                 .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
                 .infer = infer_of<Sizes::divided, true, true>,
                 .vjp =
                     [](const Backprop& g) {
                       return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
-                        return recorded(gather_ranks_op, z, {.ranks = a.ranks});
+                        return recorded(all_gather_op, z, {.ranks = a.ranks});
                       });
                     },
-                .samples = [] { return samples_of(scatter_sum_op, {.ranks = 1}); },
+                .samples = [] { return samples_of(reduce_scatter_op, {.ranks = 1}); },
                 .roundings = sum_roundings,
                 .collective = Collective::reduce_scatter,
                 .early = true,
                 .each = {1, 1}});
 
-const Op& exchange_ranks_op = *define_op(
-    {.name = "exchange_ranks",
+const Op& all_to_all_op = *define_op(
+    {.name = "all_to_all",
      .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this "
             "rank's number",
      .infer = infer_of<Sizes::kept, true, false>,
-     .vjp = [](const Backprop& g) { return gradient_by(exchange_ranks_op, g); },
-     .samples = [] { return samples_of(exchange_ranks_op, {.ranks = 1}); },
+     .vjp = [](const Backprop& g) { return gradient_by(all_to_all_op, g); },
+     .samples = [] { return samples_of(all_to_all_op, {.ranks = 1}); },
      .collective = Collective::all_to_all,
      .each = {1, 1}});
 
-const Op& shift_ranks_op =
-    *define_op({.name = "shift_ranks",
+const Op& ppermute_op =
+    *define_op({.name = "ppermute",
                 .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
                 .infer = infer_of<Sizes::kept, false, false>,
                 .vjp =
                     [](const Backprop& g) {
                       return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
                         a.shift = -a.shift;
-                        return recorded(shift_ranks_op, z, a);
+                        return recorded(ppermute_op, z, a);
                       });
                     },
-                .samples = [] { return samples_of(shift_ranks_op, {.ranks = 1, .shift = 1}); },
-                .collective = Collective::ring_shift,
+                .samples = [] { return samples_of(ppermute_op, {.ranks = 1, .shift = 1}); },
+                .collective = Collective::ppermute,
                 .each = {1, 1}});
 
-const Op& own_piece_op = *define_op({.name = "own_piece",
-                                     .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
-                                     .infer = infer_of<Sizes::divided, true, false>,
-                                     .vjp = [](const Backprop& g) { return gradient_by(gather_ranks_op, g); },
-                                     .samples = [] { return samples_of(own_piece_op, {.ranks = 1}); },
-                                     .collective = Collective::shard,
-                                     .each = {1, 1}});
+const Op& local_shard_op = *define_op({.name = "local_shard",
+                                       .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+                                       .infer = infer_of<Sizes::divided, true, false>,
+                                       .vjp = [](const Backprop& g) { return gradient_by(all_gather_op, g); },
+                                       .samples = [] { return samples_of(local_shard_op, {.ranks = 1}); },
+                                       .collective = Collective::local_shard,
+                                       .each = {1, 1}});
 
-TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& o, std::source_location where) {
-  return along(sum_ranks_op, xs, {.ranks = ranks, .wide = o.wide}, 0, where);
+TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& o, std::source_location where) {
+  return along(all_reduce_op, xs, {.ranks = ranks, .wide = o.wide}, 0, where);
 }
 
-TensorList spread_ranks(const TensorList& xs, int ranks, std::source_location where) {
-  if (is_alone(xs, ranks, "spread_ranks", where)) return xs;
+TensorList all_reduce_gradient(const TensorList& xs, int ranks, std::source_location where) {
+  if (is_alone(xs, ranks, "all_reduce_gradient", where)) return xs;
   TensorList ys;
-  for (const Tensor& x : xs) ys.push_back(recorded(spread_ranks_op, {x}, {.ranks = ranks}, where)[0]);
+  for (const Tensor& x : xs) ys.push_back(recorded(all_reduce_gradient_op, {x}, {.ranks = ranks}, where)[0]);
   return ys;
 }
 
-TensorList gather_ranks(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
-  return along(gather_ranks_op, xs, {.ranks = ranks}, axis, where);
+TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+  return along(all_gather_op, xs, {.ranks = ranks}, axis, where);
 }
 
-TensorList scatter_sum(const TensorList& xs, int ranks, std::int64_t axis, const RankSumOptions& o,
-                       std::source_location where) {
-  return along(scatter_sum_op, xs, {.ranks = ranks, .wide = o.wide}, axis, where);
+TensorList reduce_scatter(const TensorList& xs, int ranks, std::int64_t axis, const ReduceOptions& o,
+                          std::source_location where) {
+  return along(reduce_scatter_op, xs, {.ranks = ranks, .wide = o.wide}, axis, where);
 }
 
-TensorList exchange_ranks(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
-  return along(exchange_ranks_op, xs, {.ranks = ranks}, axis, where);
+TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+  return along(all_to_all_op, xs, {.ranks = ranks}, axis, where);
 }
 
-TensorList shift_ranks(const TensorList& xs, int ranks, int shift, std::source_location where) {
-  if (is_alone(xs, ranks, "shift_ranks", where)) return xs;
+TensorList ppermute(const TensorList& xs, int ranks, int shift, std::source_location where) {
+  if (is_alone(xs, ranks, "ppermute", where)) return xs;
   // The shift of each circle is one of 0 … ranks − 1, and a negation away from overflow.
-  return along(shift_ranks_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
+  return along(ppermute_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
 }
 
-TensorList own_piece(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
-  return along(own_piece_op, xs, {.ranks = ranks}, axis, where);
+TensorList local_shard(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+  return along(local_shard_op, xs, {.ranks = ranks}, axis, where);
 }
 
 }  // namespace tg

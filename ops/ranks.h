@@ -18,34 +18,34 @@ namespace tg {
 
 using TensorList = std::vector<Tensor>;
 
-struct RankSumOptions {
+struct ReduceOptions {
   bool wide = false;  // the result of half types is f32
 };
 
 // partial → replicated: y = Σ_s x_s, of floating types, in f32 for half types, by a fixed tree: the left half
 // of the ranks is the largest power of two below their number. So the sum of 2^k ranks is that of the two
 // sums of 2^(k−1) ranks, bit for bit. Gradient: z_x = z_y.
-TensorList sum_ranks(const TensorList& xs, int ranks, const RankSumOptions& options = {},
-                     std::source_location where = std::source_location::current());
-// replicated → varying: y = x. Gradient: z_x = sum_ranks(z_y).
-TensorList spread_ranks(const TensorList& xs, int ranks,
-                        std::source_location where = std::source_location::current());
-// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = scatter_sum(z_y), the sum over what
+TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& options = {},
+                      std::source_location where = std::source_location::current());
+// replicated → varying: y = x. Gradient: z_x = all_reduce(z_y).
+TensorList all_reduce_gradient(const TensorList& xs, int ranks,
+                               std::source_location where = std::source_location::current());
+// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = reduce_scatter(z_y), the sum over what
 // each rank does with its y. Where all ranks do the same with it, the loss would count that as often.
-TensorList gather_ranks(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                        std::source_location where = std::source_location::current());
-// partial → sharded: piece r of sum_ranks(x), with its bits, on rank r. Gradient: z_x = gather_ranks(z_y).
-TensorList scatter_sum(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                       const RankSumOptions& options = {},
-                       std::source_location where = std::source_location::current());
-// varying → varying: piece s of y_r is piece r of x_s. It is its own gradient.
-TensorList exchange_ranks(const TensorList& xs, int ranks, std::int64_t axis = 0,
+TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis = 0,
+                      std::source_location where = std::source_location::current());
+// partial → sharded: piece r of all_reduce(x), with its bits, on rank r. Gradient: z_x = all_gather(z_y).
+TensorList reduce_scatter(const TensorList& xs, int ranks, std::int64_t axis = 0,
+                          const ReduceOptions& options = {},
                           std::source_location where = std::source_location::current());
-// varying → varying: y_r = x_(r − shift mod ranks). Gradient: z_x = shift_ranks(z_y, −shift).
-TensorList shift_ranks(const TensorList& xs, int ranks, int shift,
+// varying → varying: piece s of y_r is piece r of x_s. It is its own gradient.
+TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis = 0,
+                      std::source_location where = std::source_location::current());
+// varying → varying: y_r = x_(r − shift mod ranks). Gradient: z_x = ppermute(z_y, −shift).
+TensorList ppermute(const TensorList& xs, int ranks, int shift,
+                    std::source_location where = std::source_location::current());
+// replicated → sharded: piece r of x on rank r. Gradient: z_x = all_gather(z_y), which is replicated.
+TensorList local_shard(const TensorList& xs, int ranks, std::int64_t axis = 0,
                        std::source_location where = std::source_location::current());
-// replicated → sharded: piece r of x on rank r. Gradient: z_x = gather_ranks(z_y), which is replicated.
-TensorList own_piece(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                     std::source_location where = std::source_location::current());
 
 }  // namespace tg

@@ -31,7 +31,7 @@
   X(adamw) X(squared_norm) X(global_norm) X(block_norms) \
   X(matmul) X(matmul_in_units) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask) X(paged_attn) \
-  X(sum_ranks) X(spread_ranks) X(gather_ranks) X(scatter_sum) X(exchange_ranks) X(shift_ranks) X(own_piece)
+  X(all_reduce) X(all_reduce_gradient) X(all_gather) X(reduce_scatter) X(all_to_all) X(ppermute) X(local_shard)
 // clang-format on
 
 namespace tg {

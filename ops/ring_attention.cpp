@@ -79,7 +79,7 @@ struct Travellers {
         if (piece.defined()) moved.push_back(&piece);
     TensorList list;
     for (const Tensor* x : moved) list.push_back(*x);
-    list = shift_ranks(list, ranks, shift - at);
+    list = ppermute(list, ranks, shift - at);
     for (std::size_t i = 0; i < moved.size(); ++i) *moved[i] = list[i];
     at = shift;
   }
@@ -314,7 +314,7 @@ Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, std::source_
   std::vector<std::int64_t> first;
   for (int rank = 0; rank < ranks; ++rank)
     first.insert(first.end(), {rank * piece, (2 * std::int64_t{ranks} - 1 - rank) * piece});
-  const Tensor own = own_piece({graph.constant(Array::of({ranks, 2}, first), where)}, ranks, 0, where)[0];
+  const Tensor own = local_shard({graph.constant(Array::of({ranks, 2}, first), where)}, ranks, 0, where)[0];
   const Tensor places = arange(graph, 0, static_cast<double>(piece), 1, i64, where);
   return view({add({view({own, where}, {2, 1}), where}, places), where}, {2 * piece});
 }
@@ -341,7 +341,7 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   Tensors in{detail::last_axis_contiguous(q.tensor()), detail::last_axis_contiguous(k.tensor()),
              detail::last_axis_contiguous(v.tensor())};
   if (const std::int64_t n = calls_that_differ(ring); n > 0)
-    in.push_back(own_piece({graph.constant(visible_table(ring, n), q.where())}, ranks, 0, q.where())[0]);
+    in.push_back(local_shard({graph.constant(visible_table(ring, n), q.where())}, ranks, 0, q.where())[0]);
   const auto first = static_cast<NodeId>(graph.nodes().size());
   const Tensors out = forward(ring, in);
   CustomGradient region{

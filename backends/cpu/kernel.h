@@ -89,11 +89,11 @@ std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thro
 // Kernels of the ops of ops/ranks.cpp: ranks exchange data through memory that all of them see. They are
 // there to test programs of several ranks without GPUs, not to be fast. A call's plan is the Communicator,
 // null for a group of one. One thread does all the work. They throw RankLost.
-void sum_ranks(Worker&, const Call&);
-void gather_ranks(Worker&, const Call&);
-void scatter_sum(Worker&, const Call&);
-void exchange_ranks(Worker&, const Call&);
-void shift_ranks(Worker&, const Call&);
-void own_piece(Worker&, const Call&);
+void all_reduce(Worker&, const Call&);
+void all_gather(Worker&, const Call&);
+void reduce_scatter(Worker&, const Call&);
+void all_to_all(Worker&, const Call&);
+void ppermute(Worker&, const Call&);
+void local_shard(Worker&, const Call&);
 
 }  // namespace tg::cpu

@@ -110,13 +110,13 @@ void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own
 
 }  // namespace
 
-void sum_ranks(Worker&, const Call& c) {
+void all_reduce(Worker&, const Call& c) {
   each_tensor(c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
     add_shown(ranks_of(c), x, own, out, true);
   });
 }
 
-void scatter_sum(Worker&, const Call& c) {
+void reduce_scatter(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
   each_tensor(c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
     const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
@@ -125,7 +125,7 @@ void scatter_sum(Worker&, const Call& c) {
   });
 }
 
-void gather_ranks(Worker&, const Call& c) {
+void all_gather(Worker&, const Call& c) {
   each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     share_all(ranks_of(c), own,
               [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
@@ -135,7 +135,7 @@ void gather_ranks(Worker&, const Call& c) {
   });
 }
 
-void exchange_ranks(Worker&, const Call& c) {
+void all_to_all(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
   each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
@@ -148,7 +148,7 @@ void exchange_ranks(Worker&, const Call& c) {
   });
 }
 
-void shift_ranks(Worker&, const Call& c) {
+void ppermute(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
   const int n = ranks.size(), from = ((ranks.rank() - c.attrs->as<RankAttrs>().shift) % n + n) % n;
   each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
@@ -158,7 +158,7 @@ void shift_ranks(Worker&, const Call& c) {
   });
 }
 
-void own_piece(Worker&, const Call& c) {
+void local_shard(Worker&, const Call& c) {
   const auto rank = static_cast<std::size_t>(ranks_of(c).rank());
   each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
     const std::size_t piece = bytes_in(out);

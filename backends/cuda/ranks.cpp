@@ -83,9 +83,9 @@ class RanksPlanner {
     const Collective kind = step_.op->collective;
     if (kind == Collective::all_reduce) return add_sum(x, y);
     if (kind == Collective::reduce_scatter) return add_scatter(x, y);
-    if (kind == Collective::shard)
+    if (kind == Collective::local_shard)
       return copy({x.data, static_cast<Bytes>(rank_) * piece}, {y.data, 0}, piece);
-    if (kind == Collective::ring_shift) {
+    if (kind == Collective::ppermute) {
       const int n = ranks_, from = ((rank_ - attrs_.shift) % n + n) % n,
                 to = ((rank_ + attrs_.shift) % n + n) % n;
       if (from == rank_) return copy({x.data, 0}, {y.data, 0}, bytes);

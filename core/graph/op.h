@@ -61,8 +61,8 @@ enum class Collective : unsigned char {
   all_gather,
   reduce_scatter,
   all_to_all,
-  ring_shift,
-  shard  // each rank keeps its piece, without an exchange
+  ppermute,
+  local_shard  // each rank keeps its piece, without an exchange
 };
 
 // How gradcheck and the tests fill an input of a sample.

@@ -16,7 +16,7 @@ struct ReduceAttrs {
 // What ops have in common in which ranks exchange data (ops/ranks.cpp).
 struct RankAttrs {
   int ranks;          // in the group; which of them this is no attribute says: all have equal programs
-  int shift = 0;      // of shift_ranks: rank r gets the value of rank r − shift
+  int shift = 0;      // of ppermute: rank r gets the value of rank r − shift
   bool wide = false;  // of sums: the result of half types is f32
   void fields(auto&& field) const {
     field("ranks", ranks), field("shift", shift, 0), field("wide", wide, false);

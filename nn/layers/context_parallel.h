@@ -13,7 +13,7 @@ namespace tg::nn {
 // other than attention need no exchange.
 //
 // A loss of the rank's tokens is a part of the loss of all: with a mean over as many tokens on each rank,
-// the loss, and gradients of parameters, are the sum_ranks of the ranks' ones divided by their number.
+// the loss, and gradients of parameters, are the all_reduce of the ranks' ones divided by their number.
 //
 // Layers throw Error for a call with a cache, and for dropout of attention weights in training.
 class ContextParallel {

@@ -38,7 +38,7 @@ TensorList scattered(const TensorList& gradients, int ranks, bool early) {
     some.push_back(gradients[i]);
     bytes += bytes_of(gradients[i]);
     if (i + 1 < gradients.size() && bytes < enough) continue;
-    for (const Tensor& s : scatter_sum(some, ranks, 0, {.wide = true})) sums.push_back(s);
+    for (const Tensor& s : reduce_scatter(some, ranks, 0, {.wide = true})) sums.push_back(s);
     some.clear(), bytes = 0;
   }
   return sums;
@@ -96,9 +96,9 @@ Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradien
       others.push_back(slice_of(z, i));
   }
   others.push_back(loss);
-  const RankSumOptions wide{.wide = true};
+  const ReduceOptions wide{.wide = true};
   if (!divided.empty()) divided = scattered(divided, ranks_count(), early);
-  others = sum_ranks(others, ranks_count(), wide);
+  others = all_reduce(others, ranks_count(), wide);
   Sums sums{others.back(), {}};
   auto next_piece = divided.begin(), next = others.begin();
   for (const Shard& s : list_)
@@ -125,7 +125,7 @@ Tensor Shards::norm(const std::vector<Tensor>& gradients) const {
   parts = block_norms(parts);
   for (std::size_t i = 0; i < parts.size(); ++i)
     if (is_piece[i]) pieces.push_back(parts[i]);
-  if (!pieces.empty()) pieces = gather_ranks(pieces, ranks_count());
+  if (!pieces.empty()) pieces = all_gather(pieces, ranks_count());
   auto next = pieces.begin();
   for (std::size_t i = 0; i < parts.size(); ++i)
     if (is_piece[i]) parts[i] = *next++;
@@ -151,7 +151,7 @@ std::vector<Tensor> Shards::joined(const std::vector<Tensor>& by_shard) const {
     rows[0] /= ranks_count();
     pieces.push_back(is_all ? view(by_shard[i], rows) : by_shard[i]);
   }
-  if (!pieces.empty()) pieces = gather_ranks(pieces, ranks_count());
+  if (!pieces.empty()) pieces = all_gather(pieces, ranks_count());
   std::vector<Tensor> all(parameters_.size());
   auto next = pieces.begin();
   for (std::size_t i = 0; i < list_.size(); ++i) {

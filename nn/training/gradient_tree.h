@@ -11,7 +11,7 @@ namespace tg::train {
 // below their number: (v₀ + v₁) + (v₂ + v₃) of four. All is added in f32, or f64, of values as their program
 // stores them. Sums that wait for their right half are held one for each level, as in a binary counter.
 //
-// For N ranks with count/N values each, N and count/N powers of two, the sum of the ranks' sums by sum_ranks
+// For N ranks with count/N values each, N and count/N powers of two, the sum of the ranks' sums by all_reduce
 // has the bits of one rank's.
 class GradientTree {
  public:

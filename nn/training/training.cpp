@@ -231,7 +231,7 @@ optim::WeightReading TrainingProgram::reading_of(const optim::Optimizer& optimiz
 void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums) {
   if (optimizer.shards().ranks() && optimizer.shards().ranks() != ranks_)
     throw Error("[training] the optimizer divides its update among other ranks than those of the program");
-  if (ranks_ && !optimizer.shards().ranks()) sums = sum_ranks(sums, ranks_->size(), {.wide = true});
+  if (ranks_ && !optimizer.shards().ranks()) sums = all_reduce(sums, ranks_->size(), {.wide = true});
   loss_ = sums.back();
   sums.pop_back();
   update_ = optimizer.update(

@@ -137,8 +137,8 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
                           [=](DType, Device) {
                             return Callable{{}, [=](std::span<const Tensor> x) {
                                               Tensor in = x[0];
-                                              if (of_input) in = spread_ranks({in}, 3)[0];
-                                              return of_output ? sum_ranks({in * in}, 3) : Tensors{in * in};
+                                              if (of_input) in = all_reduce_gradient({in}, 3)[0];
+                                              return of_output ? all_reduce({in * in}, 3) : Tensors{in * in};
                                             }};
                           }},
                          of_input,
@@ -335,45 +335,44 @@ TEST(RankChecks, CoverEveryOpOnRowsColumnsAndLists) {
     text += c.in_half_types ? "\n" : " wide\n";
   }
   const std::string list = " [6, 3] [3] [3, 1, 2]";
-  EXPECT_EQ(
-      text,
-      "sum_ranks/rows: [6, 3] replicated out\nsum_ranks/list:" + list +
-          " replicated out\nsum_ranks/wide: [6, 3] replicated out\nspread_ranks/list:" + list +
-          " replicated in\ngather_ranks/rows: [6, 3]\ngather_ranks/list:" + list +
-          "\ngather_ranks/columns: [3, 6]\nscatter_sum/rows: [6, 3]\nscatter_sum/list:" + list +
-          "\nscatter_sum/columns, wide: [3, 6]\nexchange_ranks/rows: [6, 3]\nexchange_ranks/list:" + list +
-          "\nexchange_ranks/columns: [3, 6]\nshift_ranks/to the next: [6, 3]\nshift_ranks/list, back:" +
-          list + "\nown_piece/rows: [6, 3] replicated in\nown_piece/list:" + list +
-          " replicated in\nown_piece/columns: [3, 6] replicated in\n"
-          "ranks/several ops: [6, 3] replicated in replicated out wide\n");
+  EXPECT_EQ(text,
+            "all_reduce/rows: [6, 3] replicated out\nall_reduce/list:" + list +
+                " replicated out\nall_reduce/wide: [6, 3] replicated out\nall_reduce_gradient/list:" + list +
+                " replicated in\nall_gather/rows: [6, 3]\nall_gather/list:" + list +
+                "\nall_gather/columns: [3, 6]\nreduce_scatter/rows: [6, 3]\nreduce_scatter/list:" + list +
+                "\nreduce_scatter/columns, wide: [3, 6]\nall_to_all/rows: [6, 3]\nall_to_all/list:" + list +
+                "\nall_to_all/columns: [3, 6]\nppermute/to the next: [6, 3]\nppermute/list, back:" + list +
+                "\nlocal_shard/rows: [6, 3] replicated in\nlocal_shard/list:" + list +
+                " replicated in\nlocal_shard/columns: [3, 6] replicated in\n"
+                "ranks/several ops: [6, 3] replicated in replicated out wide\n");
 }
 
 // Each case records the call that it names.
 TEST(RankChecks, CasesCallTheirOps) {
-  const RankSumOptions wide{.wide = true};
+  const ReduceOptions wide{.wide = true};
   const std::pair<const char*, std::function<Tensors(const Tensors&)>> calls[] = {
-      {"sum_ranks/rows", [](auto& x) { return sum_ranks(x, 3); }},
-      {"sum_ranks/list", [](auto& x) { return sum_ranks(x, 3); }},
-      {"sum_ranks/wide", [&](auto& x) { return sum_ranks(x, 3, wide); }},
-      {"spread_ranks/list", [](auto& x) { return spread_ranks(x, 3); }},
-      {"gather_ranks/rows", [](auto& x) { return gather_ranks(x, 3, 0); }},
-      {"gather_ranks/list", [](auto& x) { return gather_ranks(x, 3, 0); }},
-      {"gather_ranks/columns", [](auto& x) { return gather_ranks(x, 3, 1); }},
-      {"scatter_sum/rows", [](auto& x) { return scatter_sum(x, 3, 0); }},
-      {"scatter_sum/list", [](auto& x) { return scatter_sum(x, 3, 0); }},
-      {"scatter_sum/columns, wide", [&](auto& x) { return scatter_sum(x, 3, 1, wide); }},
-      {"exchange_ranks/rows", [](auto& x) { return exchange_ranks(x, 3, 0); }},
-      {"exchange_ranks/list", [](auto& x) { return exchange_ranks(x, 3, 0); }},
-      {"exchange_ranks/columns", [](auto& x) { return exchange_ranks(x, 3, 1); }},
-      {"shift_ranks/to the next", [](auto& x) { return shift_ranks(x, 3, 1); }},
-      {"shift_ranks/list, back", [](auto& x) { return shift_ranks(x, 3, -1); }},
-      {"own_piece/rows", [](auto& x) { return own_piece(x, 3, 0); }},
-      {"own_piece/list", [](auto& x) { return own_piece(x, 3, 0); }},
-      {"own_piece/columns", [](auto& x) { return own_piece(x, 3, 1); }},
+      {"all_reduce/rows", [](auto& x) { return all_reduce(x, 3); }},
+      {"all_reduce/list", [](auto& x) { return all_reduce(x, 3); }},
+      {"all_reduce/wide", [&](auto& x) { return all_reduce(x, 3, wide); }},
+      {"all_reduce_gradient/list", [](auto& x) { return all_reduce_gradient(x, 3); }},
+      {"all_gather/rows", [](auto& x) { return all_gather(x, 3, 0); }},
+      {"all_gather/list", [](auto& x) { return all_gather(x, 3, 0); }},
+      {"all_gather/columns", [](auto& x) { return all_gather(x, 3, 1); }},
+      {"reduce_scatter/rows", [](auto& x) { return reduce_scatter(x, 3, 0); }},
+      {"reduce_scatter/list", [](auto& x) { return reduce_scatter(x, 3, 0); }},
+      {"reduce_scatter/columns, wide", [&](auto& x) { return reduce_scatter(x, 3, 1, wide); }},
+      {"all_to_all/rows", [](auto& x) { return all_to_all(x, 3, 0); }},
+      {"all_to_all/list", [](auto& x) { return all_to_all(x, 3, 0); }},
+      {"all_to_all/columns", [](auto& x) { return all_to_all(x, 3, 1); }},
+      {"ppermute/to the next", [](auto& x) { return ppermute(x, 3, 1); }},
+      {"ppermute/list, back", [](auto& x) { return ppermute(x, 3, -1); }},
+      {"local_shard/rows", [](auto& x) { return local_shard(x, 3, 0); }},
+      {"local_shard/list", [](auto& x) { return local_shard(x, 3, 0); }},
+      {"local_shard/columns", [](auto& x) { return local_shard(x, 3, 1); }},
       {"ranks/several ops", [](auto& x) {
-         const Tensor piece = own_piece({tanh(x[0])}, 3)[0];
-         const Tensors shifted = shift_ranks({piece * piece}, 3, 1);
-         return sum_ranks({gather_ranks(shifted, 3)[0] * spread_ranks(x, 3)[0]}, 3);
+         const Tensor piece = local_shard({tanh(x[0])}, 3)[0];
+         const Tensors shifted = ppermute({piece * piece}, 3, 1);
+         return all_reduce({all_gather(shifted, 3)[0] * all_reduce_gradient(x, 3)[0]}, 3);
        }}};
   const std::vector<RankCase> cases = rank_cases(3);
   ASSERT_EQ(cases.size(), std::size(calls));

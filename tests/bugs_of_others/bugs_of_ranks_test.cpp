@@ -28,7 +28,7 @@ TEST(BugsOfOthersRanks, GatheredTransposedTensorKeepsItsElements) {
       for (int j = 0; j < 3; ++j) own.push_back(element(ranks.rank(), i, j));
     Graph g;
     const Tensor x = g.input("x", {2, 3}, f32);
-    const Array y = eval(gather_ranks({transpose(x, 0, 1)}, 2)[0], {{x, own}}, of(ranks));
+    const Array y = eval(all_gather({transpose(x, 0, 1)}, 2)[0], {{x, own}}, of(ranks));
     for (int r = 0; r < 2; ++r)
       for (int i = 0; i < 2; ++i)
         for (int j = 0; j < 3; ++j)
@@ -43,7 +43,7 @@ TEST(BugsOfOthersRanks, GatheredPiecesAreInTheOrderOfTheRanks) {
     Graph g;
     const Tensor x = g.input("x", {1}, f32);
     const std::vector<float> own{static_cast<float>(ranks.rank())};
-    const Array y = eval(gather_ranks({x}, 3)[0], {{x, own}}, of(ranks));
+    const Array y = eval(all_gather({x}, 3)[0], {{x, own}}, of(ranks));
     for (int r = 0; r < 3; ++r) EXPECT_EQ(y.at(r), r);
   });
 }
@@ -52,7 +52,7 @@ double bf16_sum(Communicator& ranks, bool wide) {
   Graph g;
   const Tensor x = g.input("x", {1}, bf16);
   const std::vector<float> own{ranks.rank() == 0 ? 256.f : 1.f};
-  return eval(sum_ranks({x}, 4, {.wide = wide})[0], {{x, Array::of({1}, own).to(bf16)}}, of(ranks)).at(0);
+  return eval(all_reduce({x}, 4, {.wide = wide})[0], {{x, Array::of({1}, own).to(bf16)}}, of(ranks)).at(0);
 }
 
 // https://github.com/deepseek-ai/DeepEP/issues/176 https://github.com/tenstorrent/tt-metal/issues/37884

@@ -160,7 +160,7 @@ LinearCrossEntropyOptions Draw<LinearCrossEntropyOptions>::of(World& w) {
   return {Draw<std::int64_t>::of(w), Draw<Reduction>::of(w),    Draw<double>::of(w),
           Draw<double>::of(w),       Draw<std::int64_t>::of(w), Draw<std::int64_t>::of(w)};
 }
-RankSumOptions Draw<RankSumOptions>::of(World& w) {
+ReduceOptions Draw<ReduceOptions>::of(World& w) {
   return {.wide = Draw<bool>::of(w)};
 }
 

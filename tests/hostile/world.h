@@ -94,7 +94,7 @@ TG_DRAWN(std::source_location);
 TG_DRAWN(Reduction);
 TG_DRAWN(CrossEntropyOptions);
 TG_DRAWN(LinearCrossEntropyOptions);
-TG_DRAWN(RankSumOptions);
+TG_DRAWN(ReduceOptions);
 TG_DRAWN(RopeOptions);
 TG_DRAWN(AdamWOptions);
 TG_DRAWN(AdamWTensors);

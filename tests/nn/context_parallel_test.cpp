@@ -167,7 +167,7 @@ TEST_P(ContextParallel, LossAndGradientsAreThoseOfOneRank) {
           Graph one, many;
           const std::vector<Array> whole =
               eval(recorded(one, params, model, kind, 1).all(), {}, {.threads = 1});
-          std::vector<Tensor> means = sum_ranks(recorded(many, params, model, kind, n).all(), n);
+          std::vector<Tensor> means = all_reduce(recorded(many, params, model, kind, n).all(), n);
           for (Tensor& x : means) x = x / n;
           const std::vector<Array> mean =
               eval(means, {}, {.threads = 1, .ranks = {std::shared_ptr<void>(), &ranks}});

@@ -109,7 +109,7 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
         if (count > 0) expected.push_back(count);
         std::vector<std::size_t> got;
         for (const Node& n : graph.nodes())
-          if (std::string_view(n.op->name) == "scatter_sum") got.push_back(n.in.size());
+          if (std::string_view(n.op->name) == "reduce_scatter") got.push_back(n.in.size());
         EXPECT_EQ(got, expected) << list.size() << " gradients of " << name_of(dtypes[0]) << " and "
                                  << name_of(dtypes[1]);
         ASSERT_EQ(sums.size(), list.size());
@@ -147,7 +147,7 @@ TEST(Shards, NormsAreOfTheSameTensorsOnAnyNumberOfRanks) {
         for (const ValueId v : node.in) {
           const std::string_view op = node.op->name;
           if (op == "block_norms") got.push_back(graph.tensor(v).numel());
-          if (op == "gather_ranks") gathered.push_back(graph.tensor(v).numel());
+          if (op == "all_gather") gathered.push_back(graph.tensor(v).numel());
         }
       EXPECT_EQ(got, expected) << n << " ranks";
       EXPECT_EQ(gathered.size(), parts > 1 ? pieces : 0) << n << " ranks";
@@ -161,14 +161,9 @@ TEST(Shards, PiecesOfWholeRowsNeedNoView) {
   const struct {
     Shape shape;
     std::string op;  // that makes the new value
-  } cases[] = {{{4, g / 4}, "gather_ranks"},
-               {{g}, "gather_ranks"},
-               {{2, 3, g}, "gather_ranks"},
-               {{1, g}, "view"},
-               {{3, g}, "view"},
-               {{g + 7}, "concat"},
-               {{2, g / 2 + 5}, "view"},
-               {{5, g / 5 + 20}, "view"}};
+  } cases[] = {{{4, g / 4}, "all_gather"}, {{g}, "all_gather"},      {{2, 3, g}, "all_gather"},
+               {{1, g}, "view"},           {{3, g}, "view"},         {{g + 7}, "concat"},
+               {{2, g / 2 + 5}, "view"},   {{5, g / 5 + 20}, "view"}};
   for (const auto& c : cases) {
     Graph graph;
     const detail::Shards shards({Parameter("p", c.shape, f32, Device::cpu())}, std::make_shared<Alone>(1, n),

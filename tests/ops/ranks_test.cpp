@@ -10,8 +10,8 @@
 #include "core/graph/op_attrs.h"
 
 namespace tg {
-extern const Op &sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op, &shift_ranks_op,
-    &own_piece_op;
+extern const Op &all_reduce_op, &all_gather_op, &reduce_scatter_op, &all_to_all_op, &ppermute_op,
+    &local_shard_op;
 }  // namespace tg
 
 namespace {
@@ -70,18 +70,16 @@ TEST(Ranks, EachOpGivesWhatItSays) {
         std::function<double(std::int64_t)> expected;
       };
       const std::vector<Case> cases{
-          {"sum_ranks", sum_ranks({x}, n)[0], sum},
-          {"spread_ranks", spread_ranks({x}, n)[0], [&](std::int64_t i) { return x_of(r, i); }},
-          {"gather_ranks", gather_ranks({x}, n)[0],
+          {"all_reduce", all_reduce({x}, n)[0], sum},
+          {"all_reduce_gradient", all_reduce_gradient({x}, n)[0], [&](std::int64_t i) { return x_of(r, i); }},
+          {"all_gather", all_gather({x}, n)[0],
            [&](std::int64_t i) { return x_of(static_cast<int>(i / count), i % count); }},
-          {"scatter_sum", scatter_sum({x}, n)[0], [&](std::int64_t i) { return sum(r * piece + i); }},
-          {"exchange_ranks", exchange_ranks({x}, n)[0],
+          {"reduce_scatter", reduce_scatter({x}, n)[0], [&](std::int64_t i) { return sum(r * piece + i); }},
+          {"all_to_all", all_to_all({x}, n)[0],
            [&](std::int64_t i) { return x_of(static_cast<int>(i / piece), r * piece + i % piece); }},
-          {"shift_ranks", shift_ranks({x}, n, 1)[0],
-           [&](std::int64_t i) { return x_of((r + n - 1) % n, i); }},
-          {"shift_ranks back", shift_ranks({x}, n, -1)[0],
-           [&](std::int64_t i) { return x_of((r + 1) % n, i); }},
-          {"own_piece", own_piece({x}, n)[0], [&](std::int64_t i) { return x_of(r, r * piece + i); }}};
+          {"ppermute", ppermute({x}, n, 1)[0], [&](std::int64_t i) { return x_of((r + n - 1) % n, i); }},
+          {"ppermute back", ppermute({x}, n, -1)[0], [&](std::int64_t i) { return x_of((r + 1) % n, i); }},
+          {"local_shard", local_shard({x}, n)[0], [&](std::int64_t i) { return x_of(r, r * piece + i); }}};
       for (const Case& c : cases) {
         const Values y = values_of(eval(c.y, {{x, array_of(r, shape)}}, of(ranks)));
         for (std::size_t i = 0; i < y.size(); ++i)
@@ -96,8 +94,8 @@ TEST(Ranks, KernelsReadViewsOfAnyStrides) {
     Graph g;
     const Tensor x = g.input("x", {4, 6, 5}, f64), y = g.input("y", {4, 6, 5}, bf16);
     std::vector<Tensor> fetch;
-    for (const Op* op : {&sum_ranks_op, &gather_ranks_op, &scatter_sum_op, &exchange_ranks_op,
-                         &shift_ranks_op, &own_piece_op})
+    for (const Op* op :
+         {&all_reduce_op, &all_gather_op, &reduce_scatter_op, &all_to_all_op, &ppermute_op, &local_shard_op})
       for (const Tensor& t : {x, y})
         for (const Tensor& view : {permute(t, {1, 2, 0}), slice(t, 2, 1, 5, 2),
                                    expand(slice(t, 1, 2, 3), {4, 6, 5}), slice(transpose(t, 1, 2), 1, 4, 5)})
@@ -123,8 +121,8 @@ TEST(Ranks, ListsAxesAndViews) {
                                   {i, std::vector<std::int64_t>{10 * r, 10 * r + 1, 10 * r + 2, 10 * r + 3}},
                                   {empty, Array({0, 2}, f32)},
                                   {large, array_of(r, {300000})}};
-    const TensorList list = exchange_ranks({transpose(x, 0, 1), i, empty, large}, 2);
-    const Tensor columns = scatter_sum({x}, 2, 1)[0], joined = gather_ranks({x}, 2, -1)[0];
+    const TensorList list = all_to_all({transpose(x, 0, 1), i, empty, large}, 2);
+    const Tensor columns = reduce_scatter({x}, 2, 1)[0], joined = all_gather({x}, 2, -1)[0];
     EXPECT_EQ(columns.shape(), (Shape{3, 2}));
     EXPECT_EQ(joined.shape(), (Shape{3, 8}));
     const std::vector<Array> y = eval({list[0], list[1], list[3], columns, joined}, feeds, of(ranks));
@@ -156,7 +154,7 @@ TEST(Ranks, SumsAreAFixedTree) {
         const Tensor x = g.input("x", shape, dtype);
         const std::vector<Feed> feed{{x, array_of(ranks.rank(), shape, dtype)}};
         const std::vector<Array> y =
-            eval({sum_ranks({x}, n)[0], sum_ranks({x}, n, {.wide = true})[0]}, feed, of(ranks));
+            eval({all_reduce({x}, n)[0], all_reduce({x}, n, {.wide = true})[0]}, feed, of(ranks));
         EXPECT_EQ(y[0].dtype(), dtype);
         EXPECT_EQ(y[1].dtype(), f32);
         std::vector<Array> xs;
@@ -176,7 +174,7 @@ TEST(Ranks, SumsAreAFixedTree) {
         }
         EXPECT_TRUE(n == 3 || dtype != f32 || in_line > 50) << in_line;
         if (n == 3) continue;  // 1,000 elements are no multiple
-        const Array piece = eval(scatter_sum({x}, n)[0], feed, of(ranks));
+        const Array piece = eval(reduce_scatter({x}, n)[0], feed, of(ranks));
         for (std::int64_t i = 0; i < 250; ++i) EXPECT_EQ(piece.at(i), y[0].at(ranks.rank() * 250 + i)) << i;
       }
     });
@@ -195,7 +193,7 @@ TEST(Ranks, SumsOfMoreThanIsSharedAtOnce) {
       for (std::int64_t i = 0; i < 2 * count; ++i)
         HostView{dtype, own.shape(), own.raw()}.set(i, number(ranks.rank(), i));
       const std::vector<Array> y =
-          eval({sum_ranks({x}, 2)[0], sum_ranks({x}, 2, {.wide = true})[0], scatter_sum({x}, 2)[0]},
+          eval({all_reduce({x}, 2)[0], all_reduce({x}, 2, {.wide = true})[0], reduce_scatter({x}, 2)[0]},
                {{x, own}}, of(ranks));
       const auto wrong = [&](const Array& sums, std::int64_t from) {
         std::int64_t n = 0;
@@ -244,7 +242,7 @@ TEST(Ranks, WrongGradientsAreFound) {
                       is_input_replicated,
                       is_output_replicated};
     };
-    const auto gathered = [](const Tensor& x) { return gather_ranks({x}, 2)[0]; };
+    const auto gathered = [](const Tensor& x) { return all_gather({x}, 2)[0]; };
     const auto counted_twice = checked(one(gathered, false, true), ranks);
     for (const gradcheck::Result& r : counted_twice)
       EXPECT_EQ(r.status, r.dtype == f64 ? Status::mismatch : Status::ok) << r.text();
@@ -261,7 +259,7 @@ TEST(Ranks, WrongGradientsAreFound) {
 
     // On rank 1 in f32 only.
     const auto rank_of = [](const Tensor& x) {
-      return own_piece({arange(x.graph(), 0, 2, 1, x.dtype())}, 2)[0];
+      return local_shard({arange(x.graph(), 0, 2, 1, x.dtype())}, 2)[0];
     };
     const auto in_f32 = [&](const Tensor& x) {
       return x.dtype() == f32 ? x * (1 + 1e-4 * rank_of(x)) : x * 1;
@@ -308,11 +306,11 @@ TEST(Ranks, AGroupOfOneRecordsNothing) {
   const Tensor x = g.input("x", {4, 3}, f64), half = g.input("h", {2}, bf16);
   const std::size_t before = g.nodes().size();
   for (const TensorList& y :
-       {sum_ranks({x}, 1), spread_ranks({x}, 1), gather_ranks({x}, 1), scatter_sum({x}, 1),
-        exchange_ranks({x}, 1), shift_ranks({x}, 1, 3), own_piece({x}, 1), sum_ranks({half}, 1)})
+       {all_reduce({x}, 1), all_reduce_gradient({x}, 1), all_gather({x}, 1), reduce_scatter({x}, 1),
+        all_to_all({x}, 1), ppermute({x}, 1, 3), local_shard({x}, 1), all_reduce({half}, 1)})
     EXPECT_TRUE(y[0].id() == x.id() || y[0].id() == half.id());
   EXPECT_EQ(g.nodes().size(), before);
-  EXPECT_EQ(sum_ranks({half}, 1, {.wide = true})[0].dtype(), f32);
+  EXPECT_EQ(all_reduce({half}, 1, {.wide = true})[0].dtype(), f32);
 }
 
 template <class F>
@@ -328,24 +326,24 @@ std::string refusal(F f) {
 TEST(Ranks, CallsThatCannotBeAreRefused) {
   Graph g;
   const Tensor x = g.input("x", {4, 3}, f32), i = g.input("i", {4}, i64);
-  EXPECT_NE(refusal([&] { scatter_sum({x}, 3); }).find("4, is not a multiple of 3 ranks"), std::string::npos);
-  EXPECT_NE(refusal([&] { own_piece({x}, 2, 1); }).find("3, is not a multiple of 2 ranks"),
+  EXPECT_NE(refusal([&] { reduce_scatter({x}, 3); }).find("4, is not a multiple of 3 ranks"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { local_shard({x}, 2, 1); }).find("3, is not a multiple of 2 ranks"),
             std::string::npos);
   for (const int ranks : {1, 2}) {  // what cannot be on several does not pass on one
     EXPECT_NE(
-        refusal([&] { sum_ranks({i}, ranks, {.wide = true}); }).find("needs a floating tensor; got i64"),
+        refusal([&] { all_reduce({i}, ranks, {.wide = true}); }).find("needs a floating tensor; got i64"),
         std::string::npos);
-    EXPECT_NE(refusal([&] { gather_ranks({x}, ranks, 2); }).find("axis 2 is out of range"),
-              std::string::npos);
-    EXPECT_NE(refusal([&] { own_piece({sum(x)}, ranks); }).find("needs at least 1 dimension"),
+    EXPECT_NE(refusal([&] { all_gather({x}, ranks, 2); }).find("axis 2 is out of range"), std::string::npos);
+    EXPECT_NE(refusal([&] { local_shard({sum(x)}, ranks); }).find("needs at least 1 dimension"),
               std::string::npos);
   }
-  EXPECT_NE(refusal([&] { sum_ranks({}, 1); }).find("got no tensors"), std::string::npos);
-  EXPECT_NE(refusal([&] { sum_ranks({x}, 0); }).find("the number of ranks is 0"), std::string::npos);
-  EXPECT_NE(refusal([&] { sum_ranks({}, 2); }).find("got no tensors"), std::string::npos);
-  EXPECT_NE(refusal([&] { gather_ranks({sum(x)}, 2); }).find("rank"), std::string::npos);
+  EXPECT_NE(refusal([&] { all_reduce({}, 1); }).find("got no tensors"), std::string::npos);
+  EXPECT_NE(refusal([&] { all_reduce({x}, 0); }).find("the number of ranks is 0"), std::string::npos);
+  EXPECT_NE(refusal([&] { all_reduce({}, 2); }).find("got no tensors"), std::string::npos);
+  EXPECT_NE(refusal([&] { all_gather({sum(x)}, 2); }).find("rank"), std::string::npos);
   EXPECT_NE(refusal([&] {
-              eval(sum_ranks({x}, 2)[0], {{x, Array({4, 3}, f32)}});
+              eval(all_reduce({x}, 2)[0], {{x, Array({4, 3}, f32)}});
             }).find("no communicator"),
             std::string::npos);
 }
@@ -354,7 +352,7 @@ TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
     const Tensor x = g.input("x", {4}, f32);
-    const Tensor common = sum(sum_ranks({x}, 3)[0] * 2);
+    const Tensor common = sum(all_reduce({x}, 3)[0] * 2);
     const Tensor own = ranks.rank() == 2 ? softmax(x, 0) : log_softmax(x, 0);
     const std::string differs = refusal([&] { compile(g, {common, own}, of(ranks)); });
     EXPECT_NE(differs.find("the programs of ranks 0 and 2 differ in step"), std::string::npos) << differs;
@@ -367,7 +365,7 @@ TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
     EXPECT_TRUE(shorter.find("steps: all ranks") != std::string::npos ||
                 shorter.find("differ in step") != std::string::npos)
         << shorter;
-    const std::string size = refusal([&] { compile(g, {sum_ranks({x}, 2)[0]}, of(ranks)); });
+    const std::string size = refusal([&] { compile(g, {all_reduce({x}, 2)[0]}, of(ranks)); });
     EXPECT_NE(size.find("is of 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
   });
 }
@@ -377,7 +375,7 @@ TEST(Ranks, ALostRankEndsTheRun) {
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) -> std::string {
     Graph g;
     const Tensor x = g.input("x", {4}, f32);
-    Program program = compile(g, {sum_ranks({x}, 2)[0]}, of(ranks));
+    Program program = compile(g, {all_reduce({x}, 2)[0]}, of(ranks));
     program.run({{x, Array({4}, f32)}});
     if (ranks.rank() == 1) throw Error("had enough");
     program.run();

@@ -336,7 +336,7 @@ TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
     }
     EXPECT_EQ(steps["flash_attn"], 1 + 3 * 2);  // a causal square, then two halves for each other rank
     EXPECT_EQ(steps["flash_attn_backward"], 1 + 3 * 2);
-    EXPECT_EQ(steps["shift_ranks"], 3 + 3 + 1);
+    EXPECT_EQ(steps["ppermute"], 3 + 3 + 1);
   });
 }
 

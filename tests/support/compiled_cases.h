@@ -477,9 +477,9 @@ inline void record_scattered(Recorded& r) {
   const Tensor h = matmul(x, u), t = heads(matmul(h, w)), o = flash_attn(t, t, t).o.reshape({2, 8, 16});
   const Tensor s = heads(matmul(gelu(o), w)), last = flash_attn(s, s, s).o;
   const std::vector<Tensor> zs = gradients((last * last).sum(), {w, u});
-  const Tensor other = matmul(u, w), sums = scatter_sum({other}, 2)[0], late = matmul(w, u);
-  const Tensor first = scatter_sum({zs[0]}, 2)[0], last_one = exp(late), of_x = scatter_sum({x}, 2)[0];
-  r.fetch = {scatter_sum({zs[1], other}, 2)[0], first, sums, of_x, last_one};
+  const Tensor other = matmul(u, w), sums = reduce_scatter({other}, 2)[0], late = matmul(w, u);
+  const Tensor first = reduce_scatter({zs[0]}, 2)[0], last_one = exp(late), of_x = reduce_scatter({x}, 2)[0];
+  r.fetch = {reduce_scatter({zs[1], other}, 2)[0], first, sums, of_x, last_one};
 }
 
 inline std::vector<CompiledCase> compiled_cases() {

@@ -33,7 +33,7 @@ class RandomProgram {
     const int nodes = 10 + pick(30);
     for (int i = 0; i < nodes; ++i) {
       add();
-      if (has_ranks_ && pick(4) == 0) r_.fetch.push_back(scatter_sum({any(square_)}, 2)[0]);
+      if (has_ranks_ && pick(4) == 0) r_.fetch.push_back(reduce_scatter({any(square_)}, 2)[0]);
     }
     // Early values are read late, in the opposite order, as in a backward pass.
     Tensor z = any(tall_);
@@ -43,7 +43,7 @@ class RandomProgram {
                    early = sum(cast(matmul(tall_[0], square_[0]), f32));
       const std::vector<Tensor> zs = gradients(late + early, {tall_[0], square_[0]});
       r_.fetch.insert(r_.fetch.end(), zs.begin(), zs.end());
-      if (has_ranks_) r_.fetch.push_back(scatter_sum({zs[1]}, 2)[0]);
+      if (has_ranks_) r_.fetch.push_back(reduce_scatter({zs[1]}, 2)[0]);
     } else {
       r_.fetch.push_back(z);
     }

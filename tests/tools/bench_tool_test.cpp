@@ -127,7 +127,7 @@ const Mode all_modes[] = {
     {"load", "1x256x64x50", {"read into memory", "read into caches", "touch new memory", "from_pretrained"}},
     {"ranks",
      "64",
-     {"sum_ranks", "sum_ranks, wide", "scatter_sum", "gather_ranks", "exchange_ranks", "shift_ranks"}},
+     {"all_reduce", "all_reduce, wide", "reduce_scatter", "all_gather", "all_to_all", "ppermute"}},
     {"serve", "1x2x16x64x13", {"contiguous", "pages of 16, cache in use", "paged / contiguous"}},
     {"train", "1x2x16x8x2", {"GPT step", "matmul", "flash_attn", "adamw"}},
     {"lora", "2x2x16x8x2x40x3", {"all parameters", "LoRA, attention's input", "LoRA, all linear layers"}},

@@ -26,7 +26,7 @@ for n in 1 2; do
     has a$n "^ring_attention window 5 .* $pass .* of all alone"
     has a$n "^flash_attn causal .* $pass .* TFLOP/s *$"
   done
-  has a$n "^scatter_sum .* $n ranks "
+  has a$n "^reduce_scatter .* $n ranks "
   for way in "whole update" "divided update" "early sums" "divided sequences"; do has m$n "^step, $way .* $n ranks .* of all alone"; done
   grep -q "\"ranks\": $n," "$dir/a$n.json" || fail "a$n.json does not say $n ranks"
 done

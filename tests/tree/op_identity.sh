@@ -27,7 +27,7 @@ self_test() {
   plant backends/cuda/a.cu 'if (e.op == op) return e.kernel;'
   check "$tree" || { echo "self-test: a tree that is right is refused"; exit 1; }
   local fault
-  for fault in 'if (s.op->name == "rope") return;' 'return step.op == &scatter_sum_op;' \
+  for fault in 'if (s.op->name == "rope") return;' 'return step.op == &reduce_scatter_op;' \
     'if (&matmul_op != node.op) return;' 'return &op == &tg::softmax_op;' 'return "sum" == op.name;'; do
     plant backends/cuda/b.cpp "$fault"
     if check "$tree" >/dev/null; then echo "self-test: not found: $fault"; exit 1; fi

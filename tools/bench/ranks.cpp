@@ -30,17 +30,17 @@ struct Measured {
   double (*sent)(double bytes, double ranks);  // by the fastest algorithm, of an input of so many bytes
 };
 const Measured measured[] = {
-    {"sum_ranks", [](const TensorList& x, int n) { return sum_ranks(x, n); },
+    {"all_reduce", [](const TensorList& x, int n) { return all_reduce(x, n); },
      [](double s, double n) { return 2 * (n - 1) / n * s; }},
-    {"sum_ranks, wide", [](const TensorList& x, int n) { return sum_ranks(x, n, {.wide = true}); },
+    {"all_reduce, wide", [](const TensorList& x, int n) { return all_reduce(x, n, {.wide = true}); },
      [](double s, double n) { return 2 * (n - 1) / n * s; }},
-    {"scatter_sum", [](const TensorList& x, int n) { return scatter_sum(x, n); },
+    {"reduce_scatter", [](const TensorList& x, int n) { return reduce_scatter(x, n); },
      [](double s, double n) { return (n - 1) / n * s; }},
-    {"gather_ranks", [](const TensorList& x, int n) { return gather_ranks(x, n); },
+    {"all_gather", [](const TensorList& x, int n) { return all_gather(x, n); },
      [](double s, double n) { return (n - 1) * s; }},
-    {"exchange_ranks", [](const TensorList& x, int n) { return exchange_ranks(x, n); },
+    {"all_to_all", [](const TensorList& x, int n) { return all_to_all(x, n); },
      [](double s, double n) { return (n - 1) / n * s; }},
-    {"shift_ranks", [](const TensorList& x, int n) { return shift_ranks(x, n, 1); },
+    {"ppermute", [](const TensorList& x, int n) { return ppermute(x, n, 1); },
      [](double s, double) { return s; }}};
 
 // The same number of runs on all ranks, which wait for each other: not as many as fit in some time.

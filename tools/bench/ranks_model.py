@@ -4,15 +4,15 @@ of how attention and training steps scale, from what was measured on one host an
 
     python3 tools/bench/ranks_model.py
 
-One thing after the other, without overlap: a rank's batches, scatter_sum of bf16 gradients, its part of the update,
-gather_ranks of the half copies. g GPUs of each of h hosts, N = g·h ranks."""
+One thing after the other, without overlap: a rank's batches, reduce_scatter of bf16 gradients, its part of the update,
+all_gather of the half copies. g GPUs of each of h hosts, N = g·h ranks."""
 import dataclasses
 
 # Measured on 2 × H200 of one host, eccea6e (docs/notes/ranks.md): the 148 gradients of GPT-2 124M in bf16, packed and summed.
 LIST = 2 * 124_439_808  # bytes
 SCATTER = LIST / 2 / 694e-6  # bytes/s that a rank sends
 GATHER = LIST / 1208e-6
-WIDE_SUM = LIST / 1501e-6  # sum_ranks into f32
+WIDE_SUM = LIST / 1501e-6  # all_reduce into f32
 SEND = 260e9  # of a large message
 MESSAGE = 2e-6  # seconds, between two GPUs of a host
 # Measured on one H200 (docs/benchmarks.md): a copy, bytes/s; the share of the rate of products that a step of GPT-2 124M
@@ -134,7 +134,7 @@ def compare_with_measured():
 
 
 def main():
-    print(f"Rates of sending: scatter_sum {SCATTER / 1e9:.0f} GB/s, gather_ranks {GATHER / 1e9:.0f}, sum into f32 {WIDE_SUM / 1e9:.0f}; "
+    print(f"Rates of sending: reduce_scatter {SCATTER / 1e9:.0f} GB/s, all_gather {GATHER / 1e9:.0f}, sum into f32 {WIDE_SUM / 1e9:.0f}; "
           f"memory {MEMORY / 1e12:.2f} TB/s; network {NETWORK / 1e9:.0f} GB/s.\n")
     compare_with_measured()
     ring_table()

@@ -17,18 +17,18 @@
   X(adamw) X(squared_norm) X(global_norm) X(block_norms) \
   X(matmul) X(matmul_in_units) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask) X(paged_attn) \
-  X(sum_ranks) X(gather_ranks) X(scatter_sum) X(exchange_ranks) X(shift_ranks) X(own_piece)
+  X(all_reduce) X(all_gather) X(reduce_scatter) X(all_to_all) X(ppermute) X(local_shard)
 // clang-format on
 
 namespace tg::cpu::TG_ISA {
 
 // The ops in which ranks exchange data, which no instruction set makes faster (backends/cpu/ranks.cpp).
-extern const Kernel sum_ranks_kernel{.run = &cpu::sum_ranks, .on_caller = true},
-    gather_ranks_kernel{.run = &cpu::gather_ranks, .on_caller = true},
-    scatter_sum_kernel{.run = &cpu::scatter_sum, .on_caller = true},
-    exchange_ranks_kernel{.run = &cpu::exchange_ranks, .on_caller = true},
-    shift_ranks_kernel{.run = &cpu::shift_ranks, .on_caller = true},
-    own_piece_kernel{.run = &cpu::own_piece, .on_caller = true};
+extern const Kernel all_reduce_kernel{.run = &cpu::all_reduce, .on_caller = true},
+    all_gather_kernel{.run = &cpu::all_gather, .on_caller = true},
+    reduce_scatter_kernel{.run = &cpu::reduce_scatter, .on_caller = true},
+    all_to_all_kernel{.run = &cpu::all_to_all, .on_caller = true},
+    ppermute_kernel{.run = &cpu::ppermute, .on_caller = true},
+    local_shard_kernel{.run = &cpu::local_shard, .on_caller = true};
 
 #define TG_DECLARE(name) extern const Kernel name##_kernel;
 TG_CPU_KERNELS(TG_DECLARE)

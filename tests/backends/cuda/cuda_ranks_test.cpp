@@ -54,18 +54,18 @@ std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
   std::vector<Tensor> results;
   const auto add = [&](const TensorList& ys) { results.insert(results.end(), ys.begin(), ys.end()); };
   const TensorList xs{small, large};
-  add(sum_ranks(xs, n));
-  add(sum_ranks(xs, n, {.wide = true}));
-  add(scatter_sum(xs, n));
-  add(scatter_sum({column}, n, 1, {.wide = true}));
-  add(gather_ranks(xs, n));
-  add(exchange_ranks(xs, n));
-  add(shift_ranks(xs, n, 1));
-  add(shift_ranks(xs, n, -1));
-  add(own_piece(xs, n));
-  add(sum_ranks({small * 2}, n));  // in place
+  add(all_reduce(xs, n));
+  add(all_reduce(xs, n, {.wide = true}));
+  add(reduce_scatter(xs, n));
+  add(reduce_scatter({column}, n, 1, {.wide = true}));
+  add(all_gather(xs, n));
+  add(all_to_all(xs, n));
+  add(ppermute(xs, n, 1));
+  add(ppermute(xs, n, -1));
+  add(local_shard(xs, n));
+  add(all_reduce({small * 2}, n));  // in place
   // To each rank go the sums of several pieces at once, as bytes, whatever their dtype is.
-  if (dtype == bf16) add(sum_ranks({large, large * 3}, n));
+  if (dtype == bf16) add(all_reduce({large, large * 3}, n));
   std::vector<Feed> feeds;
   for (const Tensor& x : {small, large, column}) {
     Array a(x.shape(), dtype);
@@ -105,7 +105,7 @@ TEST(CudaRanks, AGroupOfOne) {
     const Tensor x = g.input("x", {6, 4}, f32);
     std::vector<Tensor> results;
     for (const char* name :
-         {"sum_ranks", "gather_ranks", "scatter_sum", "exchange_ranks", "shift_ranks", "own_piece"}) {
+         {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ppermute", "local_shard"}) {
       const Op* op = find_op(name);
       results.push_back(op->samples()[0].call(std::vector<Tensor>{x})[0]);
     }
@@ -210,8 +210,8 @@ void expect_waits_end(const std::string& line, const std::function<void(int run)
       const auto group = parallel::join(world_of(rank, n), {.end_after = std::chrono::seconds(20)});
       try {
         Graph g;
-        const Tensor x = g.input("x", {1000}, f32), y = sum_ranks({tanh(x)}, n)[0],
-                     z = gather_ranks({x}, n)[0];
+        const Tensor x = g.input("x", {1000}, f32), y = all_reduce({tanh(x)}, n)[0],
+                     z = all_gather({x}, n)[0];
         const std::shared_ptr<Communicator> ranks(group, &group->communicator());
         const CompileOptions options{.device = own_gpu(*ranks), .threads = 1, .ranks = ranks};
         Program first = compile(g, {y}, options), second = compile(g, {z}, options);
@@ -306,7 +306,7 @@ TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {
     Graph g;
     const Tensor x = g.input("x", {4}, f32);
-    eval(sum_ranks({x}, 2)[0], {{x, Array({4}, f32)}},
+    eval(all_reduce({x}, 2)[0], {{x, Array({4}, f32)}},
          {.device = Device::cuda(0), .ranks = {std::shared_ptr<void>(), &ranks}});
     return std::string();
   });
