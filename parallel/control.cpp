@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/os/process_state.h"
+#include "core/os/process.h"
 #include "core/run/saving.h"
 #include "parallel/message.h"
 #include "parallel/own_thread.h"

@@ -6,9 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "core/os/memory.h"
 #include "core/os/process.h"
-#include "core/os/process_state.h"
-#include "core/os/shared_memory.h"
 #include "parallel/message.h"
 #include "parallel/own_thread.h"
 #include "parallel/shared_memory.h"

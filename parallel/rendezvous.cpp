@@ -7,7 +7,7 @@
 #include <deque>
 
 #include "core/base/hash.h"
-#include "core/os/shared_memory.h"
+#include "core/os/memory.h"
 #include "core/os/socket.h"
 #include "parallel/door.h"
 #include "parallel/message.h"

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "core/base/spin.h"
-#include "core/os/shared_memory.h"
-#include "core/os/wait.h"
+#include "core/os/memory.h"
+#include "core/os/thread.h"
 #include "parallel/message.h"
 
 namespace tg::parallel {

@@ -7,10 +7,8 @@
 
 #include <tilegrad/parallel/group.h>
 #include "core/os/process.h"
-#include "core/os/process_state.h"
 #include "core/os/signals.h"
 #include "core/os/streams.h"
-#include "core/os/terminal.h"
 #include "parallel/launch_board.h"
 #include "tools/args.h"
 #include "tools/run_tool.h"

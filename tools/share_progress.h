@@ -9,7 +9,7 @@
 #include <utility>
 
 #include <tilegrad/io/training/progress.h>
-#include "core/os/terminal.h"
+#include "core/os/streams.h"
 #include "tools/train_report.h"
 
 namespace tg {

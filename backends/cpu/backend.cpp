@@ -18,8 +18,8 @@
 #include "core/base/alignment.h"
 #include "core/compile/reduced_chains.h"
 #include "core/graph/op_attrs.h"
-#include "core/os/machine.h"
 #include "core/os/memory.h"
+#include "core/os/system.h"
 #include "core/run/backend_steps.h"
 
 namespace tg::cpu {

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "core/os/machine.h"
+#include "core/os/system.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

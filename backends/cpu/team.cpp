@@ -6,7 +6,7 @@
 
 #include "backends/cpu/worker.h"
 #include "core/base/spin.h"
-#include "core/os/wait.h"
+#include "core/os/thread.h"
 
 namespace tg::cpu {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include <tilegrad/core/base/error.h>
-#include "core/os/library.h"
+#include "core/os/system.h"
 
 namespace tg::cuda {
 

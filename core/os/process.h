@@ -1,9 +1,10 @@
-// Processes: this one, and the programs that it starts.
+// Processes: this one, the programs that it starts, and those of the same job.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tg::os {
@@ -44,5 +45,19 @@ void note_stops(ProcessId child, bool& is_stopped);
 
 bool is_in_group(ProcessId process, ProcessId leader);
 void signal_group(ProcessId leader, int signal);
+
+// Whether a process is stopped, and the signal that asks it to end, which it cannot handle then; 0: none.
+struct StopState {
+  bool is_stopped = false;
+  int asked_by = 0;
+};
+StopState stop_state(int process);
+
+// Lets a stopped process go on.
+void continue_process(int process);
+
+// Ends this process immediately, without destructors. Before, it writes the line to standard error if that
+// has room: not by stdio, which the program may hold, and not if nobody reads.
+[[noreturn]] void end_with_line(std::string_view line, int exit_code);
 
 }  // namespace tg::os

@@ -1,5 +1,5 @@
-// Pipes and standard streams by their file descriptors, and how to use them without waiting. A signal handler
-// may call write_some() and has_room().
+// Terminals, and pipes and standard streams by their file descriptors, and how to use them without waiting. A
+// signal handler may call write_some() and has_room().
 #pragma once
 
 #include <cstddef>
@@ -45,5 +45,8 @@ int poll(std::span<Polled> all, int timeout_ms);
 inline int poll(Polled one, int timeout_ms) {
   return poll(std::span(&one, 1), timeout_ms);
 }
+
+bool is_terminal(std::FILE* stream);
+int terminal_width(std::FILE* stream);  // in characters; 0: unknown
 
 }  // namespace tg::os

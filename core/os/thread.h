@@ -1,8 +1,12 @@
-// Threads and the processors that they run on. The system's scheduler balances processors only every few
+// Threads, the processors that they run on, and waiting until a word in memory changes.
+//
+// The system's scheduler balances processors only every few
 // milliseconds; a stage of a step takes microseconds. So threads are moved here. A move leaves the set of
 // processors that a thread may use unchanged. Where the system offers no such moves, or while another thread
 // of the process makes one, the functions that move do nothing.
 #pragma once
+
+#include <cstdint>
 
 namespace tg::os {
 
@@ -25,5 +29,14 @@ void limit_processors(int count);
 // Calls f in every later child of fork(), before fork() returns there. Of the parent's threads the child has
 // only the one that called fork().
 void call_after_fork(void (*f)());
+
+// Sleeps while *word == value, until wake() or `timeout_ns` nanoseconds have passed; negative: without a
+// limit. May return early. If `shared`, threads of other processes that map the same memory may change and
+// wake it.
+void wait_while_equal(const std::uint32_t* word, std::uint32_t value, bool shared,
+                      std::int64_t timeout_ns = -1);
+
+// Wakes at most `count` threads that wait for the word. The caller has changed it before.
+void wake(const std::uint32_t* word, int count, bool shared);
 
 }  // namespace tg::os

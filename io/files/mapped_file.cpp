@@ -3,7 +3,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
-#include "core/os/mapped_memory.h"
+#include "core/os/file.h"
 #include "io/files/input_file.h"
 
 namespace tg::io {

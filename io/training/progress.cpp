@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include <tilegrad/core/base/error.h>
-#include "core/os/terminal.h"
+#include "core/os/streams.h"
 
 namespace tg::train {
 namespace {

@@ -10,7 +10,6 @@
 #include "core/os/process.h"
 #include "core/os/signals.h"
 #include "core/os/streams.h"
-#include "core/os/terminal.h"
 
 namespace tg::os {
 namespace {

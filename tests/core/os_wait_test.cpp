@@ -1,5 +1,5 @@
 // Waiting on a word in memory: for another thread, for a time, and not at all if it has changed already.
-#include "core/os/wait.h"
+#include "core/os/thread.h"
 
 #include <gtest/gtest.h>
 

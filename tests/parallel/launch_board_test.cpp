@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/os/process_state.h"
+#include "core/os/process.h"
 #include "parallel/shared_memory.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/ranks.h"

@@ -3,7 +3,7 @@
 #include <cuda_profiler_api.h>
 #endif
 
-#include "core/os/machine.h"
+#include "core/os/system.h"
 #include "tools/bench/attention_counters.h"
 #include "tools/bench/attention_programs.h"
 #include "tools/bench/modes.h"

@@ -6,7 +6,7 @@
 
 #include <tilegrad/ops/ops.h>
 #include "backends/cpu/kernel.h"
-#include "core/os/library.h"
+#include "core/os/system.h"
 
 namespace tg::gradcheck {
 

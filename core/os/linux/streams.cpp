@@ -10,6 +10,7 @@
 #include <vector>
 
 namespace tg::os {
+
 namespace {
 
 std::ptrdiff_t moved_bytes(ssize_t n) {
@@ -71,6 +72,15 @@ int poll(std::span<Polled> all, int timeout_ms) {
   if (ready < 0) return errno;
   for (std::size_t i = 0; i < all.size(); ++i) all[i].is_ready = waited[i].revents != 0;
   return ready == 0 ? ETIMEDOUT : 0;
+}
+
+bool is_terminal(std::FILE* stream) {
+  return ::isatty(::fileno(stream)) == 1;
+}
+
+int terminal_width(std::FILE* stream) {
+  winsize size{};
+  return ::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 }  // namespace tg::os

@@ -1,5 +1,6 @@
-#include "core/os/machine.h"
+#include "core/os/system.h"
 
+#include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,6 +32,16 @@ bool has_program(const std::string& name) {
   for (std::string folder; std::getline(folders, folder, ':');)
     if (access((folder + "/" + name).c_str(), X_OK) == 0) return true;
   return false;
+}
+
+void* load_library(const std::string& file, Symbols symbols, std::string* why) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | (symbols == Symbols::global ? RTLD_GLOBAL : RTLD_LOCAL));
+  if (!library && why) *why = dlerror();
+  return library;
+}
+
+void* find_symbol(void* library, const char* name) {
+  return dlsym(library, name);
 }
 
 }  // namespace tg::os
