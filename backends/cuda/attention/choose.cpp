@@ -9,11 +9,12 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Throws if the path is not among the kernels that the call asks for.
-void require_asked(const Candidate& c, Path path, const char* obstacle) {
+// Throws if the family is not among the kernels that the call asks for.
+void require_asked(const Candidate& c, KernelFamily family, const char* obstacle) {
   const AttentionCall& x = c.x;
   const bool wgmma = x.kernels == AttentionKernels::wgmma;
-  if (wgmma ? path == Path::hopper : x.kernels != AttentionKernels::tensor_cores || path != Path::plain)
+  if (wgmma ? family == KernelFamily::hopper
+            : x.kernels != AttentionKernels::tensor_cores || family != KernelFamily::plain)
     return;
   const char* why = c.on_tensor_cores;
   if (!why) why = obstacle ? obstacle : "more shared memory than a block of this GPU has";
@@ -58,20 +59,20 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     return k.backward == backward && k.accepts(candidate);
   };
   kernel = &*std::ranges::find_if(attention_kernels(), accepts);
-  path = kernel->path;
-  const bool decodes = path == Path::decoding || path == Path::latents;
+  family = kernel->family;
+  const bool decodes = family == KernelFamily::decoding || family == KernelFamily::latents;
   if (!decodes && may_be_on_hopper(candidate)) obstacle = candidate.on_hopper;
-  require_asked(candidate, path, obstacle);
+  require_asked(candidate, family, obstacle);
   if (kernel->workspace) work = kernel->workspace(x, gpu, base);
-  if (x.type == DType::f32 && path != Path::plain && path != Path::decoding)
-    split.emplace(x, backward, path == Path::hopper, base + work.bytes);
+  if (x.type == DType::f32 && family != KernelFamily::plain && family != KernelFamily::decoding)
+    split.emplace(x, backward, family == KernelFamily::hopper, base + work.bytes);
 }
 
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& step) {
   const AttentionCall& x = c.x;
   constexpr int slice = 32;  // keys, at most
   const int rows = x.table ? x.page : x.T;
-  if (c.path != Path::decoding || decoding::is_of_latents(x) || x.L != 1 ||
+  if (c.family != KernelFamily::decoding || decoding::is_of_latents(x) || x.L != 1 ||
       !decoding::is_apart(x, c.work.parts, call.gpu) || !x.fixed_places || step.out.size() != 2 ||
       step.attrs.as<AxisAttrs>().axis != 0)
     return std::nullopt;
@@ -133,13 +134,14 @@ AttentionCall Choice::operands() const {
 std::string Choice::in_words() const {
   std::string text = kernel->description;
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
-  if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
-  const bool decodes = path == Path::decoding || path == Path::latents;
+  if (family == KernelFamily::hopper && work.parts > 1)
+    text += ", keys in " + std::to_string(work.parts) + " parts";
+  const bool decodes = family == KernelFamily::decoding || family == KernelFamily::latents;
   if (decodes && x.table)
     text += ", a cache in pages";
-  else if (path == Path::latents)
+  else if (family == KernelFamily::latents)
     text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
-  else if (path == Path::decoding && work.parts > 1)
+  else if (family == KernelFamily::decoding && work.parts > 1)
     text += ", ranges of " + std::to_string(decoding::ranges_in_one_piece(x).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }

@@ -155,36 +155,40 @@ bool any(const Candidate&) {
 constexpr bool forward = false, backward = true;
 
 constexpr AttentionKernel kernels[] = {
-    {Path::latents, forward, "tensor cores, wgmma, decoding",
+    {KernelFamily::latents, forward, "tensor cores, wgmma, decoding",
      "latents of at least 16 heads on Hopper: in pages; in one piece with rows_alone, or with as many ranges "
      "of "
      "keys as multiprocessors",
      &is_in_pages_or_one_piece, &latents_workspace, &launch_latents_sm90},
-    {Path::decoding, forward, "multiply-adds, decoding",
+    {KernelFamily::decoding, forward, "multiply-adds, decoding",
      "f32: few queries, or a cache in pages; heads to 256",
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},
-    {Path::decoding, forward, "tensor cores, decoding",
+    {KernelFamily::decoding, forward, "tensor cores, decoding",
      "bf16, f16: few queries, or a cache in pages; not wide heads in one piece on Hopper without rows_alone",
      [](const Candidate& c) { return decodes(c, false); }, &decoding_workspace, &launch_decoding},
-    {Path::hopper, forward, "tensor cores, wgmma", "on Hopper, without bias, dropout and expanded operands",
-     &is_on_hopper, &forward_workspace, &launch_forward_sm90},
-    {Path::f32, forward, "tensor cores", "f32: heads to 128", &is_of_f32, nullptr, &launch_f32_forward},
-    {Path::narrow, forward, "tensor cores", "bf16, f16: heads to 128", &is_narrow, nullptr, &launch_forward},
-    {Path::wide, forward, "tensor cores, wide heads",
+    {KernelFamily::hopper, forward, "tensor cores, wgmma",
+     "on Hopper, without bias, dropout and expanded operands", &is_on_hopper, &forward_workspace,
+     &launch_forward_sm90},
+    {KernelFamily::f32, forward, "tensor cores", "f32: heads to 128", &is_of_f32, nullptr,
+     &launch_f32_forward},
+    {KernelFamily::narrow, forward, "tensor cores", "bf16, f16: heads to 128", &is_narrow, nullptr,
+     &launch_forward},
+    {KernelFamily::wide, forward, "tensor cores, wide heads",
      "bf16, f16: heads to 576 (q, k) and 512 (v), if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && fits_forward(c.x, c.gpu); }, nullptr, &launch_forward},
-    {Path::plain, forward, "plain multiply-adds", "all other calls", &any, nullptr, &launch_plain_forward},
+    {KernelFamily::plain, forward, "plain multiply-adds", "all other calls", &any, nullptr,
+     &launch_plain_forward},
 
-    {Path::hopper, backward, "tensor cores, wgmma",
+    {KernelFamily::hopper, backward, "tensor cores, wgmma",
      "on Hopper: heads to 256, without bias, dropout and expanded operands", &is_on_hopper, &hopper_workspace,
      &launch_backward_sm90},
-    {Path::f32, backward, "tensor cores", "f32: heads to 128", &is_of_f32, &two_passes_workspace,
+    {KernelFamily::f32, backward, "tensor cores", "f32: heads to 128", &is_of_f32, &two_passes_workspace,
      &launch_f32_backward},
-    {Path::one_pass, backward, "tensor cores, one pass in free order",
+    {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
      "bf16, f16: with free_order, if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && c.x.free_order && fits_one_pass(c.x, c.gpu); },
      &one_pass_workspace, &launch_one_pass},
-    {Path::one_pass, backward, "tensor cores, one pass in order",
+    {KernelFamily::one_pass, backward, "tensor cores, one pass in order",
      "bf16, f16: heads to 128 and at least 1,024 keys, if few sums of z_q keep the GPU busy and a block has "
      "the "
      "shared memory",
@@ -192,13 +196,13 @@ constexpr AttentionKernel kernels[] = {
        return is_portable(c) && fits_one_pass(c.x, c.gpu) && one_pass_workers(c.x, c.gpu) > 0;
      },
      &one_pass_workspace, &launch_one_pass},
-    {Path::narrow, backward, "tensor cores", "bf16, f16: heads to 128", &is_narrow, &two_passes_workspace,
-     &launch_two_passes},
-    {Path::wide, backward, "tensor cores, wide heads",
+    {KernelFamily::narrow, backward, "tensor cores", "bf16, f16: heads to 128", &is_narrow,
+     &two_passes_workspace, &launch_two_passes},
+    {KernelFamily::wide, backward, "tensor cores, wide heads",
      "bf16, f16: heads to 576 (q, k) and 512 (v), if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && fits_one_pass(c.x, c.gpu); }, &two_passes_workspace,
      &launch_one_pass},
-    {Path::plain, backward, "plain multiply-adds", "all other calls", &any, &two_passes_workspace,
+    {KernelFamily::plain, backward, "plain multiply-adds", "all other calls", &any, &two_passes_workspace,
      &launch_plain_backward}};
 
 }  // namespace

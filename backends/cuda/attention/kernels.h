@@ -10,7 +10,7 @@
 namespace tg::cuda::attention {
 
 // What kernels have in common that compute the same calls.
-enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding, latents };
+enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents };
 
 // Of forwards only Hopper's and decoding read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
@@ -31,7 +31,7 @@ bool may_be_on_hopper(const Candidate&);
 
 // A row of the table of kernels (kernel_table.cpp).
 struct AttentionKernel {
-  Path path;
+  KernelFamily family;
   bool backward;
   const char* description;  // in the log, and what inspect prints
   const char* condition;    // when it is chosen, in words, if no earlier row is
@@ -46,8 +46,8 @@ std::span<const AttentionKernel> attention_kernels();
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  Path path;                           // the kernel's
-  const char* obstacle = nullptr;      // on Hopper, why another path than its own
+  KernelFamily family;                 // the kernel's
+  const char* obstacle = nullptr;      // on Hopper, why other kernels than its own
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of f32 on tensor cores
 
