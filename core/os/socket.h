@@ -104,11 +104,12 @@ class Waker {
   Waker(const Waker&) = delete;
 
   int error() const { return error_; }  // why there is none
-  int descriptor() const { return waiting_; }
+  int descriptor() const { return pipe_.reader; }
   void wake();
 
  private:
-  int waiting_ = -1, waking_ = -1, error_ = 0;
+  Pipe pipe_;
+  const int error_;
 };
 
 }  // namespace tg::os

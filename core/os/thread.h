@@ -1,9 +1,9 @@
 // Threads, the processors that they run on, and waiting until a word in memory changes.
 //
-// The system's scheduler balances processors only every few
-// milliseconds; a stage of a step takes microseconds. So threads are moved here. A move leaves the set of
-// processors that a thread may use unchanged. Where the system offers no such moves, or while another thread
-// of the process makes one, the functions that move do nothing.
+// The system's scheduler balances processors only every few milliseconds; a stage of a step takes
+// microseconds. So threads are moved here. A move leaves the set of processors that a thread may use
+// unchanged. If the system offers no such moves, or while another thread of the process makes one, the
+// functions that move do nothing.
 #pragma once
 
 #include <cstdint>

@@ -125,7 +125,7 @@ void add_operand(Words& w, const char* name, const AttentionCall::Operand& a) {
 std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool rows_alone) {
   const Choice c(x, backward, gpu, nullptr, rows_alone);
   Words w;
-  w(c.in_words().c_str(), static_cast<int>(c.family));
+  w(c.in_words().c_str(), static_cast<int>(c.family()));
   w("workspace", c.bytes(), c.work.bytes, c.work.workers, c.work.parts, c.work.width);
   if (c.split) {
     w("split", c.split->terms, c.split->width, c.split->count, c.split->bytes);
@@ -137,20 +137,20 @@ std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool 
   add_operand(w, "q", to.q), add_operand(w, "k", to.k), add_operand(w, "v", to.v),
       add_operand(w, "z_o", to.z_o);
   const auto add_tiles = [&](const decoding::Tiles& t) { w("tiles", t.first, t.count, t.of_entry, t.rows); };
-  if (c.family == KernelFamily::hopper && !backward) {
+  if (c.family() == KernelFamily::hopper && !backward) {
     const AttentionCall rows = with_heads_as_rows(x);
     const ForwardTile tile = forward_tile(rows);
     w("rows", rows.H, rows.L, tile.queries, tile.keys, tile.blocks);
     add_operand(w, "q", rows.q), add_operand(w, "o", rows.o);
   }
-  if (c.family == KernelFamily::hopper && backward)
+  if (c.family() == KernelFamily::hopper && backward)
     w("backward", last_stores(x), backward_width(x), backward_blocks(c.work.width));
-  if (c.family == KernelFamily::decoding) {
+  if (c.family() == KernelFamily::decoding) {
     w("decoding", decoding::is_apart(x, c.work.parts, gpu), decoding::ranges_of(x),
       decoding::bytes_of_counters(x));
     for (int n = 0; n < 3; ++n) add_tiles(decoding::tiles_of_launch(x, n));
   }
-  if (c.family == KernelFamily::latents) {
+  if (c.family() == KernelFamily::latents) {
     w("latents", decoding::takes_few_heads(x), decoding::ranges_by_wgmma(x).each, decoding::pieces_of(x),
       decoding::heads_of_piece(x));
     for (int n = 0; n < 3; ++n) add_tiles(decoding::queries_of_launch(x, n));

@@ -42,41 +42,41 @@ Choice backward(const AttentionCall& x, const Gpu& gpu) {
 }
 
 TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
-  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 64, 64), hopper).family, KernelFamily::narrow);
-  EXPECT_EQ(forward(call(DType::f16, 8, 2, 512, 128, 40), hopper).family, KernelFamily::narrow);
-  EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), hopper).family, KernelFamily::f32);
-  EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).family, KernelFamily::plain);
-  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), hopper).family, KernelFamily::plain);
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::narrow);
+  EXPECT_EQ(forward(call(DType::f16, 8, 2, 512, 128, 40), hopper).family(), KernelFamily::narrow);
+  EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::f32);
+  EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::plain);
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), hopper).family(), KernelFamily::plain);
   AttentionCall x = call(DType::bf16, 8, 8, 512, 64, 64);
   x.k.data = static_cast<std::byte*>(x.k.data) + 2;
-  EXPECT_EQ(forward(x, hopper).family, KernelFamily::plain);
-  EXPECT_EQ(backward(x, hopper).family, KernelFamily::plain);
+  EXPECT_EQ(forward(x, hopper).family(), KernelFamily::plain);
+  EXPECT_EQ(backward(x, hopper).family(), KernelFamily::plain);
 }
 
 TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
   const AttentionCall x = call(DType::bf16, 8, 1, 512, 576, 512);
-  EXPECT_EQ(forward(x, hopper).family, KernelFamily::wide);
-  EXPECT_EQ(backward(x, hopper).family, KernelFamily::wide);
-  EXPECT_EQ(forward(x, small).family, KernelFamily::plain);
-  EXPECT_EQ(backward(x, small).family, KernelFamily::plain);
-  EXPECT_EQ(forward(call(DType::f32, 8, 1, 512, 256, 256), hopper).family, KernelFamily::plain);
-  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 584, 512), hopper).family, KernelFamily::plain);
+  EXPECT_EQ(forward(x, hopper).family(), KernelFamily::wide);
+  EXPECT_EQ(backward(x, hopper).family(), KernelFamily::wide);
+  EXPECT_EQ(forward(x, small).family(), KernelFamily::plain);
+  EXPECT_EQ(backward(x, small).family(), KernelFamily::plain);
+  EXPECT_EQ(forward(call(DType::f32, 8, 1, 512, 256, 256), hopper).family(), KernelFamily::plain);
+  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 584, 512), hopper).family(), KernelFamily::plain);
 }
 
 TEST(AttentionChoice, OnePassIsForLongSequencesOrFreeOrder) {
-  EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).family, KernelFamily::narrow);
+  EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).family(), KernelFamily::narrow);
   // 66 heads of 32 blocks of keys: four workers a head are the 264 blocks that the GPU holds at a time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
-  EXPECT_EQ(backward(x, hopper).family, KernelFamily::one_pass);
+  EXPECT_EQ(backward(x, hopper).family(), KernelFamily::one_pass);
   EXPECT_EQ(backward(x, hopper).work.workers, 4);
   x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to keep it busy
-  EXPECT_EQ(backward(x, hopper).family, KernelFamily::narrow);
+  EXPECT_EQ(backward(x, hopper).family(), KernelFamily::narrow);
   x = call(DType::bf16, 16, 16, 512, 64, 64);
   x.free_order = true;
-  EXPECT_EQ(backward(x, hopper).family, KernelFamily::one_pass);
+  EXPECT_EQ(backward(x, hopper).family(), KernelFamily::one_pass);
   EXPECT_EQ(backward(x, hopper).work.workers, 1);
   x = call(DType::f32, 16, 16, 4096, 64, 64);
-  EXPECT_EQ(backward(x, hopper).family, KernelFamily::f32);
+  EXPECT_EQ(backward(x, hopper).family(), KernelFamily::f32);
 }
 
 TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
@@ -114,7 +114,7 @@ TEST(AttentionChoice, IsToldInWords) {
 
 TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
-  EXPECT_EQ(forward(good, sm_90a).family, KernelFamily::hopper);
+  EXPECT_EQ(forward(good, sm_90a).family(), KernelFamily::hopper);
   EXPECT_EQ(forward(good, sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_EQ(forward(good, hopper).in_words(), "tensor cores");
   EXPECT_EQ(forward(call(DType::f16, 64, 64, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
@@ -146,14 +146,14 @@ TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
   for (const bool is_backward : {false, true}) {
     AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
-    EXPECT_EQ(choice().family, KernelFamily::hopper);
+    EXPECT_EQ(choice().family(), KernelFamily::hopper);
     EXPECT_EQ(choice().in_words(), "tensor cores, wgmma, f32 as halves of two terms");
     x.k.head = 0;  // operands are copied
-    EXPECT_EQ(choice().family, KernelFamily::hopper);
+    EXPECT_EQ(choice().family(), KernelFamily::hopper);
     x.tf32 = true;
     EXPECT_EQ(choice().in_words(), "tensor cores, wgmma, f32 as halves of one term");
     x.dropout = 0.1;
-    EXPECT_EQ(choice().family, KernelFamily::f32);
+    EXPECT_EQ(choice().family(), KernelFamily::f32);
     EXPECT_EQ(choice().in_words(), "tensor cores, f32 as halves of one term, no wgmma: dropout");
   }
   // Boxes have 64 columns: where a row has two terms, each begins a box.

@@ -82,7 +82,7 @@ Tile portable_kernel_tile(const Choice& choice, bool backward) {
     return one_pass::with_shape(choice.x, [](auto d, auto dv, auto options) {
       return tile_of_shape<one_pass::Shape<one_pass::by_key, d, dv, options>>(2);
     });
-  if (choice.family == KernelFamily::f32)
+  if (choice.family() == KernelFamily::f32)
     return with_shape<32, 64, 128>(choice.x, [](auto size, auto, auto options) {
       return tile_of_shape<forward::Shape<two_terms, size, size, options>>(2);
     });
@@ -119,11 +119,12 @@ TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
       for (bool backward : {false, true})
         for (DType type : {bf16, f32}) {
           const Choice choice(call_of(c, type), backward, gpu);
-          if (choice.family == KernelFamily::plain || (choice.family == KernelFamily::f32 && backward))
+          if (choice.family() == KernelFamily::plain || (choice.family() == KernelFamily::f32 && backward))
             continue;
-          if (choice.family == KernelFamily::decoding) continue;  // the model has the tiles of prompts
-          const Tile kernel = choice.family == KernelFamily::hopper ? kernel_tile_on_hopper(choice, backward)
-                                                                    : portable_kernel_tile(choice, backward);
+          if (choice.family() == KernelFamily::decoding) continue;  // the model has the tiles of prompts
+          const Tile kernel = choice.family() == KernelFamily::hopper
+                                  ? kernel_tile_on_hopper(choice, backward)
+                                  : portable_kernel_tile(choice, backward);
           const Tile model = bench::tile_of(c, backward, static_cast<std::int64_t>(size_of(type)), name);
           EXPECT_EQ(in_words(model), in_words(kernel))
               << name << " " << c.words() << (backward ? ", backward " : ", forward ") << choice.in_words();

@@ -483,8 +483,8 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
     fail_call_of(c.call, c.error);
     expect(c, failure_of([&] { own_build(); }));
   }
-#ifndef __SANITIZE_ADDRESS__  // the sanitizer calls pipe(), too
-  const Case pipe{"pipe", EMFILE, "[ranks] pipe failed: Too many open files"};
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer calls pipe2(), too
+  const Case pipe{"pipe2", EMFILE, "[ranks] pipe failed: Too many open files"};
   fail_call_of(pipe.call, pipe.error);
   expect(pipe, failure_of([&] { GroupOfRankOne(); }));
 #endif

@@ -56,7 +56,7 @@ TG_FAILING_CALL(setsockopt, SYS_setsockopt, (int s, int level, int name, const v
                 noexcept, s, level, name, x, n)
 TG_FAILING_CALL(getsockopt, SYS_getsockopt, (int s, int level, int name, void* x, socklen_t* n), noexcept, s,
                 level, name, x, n)
-TG_FAILING_CALL(pipe, SYS_pipe2, (int* ends), noexcept, ends, 0)
+TG_FAILING_CALL(pipe2, SYS_pipe2, (int* ends, int flags), noexcept, ends, flags)
 TG_FAILING_CALL(memfd_create, SYS_memfd_create, (const char* name, unsigned flags), noexcept, name, flags)
 TG_FAILING_CALL(ftruncate, SYS_ftruncate, (int file, off_t size), noexcept, file, size)
 TG_FAILING_CALL(fstat, SYS_fstat, (int file, struct stat* about), noexcept, file, about)

@@ -59,9 +59,8 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     return k.backward == backward && k.accepts(candidate);
   };
   kernel = &*std::ranges::find_if(attention_kernels(), accepts);
-  family = kernel->family;
-  const bool decodes = family == KernelFamily::decoding || family == KernelFamily::latents;
-  if (!decodes && may_be_on_hopper(candidate)) obstacle = candidate.on_hopper;
+  const KernelFamily family = kernel->family;
+  if (!decodes() && may_be_on_hopper(candidate)) obstacle = candidate.on_hopper;
   require_asked(candidate, family, obstacle);
   if (kernel->workspace) work = kernel->workspace(x, gpu, base);
   if (x.type == DType::f32 && family != KernelFamily::plain && family != KernelFamily::decoding)
@@ -72,7 +71,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
   const AttentionCall& x = c.x;
   constexpr int slice = 32;  // keys, at most
   const int rows = x.table ? x.page : x.T;
-  if (c.family != KernelFamily::decoding || decoding::is_of_latents(x) || x.L != 1 ||
+  if (c.family() != KernelFamily::decoding || decoding::is_of_latents(x) || x.L != 1 ||
       !decoding::is_apart(x, c.work.parts, call.gpu) || !x.fixed_places || step.out.size() != 2 ||
       step.attrs.as<AxisAttrs>().axis != 0)
     return std::nullopt;
@@ -134,14 +133,13 @@ AttentionCall Choice::operands() const {
 std::string Choice::in_words() const {
   std::string text = kernel->description;
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
-  if (family == KernelFamily::hopper && work.parts > 1)
+  if (family() == KernelFamily::hopper && work.parts > 1)
     text += ", keys in " + std::to_string(work.parts) + " parts";
-  const bool decodes = family == KernelFamily::decoding || family == KernelFamily::latents;
-  if (decodes && x.table)
+  if (decodes() && x.table)
     text += ", a cache in pages";
-  else if (family == KernelFamily::latents)
+  else if (family() == KernelFamily::latents)
     text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
-  else if (family == KernelFamily::decoding && work.parts > 1)
+  else if (family() == KernelFamily::decoding && work.parts > 1)
     text += ", ranges of " + std::to_string(decoding::ranges_in_one_piece(x).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }

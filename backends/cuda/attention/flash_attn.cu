@@ -41,7 +41,7 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
 
 // Not with rows_alone: whether there are few heads depends on the batch.
 bool is_of_short_heads(const Choice& c, const Call& call) {
-  return c.family == KernelFamily::hopper && !call.rows_alone && takes_short_heads(c.x, call.gpu);
+  return c.family() == KernelFamily::hopper && !call.rows_alone && takes_short_heads(c.x, call.gpu);
 }
 
 std::string in_words(const Ropes& r) {
@@ -65,13 +65,12 @@ struct ForwardPlan final : KernelPlan {
     Choice c = choose(call, s.workspace);
     if (is_of_short_heads(c, call)) return launch_short_forward(s, c.x, beside.ropes);
     if (added.count > 0) c.x.added = added, c.x.fixed_keys = true;
-    if (c.family == KernelFamily::decoding)
+    if (c.family() == KernelFamily::decoding)
       c.work.turns = static_cast<int*>(zeros.get());
     else
       c.work.taken = static_cast<Taken*>(zeros.get());
-    const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0,
-               decodes = c.family == KernelFamily::decoding || c.family == KernelFamily::latents;
-    if (is_empty || !decodes) launch_checks(s, c.x);  // kernels of decoding check, too
+    const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0;
+    if (is_empty || !c.decodes()) launch_checks(s, c.x);  // kernels of decoding check, too
     if (is_empty) return;
     if (c.split) launch_split(s, c.x, *c.split);
     c.kernel->launch(s, c.operands(), c.work, c.powers());
@@ -93,8 +92,8 @@ struct BackwardPlan final : KernelPlan {
     if (is_of_short_heads(c, call)) return launch_short_backward(s, c.x, ropes);
     launch_checks(s, c.x);
     if (c.split) launch_split(s, c.x, *c.split);
-    if (c.family != KernelFamily::hopper) launch_row_stats(s, c.x, c.work, c.powers());
-    const bool is_plain = c.family == KernelFamily::plain;
+    if (c.family() != KernelFamily::hopper) launch_row_stats(s, c.x, c.work, c.powers());
+    const bool is_plain = c.family() == KernelFamily::plain;
     if (is_plain) launch_normalize(s, c.x, c.work);
     if (ropes.table)
       launch_turned_backward_sm90(s, c.x, c.work, ropes);
@@ -118,10 +117,10 @@ struct BackwardPlan final : KernelPlan {
 
 PlanPtr plan_forward(const Call& call, Choose* choose) {
   const Choice c = choose(call, nullptr);
-  const bool takes_items = c.family == KernelFamily::hopper || c.family == KernelFamily::latents;
-  const std::size_t bytes = c.family == KernelFamily::decoding ? decoding::bytes_of_counters(c.x)
-                            : takes_items                      ? sizeof(Taken)
-                                                               : 0;
+  const bool takes_items = c.family() == KernelFamily::hopper || c.family() == KernelFamily::latents;
+  const std::size_t bytes = c.family() == KernelFamily::decoding ? decoding::bytes_of_counters(c.x)
+                            : takes_items                        ? sizeof(Taken)
+                                                                 : 0;
   auto plan = std::make_unique<ForwardPlan>(choose);
   if (bytes > 0) plan->zeros = zeros_on_device(bytes);
   return plan;

@@ -128,7 +128,7 @@ bool is_portable(const Candidate& c) {
 bool is_on_hopper(const Candidate& c) {
   return may_be_on_hopper(c) && !c.on_hopper;
 }
-bool is_in_pages_or_one_piece(const Candidate& c) {
+bool reads_latents(const Candidate& c) {
   return may_be_on_tensor_cores(c) && c.x.kernels == AttentionKernels::best &&
          decoding::takes_by_wgmma(c.x, c.gpu) && (c.x.table || c.rows_alone || has_many_ranges(c.x, c.gpu));
 }
@@ -159,7 +159,7 @@ constexpr AttentionKernel kernels[] = {
      "latents of at least 16 heads on Hopper: in pages; in one piece with rows_alone, or with as many ranges "
      "of "
      "keys as multiprocessors",
-     &is_in_pages_or_one_piece, &latents_workspace, &launch_latents_sm90},
+     &reads_latents, &latents_workspace, &launch_latents_sm90},
     {KernelFamily::decoding, forward, "multiply-adds, decoding",
      "f32: few queries, or a cache in pages; heads to 256",
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},

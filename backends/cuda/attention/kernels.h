@@ -46,7 +46,6 @@ std::span<const AttentionKernel> attention_kernels();
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  KernelFamily family;                 // the kernel's
   const char* obstacle = nullptr;      // on Hopper, why other kernels than its own
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of f32 on tensor cores
@@ -60,6 +59,8 @@ struct Choice {
   // The call with the operands that kernels multiply, and the powers of two that scale them.
   AttentionCall operands() const;
   const Powers* powers() const { return split ? split->powers : nullptr; }
+  KernelFamily family() const { return kernel->family; }
+  bool decodes() const { return family() == KernelFamily::decoding || family() == KernelFamily::latents; }
   std::string in_words() const;
 };
 

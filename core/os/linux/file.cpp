@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "core/os/linux/error.h"
+
 namespace tg::os {
 
 namespace {
@@ -25,10 +27,6 @@ constexpr int open_flags[] = {O_RDONLY | O_NONBLOCK,
                               O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NOFOLLOW,
                               O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NOFOLLOW | O_EXCL,
                               O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY};
-
-int error_unless(bool is_done) {
-  return is_done ? 0 : errno;
-}
 
 FileStatus status_of(bool is_found, const struct stat& s) {
   if (!is_found) return {.error = errno};

@@ -1,7 +1,6 @@
 #include "core/os/process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -157,9 +156,8 @@ void continue_process(int process) {
 }
 
 void end_with_line(std::string_view line, int exit_code) {
-  pollfd room{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&room, 1, 0) > 0) (void)!::write(STDERR_FILENO, line.data(), line.size());
-  _exit(exit_code);
+  if (has_room(standard_error)) write_some(standard_error, line);
+  ::_exit(exit_code);
 }
 
 }  // namespace tg::os

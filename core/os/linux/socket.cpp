@@ -1,33 +1,29 @@
 #include "core/os/socket.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/os/linux/error.h"
+
 namespace tg::os {
 
 namespace {
 
-int socket_error(bool is_done) {
-  return is_done ? 0 : errno;
-}
-
 Socket new_socket(int descriptor) {
-  return {descriptor, socket_error(descriptor >= 0)};
+  return {descriptor, error_unless(descriptor >= 0)};
 }
 
 Transfer transfer_of(ssize_t bytes) {
-  return {static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)), socket_error(bytes >= 0)};
+  return {static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)), error_unless(bytes >= 0)};
 }
 
 static_assert(sizeof(Address::bytes) >= sizeof(sockaddr_storage) &&
@@ -74,7 +70,7 @@ struct Message {
 }  // namespace
 
 int fill_with_random(std::span<std::byte> bytes) {
-  return socket_error(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  return error_unless(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
 }
 
 std::uint64_t effective_user() {
@@ -116,11 +112,11 @@ Socket open_socket(const Address& address) {
 }
 
 int bind(int socket, const Address& address) {
-  return socket_error(::bind(socket, system_address(address), address.size) == 0);
+  return error_unless(::bind(socket, system_address(address), address.size) == 0);
 }
 
 int listen(int socket, int most_waiting) {
-  return socket_error(::listen(socket, most_waiting) == 0);
+  return error_unless(::listen(socket, most_waiting) == 0);
 }
 
 Socket accept(int listener) {
@@ -128,7 +124,7 @@ Socket accept(int listener) {
 }
 
 int connect(int socket, const Address& address) {
-  return socket_error(::connect(socket, system_address(address), address.size) == 0);
+  return error_unless(::connect(socket, system_address(address), address.size) == 0);
 }
 
 int connect_error(int socket) {
@@ -152,11 +148,11 @@ bool is_of_this_user(int socket) {
 }
 
 int allow_reuse(int socket) {
-  return socket_error(set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1));
+  return error_unless(set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1));
 }
 
 int set_options(int socket, const TcpOptions& options) {
-  return socket_error(
+  return error_unless(
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1) && set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
       set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, options.idle) &&
       set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, options.interval) &&
@@ -200,24 +196,15 @@ void shut_down(int socket) {
   ::shutdown(socket, SHUT_RDWR);
 }
 
-Waker::Waker() {
-  std::array<int, 2> ends{};
-  if (::pipe(ends.data()) != 0) {
-    error_ = errno;
-    return;
-  }
-  waiting_ = ends[0], waking_ = ends[1];
-  for (const int end : ends) fcntl(end, F_SETFD, FD_CLOEXEC);
-}
+Waker::Waker() : error_(open_pipe(pipe_)) {}
 
 Waker::~Waker() {
-  for (const int end : {waiting_, waking_})
-    if (end >= 0) ::close(end);
+  close_stream(pipe_.reader), close_stream(pipe_.writer);
 }
 
 // Not by closing it: a process that the program forked may have it, too.
 void Waker::wake() {
-  (void)!::write(waking_, "", 1);
+  (void)!::write(pipe_.writer, "", 1);
 }
 
 }  // namespace tg::os
