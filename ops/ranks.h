@@ -30,11 +30,11 @@ TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& opti
 // replicated → varying: y = x. Gradient: z_x = all_reduce(z_y).
 TensorList all_reduce_gradient(const TensorList& xs, int ranks,
                                std::source_location where = std::source_location::current());
-// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = reduce_scatter(z_y), the sum over what
-// each rank does with its y. Where all ranks do the same with it, the loss would count that as often.
+// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = reduce_scatter(z_y), the sum of
+// the ranks' z_y. If all ranks do the same with y, the loss counts it once for each rank.
 TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis = 0,
                       std::source_location where = std::source_location::current());
-// partial → sharded: piece r of all_reduce(x), with its bits, on rank r. Gradient: z_x = all_gather(z_y).
+// partial → sharded: piece r of all_reduce(x), bitwise, on rank r. Gradient: z_x = all_gather(z_y).
 TensorList reduce_scatter(const TensorList& xs, int ranks, std::int64_t axis = 0,
                           const ReduceOptions& options = {},
                           std::source_location where = std::source_location::current());

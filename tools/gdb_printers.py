@@ -60,7 +60,7 @@ class ArrayPrinter:
 
 
 def deque_at(deque, number):
-    """Element `number` of a std::deque of libstdc++: blocks of 512 bytes, or of one larger element."""
+    """Element `number` in a std::deque of libstdc++, whose blocks have 512 bytes or one larger element."""
     start = deque["_M_impl"]["_M_start"]
     each = max(1, 512 // start["_M_cur"].dereference().type.sizeof)
     at = number + int(start["_M_cur"] - start["_M_first"])

@@ -34,7 +34,7 @@ struct Rank {
   os::ExitStatus status;
 };
 
-os::Pipe signals;  // brings the numbers of those that came
+os::Pipe signals;  // receives the number of each signal
 void note_signal(int number, os::ProcessId) {
   const char byte = static_cast<char>(number);
   os::write_some(signals.writer, {&byte, 1});

@@ -1,6 +1,6 @@
-// Memory that the system gives, and memory that several processes map. The latter is a file, of which each
-// has a descriptor, which the caller closes. An error is a number of <cerrno>, or 0 without an error;
-// std::strerror() has its text.
+// Memory that the system gives, and memory that several processes map. Such shared memory is a file. Each
+// process has a descriptor of it, which the caller closes. An error is a number of <cerrno>, or 0 without an
+// error; std::strerror() has its text.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace tg::os {
 
-// How much more memory this process can get: the least of what the machine has available, what the process's
-// control groups leave (containers), and what its address space limit leaves (ulimit -v). SIZE_MAX if none of
-// them is known.
+// How many more bytes this process can get: the least of the machine's available memory, the memory that the
+// process's control groups leave (containers), and the rest of its address space limit (ulimit -v). SIZE_MAX
+// if none of them is known.
 std::size_t available_memory();
 
-// Asks the system to back this memory with large pages, where it has them.
+// Requests large pages for this memory, if the system has them.
 void prefer_huge_pages(void* memory, std::size_t bytes);
 
 struct SharedFile {

@@ -65,9 +65,9 @@ bool is_of_this_user(int socket);
 // Another socket may listen on the same port soon after this one has been closed.
 int allow_reuse(int socket);
 
-// Small messages are sent without a delay. A connection ends if the other host is not heard of in `probes`
-// attempts, the first after `idle` s of silence, then one each `interval` s; and if it does not confirm for
-// `confirm_ms` what was sent; 0: the system's limit.
+// Small messages are sent without a delay. A connection ends if the other host does not answer `probes`
+// attempts. The first attempt follows `idle` s of silence, and each next one `interval` s later. A connection
+// also ends if the other host does not confirm sent bytes for `confirm_ms`; 0: the system's limit.
 struct TcpOptions {
   int idle, interval, probes, confirm_ms = 0;
 };
@@ -80,7 +80,8 @@ struct Transfer {
   int error = 0;
 };
 
-// Sends what there is room for. `more` will follow immediately, so that small pieces leave together.
+// Sends as many bytes as there is room for. `more` will follow immediately, so that small pieces leave
+// together.
 Transfer send(int socket, std::span<const std::byte> bytes, bool more = false);
 Transfer receive(int socket, std::span<std::byte> bytes);
 
@@ -88,12 +89,12 @@ Transfer receive(int socket, std::span<std::byte> bytes);
 Transfer send_with(int socket, std::span<const std::byte> bytes, int descriptor);
 Transfer receive_with(int socket, std::span<std::byte> bytes, int& descriptor);
 
-// Whether a later call may do what this one could not.
+// Whether a later call may succeed.
 constexpr bool is_temporary(int error) {
   return error == EAGAIN || error == EINTR;
 }
 
-void shut_down_sending(int socket);  // the other end receives what was sent, then the end
+void shut_down_sending(int socket);  // the other end receives all sent bytes, then the end
 void shut_down(int socket);          // in both directions
 
 // Wakes a thread that waits in poll() for its descriptor.

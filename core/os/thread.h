@@ -1,6 +1,6 @@
 // Threads, the processors that they run on, and waiting until a word in memory changes.
 //
-// The system's scheduler balances processors only every few milliseconds; a stage of a step takes
+// The system's scheduler balances processors only every few milliseconds; a stage of a step lasts
 // microseconds. So threads are moved here. A move leaves the set of processors that a thread may use
 // unchanged. If the system offers no such moves, or while another thread of the process makes one, the
 // functions that move do nothing.
@@ -26,8 +26,8 @@ int usable_processors();
 // Lets the calling thread, and those that it starts, use only the first `count` of these processors.
 void limit_processors(int count);
 
-// Calls f in every later child of fork(), before fork() returns there. Of the parent's threads the child has
-// only the one that called fork().
+// Calls f in every later child of fork(), before fork() returns there. The child has only one of the parent's
+// threads, the one that called fork().
 void call_after_fork(void (*f)());
 
 // Sleeps while *word == value, until wake() or `timeout_ns` nanoseconds have passed; negative: without a

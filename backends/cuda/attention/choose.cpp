@@ -9,7 +9,7 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Throws if the family is not among the kernels that the call asks for.
+// Throws if the call requires kernels of a different family.
 void require_asked(const Candidate& c, KernelFamily family, const char* obstacle) {
   const AttentionCall& x = c.x;
   const bool wgmma = x.kernels == AttentionKernels::wgmma;

@@ -8,8 +8,8 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Why rows cannot be copied in pieces of 16 bytes; null if they can: they begin at multiples of 16 bytes and
-// have as many.
+// Why rows cannot be copied in pieces of 16 bytes; null if they can. Each row must begin at a multiple of 16
+// bytes, and its size must be a multiple of 16 bytes.
 const char* obstacle_of_rows(const AttentionCall& x) {
   const int piece = 16 / static_cast<int>(size_of(x.type));
   if (x.dv == 0) return "heads of v of size 0";
@@ -19,8 +19,8 @@ const char* obstacle_of_rows(const AttentionCall& x) {
   return nullptr;
 }
 
-// Why tensor cores cannot compute a call; null if they can. They take bf16 and f16 with head sizes up to 576
-// (q, k) and 512 (v), f32 up to 128.
+// Why tensor cores cannot compute a call; null if they can. They support bf16 and f16 with head sizes up to
+// 576 (q, k) and 512 (v), and f32 up to 128.
 const char* obstacle_on_tensor_cores(const AttentionCall& x) {
   if (x.type == DType::f64) return "f64";
   const int most = x.type == DType::f32 ? 128 : 576, most_v = x.type == DType::f32 ? 128 : 512;
@@ -29,8 +29,8 @@ const char* obstacle_on_tensor_cores(const AttentionCall& x) {
   return obstacle_of_rows(x);
 }
 
-// Whether latents in one piece have as many ranges of keys at fixed places as the GPU has multiprocessors,
-// and so few heads that to read the keys is all that counts.
+// Whether latents in one piece have a range of keys at a fixed position for each multiprocessor, and so few
+// heads that reading the keys limits the speed.
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
   return decoding::takes_few_heads(x) && x.B * ranges >= gpu.processors;
@@ -66,7 +66,7 @@ const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
   return nullptr;
 }
 
-// The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
+// The fewest that keep nearly all of the GPU busy; each needs B·H·L·d floats of memory. For short sequences,
 // clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
 int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
@@ -86,7 +86,7 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   return 0;
 }
 
-// Of a forward on Hopper.
+// For a forward on Hopper.
 Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
   Workspace work;
   Arena memory{base};
@@ -106,7 +106,7 @@ Workspace decoding_workspace(const AttentionCall& x, const Gpu&, std::byte* base
 Workspace latents_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
   return decoding::workspace_by_wgmma(x, base);
 }
-// Of a backward.
+// For a backward on Hopper.
 Workspace hopper_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
   return {x, base};
 }
@@ -132,7 +132,8 @@ bool reads_latents(const Candidate& c) {
   return may_be_on_tensor_cores(c) && c.x.kernels == AttentionKernels::best &&
          decoding::takes_by_wgmma(c.x, c.gpu) && (c.x.table || c.rows_alone || has_many_ranges(c.x, c.gpu));
 }
-// Of wide heads in one piece wgmma reads keys faster, in parts whose number depends on the batch.
+// For wide heads in one piece, wgmma reads keys faster. It reads them in parts, whose number depends on the
+// batch.
 bool decodes(const Candidate& c, bool of_f32) {
   const AttentionCall& x = c.x;
   using enum AttentionKernels;
@@ -161,7 +162,7 @@ constexpr AttentionKernel kernels[] = {
      "keys as multiprocessors",
      &reads_latents, &latents_workspace, &launch_latents_sm90},
     {KernelFamily::decoding, forward, "multiply-adds, decoding",
-     "f32: few queries, or a cache in pages; heads to 256",
+     "f32: few queries, or a cache in pages; head size ≤ 256",
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::decoding, forward, "tensor cores, decoding",
      "bf16, f16: few queries, or a cache in pages; not wide heads in one piece on Hopper without rows_alone",
@@ -169,37 +170,38 @@ constexpr AttentionKernel kernels[] = {
     {KernelFamily::hopper, forward, "tensor cores, wgmma",
      "on Hopper, without bias, dropout and expanded operands", &is_on_hopper, &forward_workspace,
      &launch_forward_sm90},
-    {KernelFamily::f32, forward, "tensor cores", "f32: heads to 128", &is_of_f32, nullptr,
+    {KernelFamily::f32, forward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, nullptr,
      &launch_f32_forward},
-    {KernelFamily::narrow, forward, "tensor cores", "bf16, f16: heads to 128", &is_narrow, nullptr,
+    {KernelFamily::narrow, forward, "tensor cores", "bf16, f16: head size ≤ 128", &is_narrow, nullptr,
      &launch_forward},
     {KernelFamily::wide, forward, "tensor cores, wide heads",
-     "bf16, f16: heads to 576 (q, k) and 512 (v), if a block has the shared memory",
+     "bf16, f16: head size ≤ 576 (q, k) and 512 (v), if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && fits_forward(c.x, c.gpu); }, nullptr, &launch_forward},
     {KernelFamily::plain, forward, "plain multiply-adds", "all other calls", &any, nullptr,
      &launch_plain_forward},
 
     {KernelFamily::hopper, backward, "tensor cores, wgmma",
-     "on Hopper: heads to 256, without bias, dropout and expanded operands", &is_on_hopper, &hopper_workspace,
-     &launch_backward_sm90},
-    {KernelFamily::f32, backward, "tensor cores", "f32: heads to 128", &is_of_f32, &two_passes_workspace,
+     "on Hopper: head size ≤ 256, without bias, dropout and expanded operands", &is_on_hopper,
+     &hopper_workspace, &launch_backward_sm90},
+    {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
      &launch_f32_backward},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
      "bf16, f16: with free_order, if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && c.x.free_order && fits_one_pass(c.x, c.gpu); },
      &one_pass_workspace, &launch_one_pass},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in order",
-     "bf16, f16: heads to 128 and at least 1,024 keys, if few sums of z_q keep the GPU busy and a block has "
+     "bf16, f16: head size ≤ 128 and at least 1,024 keys, if few sums of z_q keep the GPU busy and a block "
+     "has "
      "the "
      "shared memory",
      [](const Candidate& c) {
        return is_portable(c) && fits_one_pass(c.x, c.gpu) && one_pass_workers(c.x, c.gpu) > 0;
      },
      &one_pass_workspace, &launch_one_pass},
-    {KernelFamily::narrow, backward, "tensor cores", "bf16, f16: heads to 128", &is_narrow,
+    {KernelFamily::narrow, backward, "tensor cores", "bf16, f16: head size ≤ 128", &is_narrow,
      &two_passes_workspace, &launch_two_passes},
     {KernelFamily::wide, backward, "tensor cores, wide heads",
-     "bf16, f16: heads to 576 (q, k) and 512 (v), if a block has the shared memory",
+     "bf16, f16: head size ≤ 576 (q, k) and 512 (v), if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && fits_one_pass(c.x, c.gpu); }, &two_passes_workspace,
      &launch_one_pass},
     {KernelFamily::plain, backward, "plain multiply-adds", "all other calls", &any, &two_passes_workspace,

@@ -9,10 +9,10 @@
 
 namespace tg::cuda::attention {
 
-// What kernels have in common that compute the same calls.
+// Kernels of one family compute the same kind of call.
 enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents };
 
-// Of forwards only Hopper's and decoding read `work`; `powers` is null unless operands are split.
+// Only the forwards of Hopper and of decoding read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 
 // A call, and what the conditions of kernels read.
@@ -46,7 +46,7 @@ std::span<const AttentionKernel> attention_kernels();
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  const char* obstacle = nullptr;      // on Hopper, why other kernels than its own
+  const char* obstacle = nullptr;      // on Hopper, why its own kernels are not used
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of f32 on tensor cores
 

@@ -55,7 +55,7 @@ bool set_option(int socket, int level, int option, int value) {
   return setsockopt(socket, level, option, &value, sizeof value) == 0;
 }
 
-// A message, with room for one descriptor beside it.
+// A message, with room for one descriptor next to it.
 struct Message {
   iovec part;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
