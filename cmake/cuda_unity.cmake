@@ -3,25 +3,25 @@
 # in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
 # names come last, one by one.
 set(together
-  "attention/plain attention/bias_gradient attention/flash_attn attention/row_stats attention/split_terms"
+  "attention/plain attention/backward/bias_gradient attention/flash_attn attention/backward/row_stats attention/split_terms"
   "attention/f32_sm80"
-  "attention/backward_one_pass_sm80"
+  "attention/backward/backward_one_pass_sm80"
   "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
   "kernels/norm kernels/norm_backward"
-  "attention/forward_sm90"
-  "attention/decoding_sm80"
-  "attention/decoding_paged_sm80"
-  "attention/decoding_f32"
-  "attention/backward_sm90 attention/backward_wide_sm90"
-  "attention/f32_sm90 attention/forward_576_sm90 attention/decoding_latent_sm90 attention/merge_sm90"
-  "kernels/rows_gemm kernels/rows_gemm_many"
-  "kernels/rows_gemm_norm"
-  "attention/decoding_latent_sm80"
-  "attention/backward_sm80"
-  "attention/forward_sm80"
-  "kernels/index_add kernels/index_sums kernels/index_select kernels/index_assign kernels/copy kernels/arange kernels/rope kernels/matmul_strided
+  "attention/forward/forward_sm90"
+  "attention/decoding/decoding_sm80"
+  "attention/decoding/decoding_paged_sm80"
+  "attention/decoding/decoding_f32"
+  "attention/backward/backward_sm90 attention/backward/backward_wide_sm90"
+  "attention/f32_sm90 attention/forward/forward_576_sm90 attention/decoding/decoding_latent_sm90 attention/forward/merge_sm90"
+  "gemm/rows_gemm gemm/rows_gemm_many"
+  "gemm/rows_gemm_norm"
+  "attention/decoding/decoding_latent_sm80"
+  "attention/backward/backward_sm80"
+  "attention/forward/forward_sm80"
+  "kernels/index_add kernels/index_sums kernels/index_select kernels/index_assign kernels/copy kernels/arange kernels/rope gemm/matmul_strided
    kernels/set_memory kernels/note_thrown kernels/short_copy"
-  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm kernels/cast_list"
+  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm fusion/cast_list"
   "kernels/random kernels/sample")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})

@@ -14,6 +14,6 @@ std::int64_t count(World& w, std::uint64_t n, std::int64_t least = 0);
 // Up to 39 token ids.
 std::vector<std::int32_t> ids(World& w);
 
-std::vector<Call> training_calls();  // io/training; among file_calls()
+std::vector<Call> training_calls();  // train/; among file_calls()
 
 }  // namespace tg::hostile

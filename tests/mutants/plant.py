@@ -27,7 +27,7 @@ import shutil
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-COPIED = ["autograd", "backends", "cmake", "core", "examples", "io", "nn", "ops", "parallel", "tests", "tools", "CMakeLists.txt",
+COPIED = ["autograd", "backends", "cmake", "core", "examples", "io", "nn", "ops", "parallel", "tests", "tools", "train", "CMakeLists.txt",
           "tilegrad.h", "version.h"]
 MARK = re.compile(r"@\{(.*?) => ?(.*?)\}@", re.S)
 

@@ -7,7 +7,7 @@ set -euo pipefail
 
 check() {  # check ROOT: prints each wrong include; fails if there is one
   cd "$1"
-  find $(ls -d core ops autograd backends nn io parallel 2>/dev/null) \
+  find $(ls -d core ops autograd backends nn io train parallel 2>/dev/null) \
     -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort | xargs awk '
     BEGIN {
       # Includers in the order that makes a cycle of folders impossible: each names only itself and earlier ones.
@@ -19,6 +19,7 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
       may["backends"] = "core backends/cpu backends/cuda"
       may["nn"] = "core ops autograd nn"
       may["io"] = "core nn io"
+      may["train"] = "core ops autograd nn io train"
       may["parallel"] = "core parallel"
       rooms = "base os graph run compile report"  # of core/, in the order in which headers include each other
       package["xxhash"] = "core"
@@ -54,7 +55,7 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
 self_test() {
   tree=$(mktemp -d)
   trap 'rm -rf "$tree"' EXIT
-  mkdir -p "$tree"/{core/base,core/graph,ops,autograd,backends/cpu/kernels,backends/cuda,nn,io,parallel}
+  mkdir -p "$tree"/{core/base,core/graph,ops,autograd,backends/cpu/kernels,backends/cuda,nn,io,train,parallel}
   plant() { printf '%s\n' "$2" >"$tree/$1"; }
   plant core/base/a.h '#include <xxhash.h>'
   plant core/graph/a.h '#include <tilegrad/core/base/a.h>'
@@ -62,6 +63,7 @@ self_test() {
   plant backends/cpu/kernels/a.cpp '#include "backends/cpu/a.h"'
   plant nn/a.cpp '#include "autograd/a.h"'
   plant io/a.cpp '#include <stb/stb_image_write.h>'
+  plant train/a.cpp '#include "io/a.h"'
   plant parallel/a.cpp '#include <tilegrad/core/base/a.h>'
   (check "$tree") || { echo "a clean tree was refused"; exit 1; }
   while IFS='|' read -r file line; do
@@ -80,6 +82,8 @@ backends/cpu/kernels/bad.cpp|#include "autograd/a.h"
 backends/cpu/bad.h|#include "backends/cuda/a.h"
 nn/bad.h|#include "io/a.h"
 io/bad.h|#include "ops/a.h"
+io/bad.h|#include "train/a.h"
+nn/bad.h|#include "train/a.h"
 io/bad.cpp|#include "parallel/a.h"
 parallel/bad.cpp|#include "io/a.h"
 parallel/bad.h|#include "ops/a.h"

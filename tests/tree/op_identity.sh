@@ -10,7 +10,7 @@ structural='(parameter|constant|full|input|rng|fused|reduced_chain)_op'
 check() {  # check ROOT: prints each line that identifies an op; fails if there is one
   cd "$1"
   local found
-  found=$(find core autograd backends nn io parallel tools -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
+  found=$(find core autograd backends nn io train parallel tools -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
     LC_ALL=C sort |
     xargs grep -nE '[!=]= *&?([a-z_]+::)*[a-z_0-9]+_op\b|\b[a-z_0-9]+_op *[!=]=|\bop(\(\))?(\.|->)name *[!=]= *"|"[a-z_0-9]+" *[!=]= *[a-z_.>-]*op(\(\))?(\.|->)name' |
     grep -vE "[!=]= *&?([a-z_]+::)*$structural\b" || true)

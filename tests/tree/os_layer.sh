@@ -10,7 +10,7 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
   cd "$1"
   local found
   found=$({
-    find core ops autograd backends nn io parallel tools -path 'core/os/*/*' -prune -o \
+    find core ops autograd backends nn io train parallel tools -path 'core/os/*/*' -prune -o \
       \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print | LC_ALL=C sort |
       xargs grep -nE "^ *# *include *<($system)(\.h)?>" /dev/null
     grep -nE '^ *# *include *("|<tilegrad/)' core/os/*.h /dev/null | grep -vE '["/]core/(base|os)/[a-z_]+\.h'
