@@ -14,7 +14,6 @@ namespace tg::train {
 
 namespace {
 
-constexpr std::int32_t not_a_target = -100;        // cross_entropy's ignore_index
 constexpr std::uint32_t order_node = 0xfffffffdu;  // not a node of a graph, nor that of BatchSampler or Sums
 
 // The string of a member, if it is there.
@@ -146,7 +145,7 @@ void ExampleBatches::fill(const Example& e, Tokens x, Tokens y) const {
   for (std::size_t t = 0; t < x.size(); ++t) {
     const std::size_t next = t + 1;
     x[t] = t < e.tokens.size() ? e.tokens[t] : 0;
-    y[t] = next >= first_target(e) && next < e.tokens.size() ? e.tokens[next] : not_a_target;
+    y[t] = next >= first_target(e) && next < e.tokens.size() ? e.tokens[next] : ignored_target;
   }
 }
 

@@ -10,8 +10,6 @@ namespace tg::train {
 
 namespace {
 
-constexpr std::int32_t ignored = -100;  // cross_entropy's ignore_index
-
 // Tokens first … last − 1, of which those from `predicted` on are predicted.
 struct Window {
   std::size_t first, last, predicted;
@@ -58,7 +56,7 @@ Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32
   Perplexity sum{.windows = std::ssize(windows)};
   for (std::size_t first = 0; first < windows.size(); first += rows) {
     std::int64_t count = 0;
-    std::ranges::fill(y, ignored);
+    std::ranges::fill(y, ignored_target);
     const std::size_t last = std::min(first + rows, windows.size());
     for (std::size_t w = first; w < last; ++w) {
       const std::size_t at = (w - first) * length;

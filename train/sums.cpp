@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint32_t sums_node = 0xfffffffeu;            // not a node of a graph, nor that of BatchSampler
 constexpr std::uint64_t held_out_key = 0x73756d73686f6c64;  // any constant: what is held out never changes
-constexpr std::int32_t ignored = -100;
 
 std::int64_t power_of_ten(std::int64_t n) {
   std::int64_t p = 1;
@@ -95,7 +94,7 @@ void Sums::fill(std::uint64_t key, std::uint64_t first_row, bool held, std::span
     const std::vector<std::int32_t> ids = vocab_.encode(line);
     const auto at = row * context_;
     std::copy(ids.begin(), ids.end() - 1, x.begin() + at);
-    std::fill(y.begin() + at, y.begin() + at + context_, ignored);
+    std::fill(y.begin() + at, y.begin() + at + context_, ignored_target);
     std::copy(ids.begin() + question_tokens, ids.begin() + tokens(digits_) + 1,
               y.begin() + at + question_tokens - 1);
   }
@@ -124,7 +123,7 @@ std::int64_t Sums::right_answers(std::span<const std::int32_t> y,
   for (auto row = static_cast<std::size_t>(0); row < y.size(); row += static_cast<std::size_t>(context_)) {
     bool all = true;
     for (std::size_t t = row; t < row + static_cast<std::size_t>(context_); ++t)
-      all = all && (y[t] == ignored || y[t] == predicted[t]);
+      all = all && (y[t] == ignored_target || y[t] == predicted[t]);
     right += all;
   }
   return right;

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Draws the figures of the documentation as SVG, next to this file: python3 docs/figures/draw.py."""
+"""Draws the figures of the documentation as SVG: python3 docs/figures/draw.py [FOLDER], by default next to this file."""
 import html
 import pathlib
+import sys
 
 INK, SOFT, LINE, PAPER = "#1f2933", "#5f6c7b", "#c3ccd5", "#ffffff"
 BLUE, GREEN, AMBER, RED, VIOLET = "#2f6fb2", "#3a8f5c", "#c98a1b", "#c0504d", "#7a5aa6"
 PALE = {BLUE: "#dce9f6", GREEN: "#dff0e5", AMBER: "#faeed3", RED: "#f7dfde", VIOLET: "#eae2f3", SOFT: "#eef1f4"}
+
+HERE = pathlib.Path(__file__).resolve().parent
+FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
 
 
 class Picture:
@@ -56,7 +60,7 @@ class Picture:
         text = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" '
                 f'viewBox="0 0 {self.width} {self.height}" role="img">\n<title>{html.escape(self.title)}</title>\n'
                 f'<defs>{heads}{hatch}</defs>\n' + "\n".join(self.parts) + "\n</svg>\n")
-        pathlib.Path(__file__).with_name(name).write_text(text, encoding="utf8")
+        (FOLDER / name).write_text(text, encoding="utf8")
 
 
 def data_flow():
@@ -123,6 +127,39 @@ def data_flow():
     p.path(f"M {at[3] + width - 24:.0f} {bottom + 2} C {at[3] + width - 24:.0f} {bottom + 24}, {at[3] + 24:.0f} {bottom + 24}, {at[3] + 24:.0f} {bottom + 6}", GREEN, 1.6, arrow=True)
     p.text(490, 434, "Data flows one way; no layer below calls back up, except that a gradient is written with ops again.", 12.5, SOFT, anchor="middle", italic=True)
     p.write("data-flow.svg")
+
+
+def folders():
+    """The folders of the tree with their subfolders: each includes only folders below it."""
+    root = HERE.parent.parent
+
+    def rooms(folder, order=()):  # its subfolders, in this order or else sorted
+        names = sorted(path.name for path in (root / folder).iterdir() if path.is_dir())
+        return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+
+    p = Picture(980, 492, "Folders of tilegrad: each includes only folders below it")
+    left, right, height, gap = 20, 960, 52, 12
+
+    def row(y, *boxes):  # (folder, relative width, color, rooms)
+        total, x = sum(box[1] for box in boxes), left
+        for folder, part, color, inside in boxes:
+            width = (right - left - gap * (len(boxes) - 1)) * part / total
+            p.box(x, y, width, height, color)
+            p.text(x + 12, y + 21, folder + "/", 14, color, mono=True, weight="bold")
+            p.text(x + 12, y + 40, " · ".join(inside), 11.5)
+            x += width + gap
+
+    step = height + gap
+    row(20, ("tools", 1, SOFT, ["programs"]), ("examples", 1, SOFT, ["programs to copy"]), ("tests", 1, SOFT, ["a folder for each folder"]))
+    row(20 + step, ("train", 1, VIOLET, ["the training step and the loop around it: batches, metrics, progress"]))
+    row(20 + 2 * step, ("io", 1, VIOLET, rooms("io")))
+    row(20 + 3 * step, ("nn", 3, BLUE, rooms("nn")), ("parallel", 2, SOFT, ["how ranks meet, and how one is lost"]))
+    row(20 + 4 * step, ("autograd", 3, BLUE, ["gradients", *rooms("autograd")]), ("backends/cuda", 7, GREEN, rooms("backends/cuda")),
+        ("backends/cpu", 2, GREEN, rooms("backends/cpu")))
+    row(20 + 5 * step, ("ops", 1, AMBER, ["shape rule, gradient, decomposition and samples of each op"]))
+    row(20 + 6 * step, ("core", 1, AMBER, rooms("core", ("base", "os", "graph", "run", "compile", "report"))))
+    p.text(left, 20 + 7 * step + 12, "A folder includes only folders below it. parallel/ includes core/ only; backends include core/ and the attributes of ops/.", 12, SOFT)
+    p.write("folders.svg")
 
 
 def best_fit(buffers):
@@ -609,6 +646,7 @@ def attention_turns():
 
 
 data_flow()
+folders()
 memory_plan()
 attention_forward()
 attention_backward()

@@ -10,8 +10,8 @@
 #include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/train/largest_batch.h>
 #include <tilegrad/train/perplexity.h>
+#include <tilegrad/train/training.h>
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -215,6 +215,8 @@ void train_model(World& w) {
                                                  .precision = options.precision,
                                                  .progress = [&](I, I) { return w.chance(0.9); }});
   (void)p.loss(), (void)p.value();
+  const auto needed = [&](I batch) { return w.hostile() ? w.below(1000) : static_cast<std::size_t>(batch); };
+  (void)train::largest_batch(w.hostile() ? Draw<I>::of(w) : 100, w.below(200), needed);
 }
 
 Sampling sampling(World& w) {
