@@ -9,7 +9,7 @@
 #include "core/base/hash.h"
 #include "core/os/memory.h"
 #include "core/os/socket.h"
-#include "parallel/door.h"
+#include "parallel/listener.h"
 #include "parallel/message.h"
 
 namespace tg::parallel {
@@ -25,7 +25,8 @@ class Host {
       : world_(world),
         options_(options),
         own_(join_of(world, build, Purpose::control)),
-        door_(world.has_several_hosts() ? open_network_door(world, options) : open_local_door(world)) {}
+        listener_(world.has_several_hosts() ? open_network_listener(world, options)
+                                            : open_local_listener(world)) {}
 
   Meeting meet() {
     try {
@@ -41,10 +42,10 @@ class Host {
   }
 
  private:
-  // Connections, and so guests.
+  // Connections, and so peers.
   std::size_t expected() const {
     return static_cast<std::size_t>(world_.size - 1) *
-           static_cast<std::size_t>(door_->connections_per_rank());
+           static_cast<std::size_t>(listener_->connections_per_rank());
   }
 
   void await_all() {
@@ -54,31 +55,31 @@ class Host {
       if (Clock::now() >= end) {
         is_late_ = true;
         throw RankLost("[ranks] " + absent() + " did not come in " + seconds_text(options_.join_timeout) +
-                       here() + door_->about());
+                       here() + listener_->about());
       }
-      if (reports.is_due()) reports.say(absent() + here() + door_->about());
+      if (reports.is_due()) reports.say(absent() + here() + listener_->about());
       wait(std::min(reports.next(), end));
     }
   }
 
   void wait(Clock::time_point end) {
-    std::vector<os::Polled> waited{{door_->listener()}};
-    for (const Guest& s : strangers_) {
+    std::vector<os::Polled> waited{{listener_->descriptor()}};
+    for (const JoiningPeer& s : strangers_) {
       waited.push_back({s.socket.fd});
       end = std::min(end, s.leave);
     }
-    for (const Guest& c : joined_) waited.push_back({c.socket.fd});
+    for (const JoiningPeer& c : joined_) waited.push_back({c.socket.fd});
     if (const int error = os::poll(waited, until(end)); error != 0 && error != ETIMEDOUT && error != EINTR)
       fail_call("poll", error);
-    for (const Guest& c : joined_)  // a rank says nothing more: it has ended
+    for (const JoiningPeer& c : joined_)  // a rank says nothing more: it has ended
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
           throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " ended before all ranks had come");
     // One that speaks is heard, the next in the next call. The sockets of those that stay silent are closed.
-    std::optional<Guest> speaking;
-    std::deque<Guest> rest;
+    std::optional<JoiningPeer> speaking;
+    std::deque<JoiningPeer> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
-      Guest& s = strangers_[i];
+      JoiningPeer& s = strangers_[i];
       const bool speaks = waited[1 + i].is_ready;
       if (speaks && !speaking)
         speaking.emplace(std::move(s));
@@ -92,8 +93,8 @@ class Host {
 
   void accept_one() {
     int error = 0;
-    std::optional<Guest> guest = door_->accept(error);
-    if (!guest) {
+    std::optional<JoiningPeer> peer = listener_->accept(error);
+    if (!peer) {
       if (error != EMFILE && error != ENFILE) return;
       if (!strangers_.empty()) return strangers_.pop_front();
       if (error == EMFILE && joined_.size() < expected())
@@ -103,27 +104,27 @@ class Host {
     }
     // Where too many come the oldest leaves: a rank says who it is at once.
     if (strangers_.size() >= most_strangers + expected()) strangers_.pop_front();
-    guest->leave = Clock::now() + patience_with_strangers;
-    strangers_.push_back(std::move(*guest));
+    peer->leave = Clock::now() + patience_with_strangers;
+    strangers_.push_back(std::move(*peer));
   }
 
-  void hear(Guest s) {
-    const Door::Heard heard = door_->hear(s);
-    if (heard == Door::Heard::nothing) strangers_.push_back(std::move(s));
-    if (heard != Door::Heard::joins) return;
+  void hear(JoiningPeer s) {
+    const Listener::Heard heard = listener_->hear(s);
+    if (heard == Listener::Heard::nothing) strangers_.push_back(std::move(s));
+    if (heard != Listener::Heard::joins) return;
     if (verdict_) {
-      door_->reply(s, verdict_->first, verdict_->second), ++told_;
+      listener_->reply(s, verdict_->first, verdict_->second), ++told_;
       return;
     }
     const Join& join = s.join;
     const std::string rank = "rank " + std::to_string(join.rank);
     const auto refuse = [&](const std::string& why) {
-      door_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
+      listener_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
     // The others can do without one that may belong to another job.
     const auto turn_away = [&](const std::string& why) {
-      door_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
+      listener_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
     if (join.version != join_version)
       refuse(rank + " joins by version " + std::to_string(join.version) + ", rank 0 by " +
@@ -136,7 +137,7 @@ class Host {
     if (join.build != own_.build)
       refuse(rank + " runs build " + text_of(join.build).substr(0, 8) + ", rank 0 " +
              text_of(own_.build).substr(0, 8) + ": expected the same program");
-    const bool is_here = std::any_of(joined_.begin(), joined_.end(), [&](const Guest& g) {
+    const bool is_here = std::any_of(joined_.begin(), joined_.end(), [&](const JoiningPeer& g) {
       return g.join.rank == join.rank && g.join.purpose == join.purpose;
     });
     if (join.rank < 1 || join.rank >= world_.size || is_here)
@@ -148,12 +149,12 @@ class Host {
 
   Meeting welcome() {
     strangers_.clear();  // they may have all the descriptors there are
-    door_->close();      // a rank that joins again, after a short meeting, finds the next door
+    listener_->close();  // a rank that joins again, after a short meeting, finds the next listener
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
-    for (const Guest& g : joined_)
-      if (!door_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))
+    for (const JoiningPeer& g : joined_)
+      if (!listener_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))
         throw RankLost("[ranks] rank " + std::to_string(g.join.rank) + " ended before all ranks had come");
-    for (Guest& g : joined_)
+    for (JoiningPeer& g : joined_)
       (g.join.purpose == Purpose::control ? meeting.connections : meeting.data)
           .push_back({g.join.rank, std::move(g.socket)});
     return meeting;
@@ -161,7 +162,7 @@ class Host {
 
   // Tells all ranks why they do not begin, also those that come a little later: they would wait for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
-    for (const Guest& g : joined_) door_->reply(g, kind, line), ++told_;
+    for (const JoiningPeer& g : joined_) listener_->reply(g, kind, line), ++told_;
     joined_.clear();
     verdict_ = {kind, line};
     const Clock::time_point end = Clock::now() + (is_late_ ? Milliseconds(0) : patience_with_latecomers);
@@ -169,9 +170,9 @@ class Host {
   }
 
   bool is_complete(int rank) const {
-    return std::count_if(joined_.begin(), joined_.end(), [&](const Guest& g) {
+    return std::count_if(joined_.begin(), joined_.end(), [&](const JoiningPeer& g) {
              return g.join.rank == rank;
-           }) == door_->connections_per_rank();
+           }) == listener_->connections_per_rank();
   }
   int complete() const {
     int n = 0;
@@ -200,9 +201,9 @@ class Host {
   const World& world_;
   const JoinOptions& options_;
   const Join own_;
-  const std::unique_ptr<Door> door_;
-  std::deque<Guest> strangers_;  // have connected and not said who they are
-  std::vector<Guest> joined_;
+  const std::unique_ptr<Listener> listener_;
+  std::deque<JoiningPeer> strangers_;  // have connected and not said who they are
+  std::vector<JoiningPeer> joined_;
   bool is_late_ = false;                                         // the time to join is over
   std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for those that come now
   std::size_t told_ = 0;                                         // connections of ranks that know it

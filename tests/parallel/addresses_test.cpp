@@ -8,7 +8,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
-#include "parallel/door.h"
+#include "parallel/listener.h"
 #include "tests/support/joined_ranks.h"
 #include "tests/support/virtual_time.h"
 

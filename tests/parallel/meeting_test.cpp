@@ -319,7 +319,7 @@ TEST(Meeting, ARankFindsAnotherProcessAtItsPlace) {
 }
 
 TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
-  Guested g;
+  JoiningRank g;
   EXPECT_EQ(g.meets(), "lost: [ranks] rank 0 did not come in 2.4 s");
   std::vector<std::int64_t> naps{5, 10, 20, 40, 80};
   std::int64_t sum = 155;
@@ -336,25 +336,25 @@ TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
   const std::string longest(499, 'w'), gone = "lost: [ranks] rank 0 ended before all ranks had come";
   const auto memory = SharedMemory::create(3);
   struct Case {
-    std::function<void(Guested&)> reply;
+    std::function<void(JoiningRank&)> reply;
     std::string expected;
     int at = 500;
   };
   const Case cases[] = {
-      {[&](Guested& g) { g.replies(0, "", memory->descriptor()); }, "no error"},
-      {[&](Guested& g) { g.replies(0, "", memory->descriptor()); }, "no error", 9800},
-      {[&](Guested& g) { g.replies(1, "why"); }, "wrong: why"},
-      {[&](Guested& g) { g.replies(1, longest); }, "wrong: " + longest},
-      {[&](Guested& g) { g.replies(2, "why"); }, "lost: why"},
-      {[&](Guested& g) { g.replies(3, "who"); }, "lost: who"},
-      {[&](Guested& g) { g.replies(0, "", memory->descriptor(), 511); }, gone},
-      {[&](Guested& g) { g.replies(0, "", memory->descriptor(), 512, 7); }, gone},
-      {[&](Guested& g) { g.replies(1, "why", -1, 12); }, gone},
-      {[&](Guested& g) { g.peer.leaves(); }, gone},
-      {[&](Guested&) {}, "lost: [ranks] rank 0 does not answer"},
+      {[&](JoiningRank& g) { g.replies(0, "", memory->descriptor()); }, "no error"},
+      {[&](JoiningRank& g) { g.replies(0, "", memory->descriptor()); }, "no error", 9800},
+      {[&](JoiningRank& g) { g.replies(1, "why"); }, "wrong: why"},
+      {[&](JoiningRank& g) { g.replies(1, longest); }, "wrong: " + longest},
+      {[&](JoiningRank& g) { g.replies(2, "why"); }, "lost: why"},
+      {[&](JoiningRank& g) { g.replies(3, "who"); }, "lost: who"},
+      {[&](JoiningRank& g) { g.replies(0, "", memory->descriptor(), 511); }, gone},
+      {[&](JoiningRank& g) { g.replies(0, "", memory->descriptor(), 512, 7); }, gone},
+      {[&](JoiningRank& g) { g.replies(1, "why", -1, 12); }, gone},
+      {[&](JoiningRank& g) { g.peer.leaves(); }, gone},
+      {[&](JoiningRank&) {}, "lost: [ranks] rank 0 does not answer"},
   };
   for (const Case& c : cases) {
-    Guested g;
+    JoiningRank g;
     g.time.at(100, [&] { g.host.listens(); });  // it connects at 155
     g.time.at(400, [&] {
       g.accepts();
@@ -396,7 +396,7 @@ TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
     EXPECT_EQ(h.meets(), "no error");
     EXPECT_EQ(rank.hears(), "welcome:  with a descriptor") << "that of the memory may be 0";
     h.meeting.reset(), ::dup2(input, STDIN_FILENO);
-    Guested g;
+    JoiningRank g;
     g.host.listens();
     if (is_free_from_start) ::close(STDIN_FILENO);
     g.time.at(20, [&] {
@@ -465,7 +465,7 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
                         {"connect", EACCES, "[ranks] connect failed: Permission denied"},
                         {"connect", EAGAIN, "[ranks] rank 0 did not come in 0.0 s"},
                         {"connect", EINTR, "[ranks] rank 0 did not come in 0.0 s"}}) {
-    Guested g(0);
+    JoiningRank g(0);
     fail_call_of(c.call, c.error);
     expect(c, failure_of([&] { meet(local(1, 2), g.options, "build"); }));
   }
@@ -503,7 +503,7 @@ TEST(Meeting, WaitsThatAreInterruptedAreRepeated) {
     EXPECT_EQ(h.time.now(), 20);
   }
   const auto memory = SharedMemory::create(3);
-  Guested g;
+  JoiningRank g;
   g.host.listens();
   g.time.at(20, [&] {
     g.accepts();
@@ -526,7 +526,7 @@ TEST(Meeting, UnknownUsersAreNoRanks) {
   EXPECT_EQ(h.meets(), "no error");
   EXPECT_EQ(unknown.hears(), "the end");
   EXPECT_EQ(rank.hears(), "welcome:  with a descriptor");
-  Guested g;
+  JoiningRank g;
   g.host.listens();
   fail_call_of("getsockopt", EPERM);
   EXPECT_EQ(g.meets(),

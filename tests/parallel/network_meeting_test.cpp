@@ -8,7 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include "parallel/door.h"
+#include "parallel/listener.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/joined_ranks.h"
 #include "tests/support/virtual_time.h"
@@ -129,7 +129,7 @@ int free_port() {
   return Peer().listens();
 }
 
-// A rank that joins by the protocol of network_door.cpp's first comment.
+// A rank that joins by the protocol of network_listener.cpp's first comment.
 struct Joining : Peer {
   std::string challenge, nonce = std::string(32, 'n');
   // Calls f when the challenge is there: rank 0 sends it after this event.
@@ -332,8 +332,8 @@ TEST(NetworkMeeting, RefusalsReachBothConnectionsOfARank) {
 }
 
 // Rank 1 of two, whose rank 0 follows a script.
-struct Guested {
-  explicit Guested(int join_timeout = 2400)
+struct JoiningRank {
+  explicit JoiningRank(int join_timeout = 2400)
       : options{.join_timeout = milliseconds(join_timeout),
                 .step_timeout = milliseconds(8000),
                 .report = [&](const std::string& line) {
@@ -373,7 +373,7 @@ struct Guested {
 };
 
 TEST(NetworkMeeting, ARankLooksForRankZeroLessAndLessOften) {
-  Guested g;
+  JoiningRank g;
   const int port = free_port();
   const std::string why = " (127.0.0.1:" + std::to_string(port) + ": Connection refused)";
   EXPECT_EQ(g.meets(port), "lost: [ranks] rank 0 did not come in 2.4 s" + why);
@@ -389,7 +389,7 @@ TEST(NetworkMeeting, ARankLooksForRankZeroLessAndLessOften) {
 
 // A host that does not answer at all: attempts of five seconds each.
 TEST(NetworkMeeting, ARankAsksASilentHostAgain) {
-  Guested g(12'000);
+  JoiningRank g(12'000);
   const int port = g.host.listens(0, 0);
   std::vector<Peer> full(3);  // more than wait to be accepted
   for (Peer& p : full) {
@@ -405,7 +405,7 @@ TEST(NetworkMeeting, ARankAsksASilentHostAgain) {
 
 TEST(NetworkMeeting, ARankJoinsByTwoConnections) {
   for (const bool in_pieces : {false, true}) {
-    Guested g;
+    JoiningRank g;
     const int port = g.host.listens();
     std::string control_nonce, data_nonce;
     g.time.at(20, [&] {
@@ -451,29 +451,31 @@ TEST(NetworkMeeting, ARankChecksTheVerdict) {
   const std::string stranger =
       "wrong: [ranks] what answers on AT does not know the token: expected rank 0 of this job";
   const Case cases[] = {
-      {[](const std::string& n) { return Guested::reply(1, "why", 'a', n); }, "wrong: why"},
-      {[](const std::string& n) { return Guested::reply(2, "why", 'a', n); }, "lost: why"},
-      {[](const std::string& n) { return Guested::reply(3, "", 'a', n); },
+      {[](const std::string& n) { return JoiningRank::reply(1, "why", 'a', n); }, "wrong: why"},
+      {[](const std::string& n) { return JoiningRank::reply(2, "why", 'a', n); }, "lost: why"},
+      {[](const std::string& n) { return JoiningRank::reply(3, "", 'a', n); },
        "wrong: [ranks] rank 0, on AT, has another token: expected the same TG_TOKEN or content of "
        "TG_TOKEN_FILE on "
        "all hosts"},
-      {[](const std::string& n) { return Guested::reply(0, "", 'c', n); }, stranger},
-      {[](const std::string&) { return Guested::reply(0, "", 'a', std::string(32, 'x')); }, stranger},
-      {[](const std::string& n) { return Guested::reply(0, "", 'a', n, "xg join" + std::string(1, '\0')); },
+      {[](const std::string& n) { return JoiningRank::reply(0, "", 'c', n); }, stranger},
+      {[](const std::string&) { return JoiningRank::reply(0, "", 'a', std::string(32, 'x')); }, stranger},
+      {[](const std::string& n) {
+         return JoiningRank::reply(0, "", 'a', n, "xg join" + std::string(1, '\0'));
+       },
        stranger},
       {[](const std::string& n) {
-         std::string r = Guested::reply(1, "why", 'a', n);
+         std::string r = JoiningRank::reply(1, "why", 'a', n);
          r[13] ^= 1;
          return r;
        },
        stranger},
-      {[](const std::string& n) { return Guested::reply(0, "", 'a', n).substr(0, 543); },
+      {[](const std::string& n) { return JoiningRank::reply(0, "", 'a', n).substr(0, 543); },
        "lost: [ranks] rank 0 ended before all ranks had come"},
       {[](const std::string&) { return std::string(); },
        "lost: [ranks] rank 0 ended before all ranks had come"},
   };
   for (const Case& c : cases) {
-    Guested g;
+    JoiningRank g;
     const int port = g.host.listens();
     g.time.at(20, [&] { g.challenges(g.control, 'a'); });
     g.time.at(30, [&] { g.challenges(g.data, 'b'); });
@@ -491,7 +493,7 @@ TEST(NetworkMeeting, ARankChecksTheVerdict) {
 }
 
 TEST(NetworkMeeting, ARankWaitsForTheVerdictForTwiceItsTime) {
-  Guested g;
+  JoiningRank g;
   const int port = g.host.listens();
   g.time.at(20, [&] { g.challenges(g.control, 'a'); });
   g.time.at(30, [&] { g.challenges(g.data, 'b'); });
@@ -501,7 +503,7 @@ TEST(NetworkMeeting, ARankWaitsForTheVerdictForTwiceItsTime) {
 
 // Connections without a challenge end, or bring a different one.
 TEST(NetworkMeeting, ARankTriesAgainWithoutAChallenge) {
-  Guested g;
+  JoiningRank g;
   const int port = g.host.listens();
   g.time.at(20, [&] { g.control.accepts(g.host), g.control.says("tg"), g.control.leaves(); });
   g.time.at(200, [&] { g.challenges(g.data, 'b'); });
@@ -534,7 +536,7 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
                     listens = "[ranks] to listen on " + at + " failed: ",
                     busy = "[ranks] another process listens on " + at +
                            ": expected a free port, and TG_PORT sets another";
-  const World host = on_hosts(0, 2, std::stoi(at.substr(10))), guest = on_hosts(1, 2, host.port);
+  const World host = on_hosts(0, 2, std::stoi(at.substr(10))), peer = on_hosts(1, 2, host.port);
   for (const Case& c :
        {Case{"socket", EMFILE, "[ranks] socket failed: Too many open files"},
         {"socket", EAFNOSUPPORT, listens + "Address family not supported by protocol"},
@@ -557,7 +559,7 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
          "[ranks] rank 0 did not come in 0.0 s (" + at + ": No buffer space available)"},
         {"setsockopt", EPERM, "[ranks] setsockopt failed: Operation not permitted"}}) {
     const VirtualTime time;
-    EXPECT_EQ(failure_of(c, guest, {.join_timeout = milliseconds(0)}), c.expected) << c.call;
+    EXPECT_EQ(failure_of(c, peer, {.join_timeout = milliseconds(0)}), c.expected) << c.call;
   }
   {
     Hosted h(2);
@@ -566,7 +568,7 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
     EXPECT_EQ(h.meets(), "[ranks] getrandom failed: Input/output error");
   }
   for (int option = 0; option < 6; ++option) {
-    Guested g;
+    JoiningRank g;
     const int port = g.host.listens();
     g.time.at(20, [&] { g.challenges(g.control, 'a'), fail_call_of("setsockopt", EPERM, option); });
     EXPECT_EQ(g.meets(port), "[ranks] setsockopt failed: Operation not permitted") << option;
@@ -634,7 +636,7 @@ TEST(NetworkMeeting, DescriptorZeroIsOneLikeTheOthers) {
     h.meeting.reset();
     ::dup2(input, STDIN_FILENO);
   }
-  Guested g;
+  JoiningRank g;
   const int port = g.host.listens();
   std::string nonce;
   ::close(STDIN_FILENO);
@@ -670,7 +672,7 @@ TEST(NetworkMeeting, AStrangerThatLeavesIsLetGo) {
 // A call that was interrupted is repeated, after other errors the connection is of no use.
 TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
   for (const int error : {EINTR, EAGAIN, EIO}) {
-    Guested g;
+    JoiningRank g;
     const int port = g.host.listens();
     g.time.at(20, [&] { g.challenges(g.control, 'a'), g.time.next_recv_error = error; });
     g.time.at(30, [&] { g.challenges(g.data, 'b'); });
@@ -692,7 +694,7 @@ TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
 
 // Rank 0 refuses the first connection, and no longer listens for the second.
 TEST(NetworkMeeting, ARankThatIsRefusedDoesNotConnectAgain) {
-  Guested g;
+  JoiningRank g;
   const int port = g.host.listens();
   g.time.at(20, [&] {
     g.challenges(g.control, 'a');

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#include "parallel/door.h"
+#include "parallel/listener.h"
 #include "tests/support/lost_ranks.h"
 
 // In place of the system's: a host that may not know IPv6, and gives the next socket this port, if it is not

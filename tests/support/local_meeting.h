@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "parallel/door.h"
+#include "parallel/listener.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/joined_ranks.h"
 #include "tests/support/virtual_time.h"
@@ -105,8 +105,8 @@ struct Hosted {
 };
 
 // Rank 1 of three, whose rank 0 follows a script.
-struct Guested {
-  explicit Guested(int join_timeout = 2400)
+struct JoiningRank {
+  explicit JoiningRank(int join_timeout = 2400)
       : options{.join_timeout = milliseconds(join_timeout), .report = [&](const std::string& line) {
                   reports.push_back(std::to_string(time.now()) + " " + line);
                 }} {}
@@ -143,7 +143,7 @@ struct Guested {
 // A group of rank 1 in the memory that the script sent.
 struct GroupOfRankOne {
   explicit GroupOfRankOne(JoinOptions options = {}) : memory(SharedMemory::create(3)) {
-    Guested g;
+    JoiningRank g;
     g.host.listens();
     g.time.at(20, [&] { g.accepts(), g.replies(0, "", memory->descriptor()); });
     group = join(local(1, 3), options);

@@ -23,7 +23,7 @@ namespace {
 
 // Where a rank is lost NCCL may report it first, without naming the rank: an error waits this long for the
 // watchdog, which names it. That takes up to 30 s if a host does not answer (dead_after in
-// parallel/network_door.cpp).
+// parallel/network_listener.cpp).
 constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {

@@ -7,7 +7,7 @@
 //
 // The token does not travel, and what was recorded cannot be sent again. What follows on the connection is
 // neither encrypted nor signed.
-#include "parallel/door.h"
+#include "parallel/listener.h"
 
 #include <algorithm>
 #include <array>
@@ -81,10 +81,10 @@ FileDescriptor new_socket(const os::Address& address, int& error) {
   return s;
 }
 
-class NetworkDoor : public Door {
+class NetworkListener : public Listener {
  public:
-  NetworkDoor(const World& world, const JoinOptions& options)
-      : Door(FileDescriptor(-1)), token_(world.token), options_(options) {
+  NetworkListener(const World& world, const JoinOptions& options)
+      : Listener(FileDescriptor(-1)), token_(world.token), options_(options) {
     const os::Addresses addresses = os::find_addresses(world.address, world.port);
     const std::string named = "MASTER_ADDR is " + world.address;
     if (addresses.list.empty()) refuse_world(named + ", which cannot be found: " + addresses.error);
@@ -96,7 +96,7 @@ class NetworkDoor : public Door {
       if (s.fd >= 0) error = os::bind(s.fd, a);
       if (error == 0) error = os::listen(s.fd, 1024);
       if (error != 0) continue;
-      listener_.fd = std::exchange(s.fd, -1);
+      socket_.fd = std::exchange(s.fd, -1);
       return;
     }
     if (error == EADDRNOTAVAIL) refuse_world(named + ", which is no address of this host: expected rank 0's");
@@ -108,47 +108,47 @@ class NetworkDoor : public Door {
 
   int connections_per_rank() const override { return 2; }
 
-  std::optional<Guest> accept(int& error) override {
-    const os::Socket accepted = os::accept(listener_.fd);
-    Guest guest{FileDescriptor(accepted.descriptor), {}};
+  std::optional<JoiningPeer> accept(int& error) override {
+    const os::Socket accepted = os::accept(socket_.fd);
+    JoiningPeer peer{FileDescriptor(accepted.descriptor), {}};
     error = accepted.error;
-    if (guest.socket.fd < 0) return std::nullopt;
-    guest.own_nonce = new_nonce();
-    const Challenge challenge{join_magic, guest.own_nonce};
+    if (peer.socket.fd < 0) return std::nullopt;
+    peer.own_nonce = new_nonce();
+    const Challenge challenge{join_magic, peer.own_nonce};
     // It has room in the system's memory.
-    if (os::send(guest.socket.fd, raw_bytes(challenge)).bytes != sizeof challenge) return std::nullopt;
-    return guest;
+    if (os::send(peer.socket.fd, raw_bytes(challenge)).bytes != sizeof challenge) return std::nullopt;
+    return peer;
   }
 
-  Heard hear(Guest& guest) override {
+  Heard hear(JoiningPeer& peer) override {
     std::array<char, sizeof(Answer)> bytes;
-    if (Clock::now() >= guest.leave) return Heard::refused;
+    if (Clock::now() >= peer.leave) return Heard::refused;
     const auto [n, error] =
-        os::receive(guest.socket.fd, raw_bytes(bytes).first(bytes.size() - guest.received.size()));
+        os::receive(peer.socket.fd, raw_bytes(bytes).first(bytes.size() - peer.received.size()));
     if (os::is_temporary(error)) return Heard::nothing;
     if (n == 0) return Heard::refused;
-    guest.received.append(bytes.data(), n);
-    if (guest.received.size() < sizeof(Answer)) return Heard::nothing;
+    peer.received.append(bytes.data(), n);
+    if (peer.received.size() < sizeof(Answer)) return Heard::nothing;
     Answer answer;
-    std::memcpy(&answer, guest.received.data(), sizeof answer);
-    if (!are_equal(answer.proof, proof_of(token_, joins, guest.own_nonce, answer.nonce, answer.join))) {
+    std::memcpy(&answer, peer.received.data(), sizeof answer);
+    if (!are_equal(answer.proof, proof_of(token_, joins, peer.own_nonce, answer.nonce, answer.join))) {
       ++strangers_;
       const SignedReply refusal{.reply = {.magic = join_magic, .kind = Reply::stranger, .text = {}},
                                 .proof = {}};
-      os::send(guest.socket.fd, raw_bytes(refusal));
+      os::send(peer.socket.fd, raw_bytes(refusal));
       return Heard::refused;
     }
     if (answer.join.magic != join_magic || answer.join.purpose > Purpose::data) return Heard::refused;
-    guest.join = answer.join, guest.its_nonce = answer.nonce;
-    prepare(guest.socket.fd, guest.join.purpose, options_);
+    peer.join = answer.join, peer.its_nonce = answer.nonce;
+    prepare(peer.socket.fd, peer.join.purpose, options_);
     return Heard::joins;
   }
 
-  bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int) override {
+  bool reply(const JoiningPeer& peer, Reply::Kind kind, const std::string& text, int) override {
     SignedReply message{.reply = {.magic = join_magic, .kind = kind, .text = {}}, .proof = {}};
     put(message.reply.text, text);
-    message.proof = proof_of(token_, replies, guest.own_nonce, guest.its_nonce, message.reply);
-    return os::send(guest.socket.fd, raw_bytes(message)).bytes == sizeof message;
+    message.proof = proof_of(token_, replies, peer.own_nonce, peer.its_nonce, message.reply);
+    return os::send(peer.socket.fd, raw_bytes(message)).bytes == sizeof message;
   }
 
   std::string about() const override {
@@ -282,8 +282,8 @@ Milliseconds dead_after(const JoinOptions& options) {
   return std::clamp(options.step_timeout / 2, Milliseconds(1'000), Milliseconds(30'000));
 }
 
-std::unique_ptr<Door> open_network_door(const World& world, const JoinOptions& options) {
-  return std::make_unique<NetworkDoor>(world, options);
+std::unique_ptr<Listener> open_network_listener(const World& world, const JoinOptions& options) {
+  return std::make_unique<NetworkListener>(world, options);
 }
 
 Meeting enter_network(const World& world, const JoinOptions& options, const std::string& build) {

@@ -1,6 +1,6 @@
 // Ranks of one host meet at an abstract Unix socket. Each message is one packet, and the system says whose
 // process is at the other end.
-#include "parallel/door.h"
+#include "parallel/listener.h"
 
 #include <algorithm>
 #include <array>
@@ -25,40 +25,40 @@ FileDescriptor new_socket(const os::Address& address) {
   return FileDescriptor(s.descriptor);
 }
 
-class LocalDoor : public Door {
+class LocalListener : public Listener {
  public:
-  explicit LocalDoor(const World& world, const os::Address& address) : Door(new_socket(address)) {
-    if (const int error = os::bind(listener_.fd, address)) {
+  explicit LocalListener(const World& world, const os::Address& address) : Listener(new_socket(address)) {
+    if (const int error = os::bind(socket_.fd, address)) {
       if (error != EADDRINUSE) fail_call("bind", error);
       refuse_world(
           "rank 0 of this job is here already: expected one process with rank 0, and another TG_JOB for "
           "another job (this is '" +
           world.job + "')");
     }
-    if (const int error = os::listen(listener_.fd, most_ranks)) fail_call("listen", error);
+    if (const int error = os::listen(socket_.fd, most_ranks)) fail_call("listen", error);
   }
 
   int connections_per_rank() const override { return 1; }
 
-  std::optional<Guest> accept(int& error) override {
-    const os::Socket accepted = os::accept(listener_.fd);
+  std::optional<JoiningPeer> accept(int& error) override {
+    const os::Socket accepted = os::accept(socket_.fd);
     FileDescriptor s(accepted.descriptor);
     error = accepted.error;
     if (s.fd < 0 || !os::is_of_this_user(s.fd)) return std::nullopt;
-    return Guest{std::move(s), {}};
+    return JoiningPeer{std::move(s), {}};
   }
 
-  Heard hear(Guest& guest) override {
+  Heard hear(JoiningPeer& peer) override {
     std::array<std::byte, sizeof(Join) + 1> packet;  // has room to see that it is longer
-    if (os::receive(guest.socket.fd, packet).bytes != sizeof(Join)) return Heard::refused;
-    std::memcpy(&guest.join, packet.data(), sizeof(Join));
-    return guest.join.magic == join_magic ? Heard::joins : Heard::refused;
+    if (os::receive(peer.socket.fd, packet).bytes != sizeof(Join)) return Heard::refused;
+    std::memcpy(&peer.join, packet.data(), sizeof(Join));
+    return peer.join.magic == join_magic ? Heard::joins : Heard::refused;
   }
 
-  bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int descriptor) override {
+  bool reply(const JoiningPeer& peer, Reply::Kind kind, const std::string& text, int descriptor) override {
     Reply reply{.magic = join_magic, .kind = kind, .text = {}};
     put(reply.text, text);
-    return os::send_with(guest.socket.fd, raw_bytes(reply), descriptor).bytes == sizeof reply;
+    return os::send_with(peer.socket.fd, raw_bytes(reply), descriptor).bytes == sizeof reply;
   }
 };
 
@@ -96,8 +96,8 @@ std::pair<Reply, FileDescriptor> receive(int socket) {
 
 }  // namespace
 
-std::unique_ptr<Door> open_local_door(const World& world) {
-  return std::make_unique<LocalDoor>(world, address_of(world));
+std::unique_ptr<Listener> open_local_listener(const World& world) {
+  return std::make_unique<LocalListener>(world, address_of(world));
 }
 
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build) {

@@ -1,5 +1,6 @@
-// Where ranks come to meet rank 0: a socket of one host (local_door.cpp), or an address in a network
-// (network_door.cpp). Who comes in is a guest; what it says counts when it has shown that it may.
+// The socket at which rank 0 accepts the other ranks: a socket of one host (local_listener.cpp), or an
+// address in a network (network_listener.cpp). A peer's messages count only after the peer has been
+// authenticated.
 #pragma once
 
 #include <array>
@@ -51,37 +52,39 @@ std::string job_hash(const std::string& job);
 
 Join join_of(const World& world, const std::string& build, Purpose purpose);
 
-// One that has connected.
-struct Guest {
+// A process that has connected and not joined yet.
+struct JoiningPeer {
   FileDescriptor socket;
-  Clock::time_point leave;                // when it must have said who it is
-  Join join = {};                         // once it has
-  Digest own_nonce = {}, its_nonce = {};  // numbers used once, in proofs; of a network's guest
-  std::string received = {};              // of a message that is not whole yet
+  Clock::time_point leave;                // when its Join must have arrived
+  Join join = {};                         // set by then
+  Digest own_nonce = {}, its_nonce = {};  // numbers used once, in proofs; only in a network
+  std::string received = {};              // the beginning of an incomplete message
 };
 
 // Rank 0's side.
-class Door {
+class Listener {
  public:
-  virtual ~Door() = default;
-  int listener() const { return listener_.fd; }
-  void close() { FileDescriptor(std::exchange(listener_.fd, -1)); }  // nobody can connect after that
+  virtual ~Listener() = default;
+  int descriptor() const { return socket_.fd; }
+  void close() { FileDescriptor(std::exchange(socket_.fd, -1)); }  // no process can connect after that
   virtual int connections_per_rank() const = 0;
-  // One that has connected; nothing if it has given up, or may not come in, or the system has an error.
-  virtual std::optional<Guest> accept(int& error) = 0;
+  // The next process that has connected. Nothing if it has given up or is refused, or on a system error.
+  virtual std::optional<JoiningPeer> accept(int& error) = 0;
   enum class Heard { nothing, refused, joins };
-  // What it has sent so far: not all yet, not what a rank sends, or its Join, which is then in it.
-  virtual Heard hear(Guest& guest) = 0;
-  virtual bool reply(const Guest& guest, Reply::Kind kind, const std::string& text, int descriptor = -1) = 0;
-  virtual std::string about() const { return ""; }  // added to lines about those that do not come
+  // Reads the bytes that have arrived. `nothing`: its Join is incomplete. `refused`: they are not a Join.
+  // `joins`: peer.join is set.
+  virtual Heard hear(JoiningPeer& peer) = 0;
+  virtual bool reply(const JoiningPeer& peer, Reply::Kind kind, const std::string& text,
+                     int descriptor = -1) = 0;
+  virtual std::string about() const { return ""; }  // added to lines about ranks that do not arrive
 
  protected:
-  explicit Door(FileDescriptor listener) : listener_(std::move(listener)) {}
-  FileDescriptor listener_;
+  explicit Listener(FileDescriptor socket) : socket_(std::move(socket)) {}
+  FileDescriptor socket_;
 };
 
-std::unique_ptr<Door> open_local_door(const World& world);
-std::unique_ptr<Door> open_network_door(const World& world, const JoinOptions& options);
+std::unique_ptr<Listener> open_local_listener(const World& world);
+std::unique_ptr<Listener> open_network_listener(const World& world, const JoinOptions& options);
 
 // The other ranks' side.
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build);
