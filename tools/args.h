@@ -58,6 +58,20 @@ inline std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
+// Levenshtein distance: insertions, deletions and substitutions between two names.
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
+    }
+  }
+  return row[b.size()];
+}
+
 struct ArgLimits {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices;  // the only values a string may take
@@ -301,27 +315,13 @@ class Args {
     o.given = true;
   }
 
-  // Levenshtein distance: insertions, deletions and substitutions between two names.
-  static std::size_t distance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      std::size_t diagonal = std::exchange(row[0], i);
-      for (std::size_t j = 1; j <= b.size(); ++j) {
-        const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
-        diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
-      }
-    }
-    return row[b.size()];
-  }
-
   // ", did you mean --steps?" if a name is similar enough to be a typing error.
   std::string hint(std::string_view word) const {
     word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
     std::string nearest;
     std::size_t least = 1 + (word.size() + 2) / 3;  // two letters swapped count two
     for (const std::string& name : names()) {
-      const std::size_t d = !word.empty() && name.starts_with(word) ? 1 : distance(word, name);
+      const std::size_t d = !word.empty() && name.starts_with(word) ? 1 : edit_distance(word, name);
       if (d < least) least = d, nearest = name;
     }
     return nearest.empty() ? "" : ", did you mean --" + nearest + "?";

@@ -149,20 +149,6 @@ inline OpenedModel open_gguf(const std::string& path, const std::string& adapter
                          });
 }
 
-// Of a folder, or a GGUF file; with `adapter`, unless it is empty.
-inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
-  if (io::is_gguf_file(path)) return open_gguf(path, adapter);
-  const nn::PretrainedInfo info = nn::pretrained_info(path);
-  const std::string file = path + "/tokenizer.json";
-  return open_pretrained(
-      info,
-      text::load_tokenizer({{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}},
-                           "[tokenizer] " + file),
-      file, adapter, [path](Device device, const nn::PretrainedOptions& options) {
-        return nn::from_pretrained(path, device, options);
-      });
-}
-
 // Whether the path is a Hugging Face folder or a GGUF file, not a run of train. Throws Error if nothing has
 // that path.
 inline bool is_folder_of_others(const std::string& path) {
@@ -174,11 +160,21 @@ inline bool is_folder_of_others(const std::string& path) {
 
 // Of any of them, whichever the path is; with `adapter`, unless it is empty.
 inline OpenedModel open_model(const std::string& path, const std::string& adapter = {}) {
-  if (is_folder_of_others(path)) return open_folder(path, adapter);
-  if (!adapter.empty())
+  if (!is_folder_of_others(path)) {
+    if (adapter.empty()) return open_checkpoint(path);
     throw Error("[model] " + path +
                 " is a run of train: an adapter is added to a Hugging Face folder or a GGUF file");
-  return open_checkpoint(path);
+  }
+  if (io::is_gguf_file(path)) return open_gguf(path, adapter);
+  const nn::PretrainedInfo info = nn::pretrained_info(path);
+  const std::string file = path + "/tokenizer.json";
+  return open_pretrained(
+      info,
+      text::load_tokenizer({{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}},
+                           "[tokenizer] " + file),
+      file, adapter, [path](Device device, const nn::PretrainedOptions& options) {
+        return nn::from_pretrained(path, device, options);
+      });
 }
 
 }  // namespace tg
