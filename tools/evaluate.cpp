@@ -4,7 +4,7 @@
 #include <optional>
 
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/nn/training/perplexity.h>
+#include <tilegrad/train/perplexity.h>
 #include "tools/common_options.h"
 #include "tools/opened_model.h"
 #include "tools/run_tool.h"

@@ -9,8 +9,8 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/train/training.h>
 #include "core/compile/reduced_chains.h"
 #include "tools/common_options.h"
 #include "tools/inspect/views.h"
