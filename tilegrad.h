@@ -1,6 +1,6 @@
 // tilegrad: everything for a program that builds, differentiates, trains, saves, opens and runs models. These
 // have headers of their own: gradcheck (autograd/gradcheck/gradcheck.h), text (io/text/,
-// train/text_batches.h), plots (io/plots/), profiles (core/report/), several processes (parallel/group.h).
+// train/batches.h), plots (io/plots/), profiles (core/report/), several processes (parallel/group.h).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>

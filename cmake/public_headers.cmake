@@ -56,7 +56,6 @@ set(TILEGRAD_PUBLIC_HEADERS
     train/metrics.h
     train/progress.h
     train/sums.h
-    train/text_batches.h
     train/trainer.h
     nn/generation/beam_search.h
     nn/generation/engine.h
@@ -97,7 +96,6 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/schedule.h
     nn/optimizers/sgd.h
     nn/optimizers/shards.h
-    train/largest_batch.h
     train/perplexity.h
     train/training.h
     ops/block_norms.h

@@ -5,7 +5,7 @@
 
 #include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/tilegrad.h>
-#include <tilegrad/train/text_batches.h>
+#include <tilegrad/train/batches.h>
 
 using namespace tg;
 constexpr std::int64_t batch = 8, context = 24, width = 32, heads = 4, window = 8;

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <tilegrad/train/text_batches.h>
+#include <tilegrad/train/batches.h>
 #include <tilegrad/train/trainer.h>
 
 using namespace tg;

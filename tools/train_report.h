@@ -12,7 +12,6 @@
 
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/plots/png_plot.h>
-#include <tilegrad/train/largest_batch.h>
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/training.h>
 #include "core/base/messages.h"

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
+#include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/train/batches.h>
 #include <tilegrad/train/metrics.h>
-#include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/train/training.h>
 
 namespace tg::train {

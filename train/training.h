@@ -6,6 +6,9 @@
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 
 namespace tg::train {
 
@@ -202,5 +205,10 @@ TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimize
 // memory_held includes the memory that only the evaluation uses.
 ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
                               const std::source_location& where = std::source_location::current());
+
+// The largest batch below `too_large` for which needed(batch), which grows with it, is at most `free`; 0 if
+// there is none. Memory is nearly linear in the batch, so a few calls suffice.
+std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
+                           const std::function<std::size_t(std::int64_t)>& needed);
 
 }  // namespace tg::train

@@ -1,9 +1,9 @@
 // Batches, metrics, the progress display and the Trainer (io/training).
+#include <tilegrad/train/batches.h>
 #include <tilegrad/train/examples.h>
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/progress.h>
 #include <tilegrad/train/sums.h>
-#include <tilegrad/train/text_batches.h>
 #include <tilegrad/train/trainer.h>
 #include "tests/hostile/files.h"
 

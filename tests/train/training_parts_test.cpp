@@ -13,7 +13,6 @@
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/ops/ops.h>
-#include <tilegrad/train/largest_batch.h>
 #include <tilegrad/train/training.h>
 #include "tests/support/op_testing.h"
 #include "train/own_tokens.h"

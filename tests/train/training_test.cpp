@@ -10,7 +10,6 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/tilegrad.h>
-#include <tilegrad/train/largest_batch.h>
 #include <tilegrad/train/training.h>
 #include "core/base/piece_size.h"
 #include "core/compile/budget.h"

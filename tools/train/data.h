@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <tilegrad/train/batches.h>
 #include <tilegrad/train/examples.h>
-#include <tilegrad/train/text_batches.h>
 #include "tools/args.h"
 #include "tools/train/base_model.h"
 
