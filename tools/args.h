@@ -23,10 +23,54 @@
 #include <variant>
 #include <vector>
 
+#include <tilegrad/core/base/error.h>
 #include <tilegrad/version.h>
 #include "core/base/messages.h"
 
 namespace tg {
+
+// What is wrong with a command line. run_tool() reports it in one line, with exit code 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws UsageError, unless there is no mistake.
+inline void check_usage(const std::string& mistake) {
+  if (!mistake.empty()) throw UsageError(mistake);
+}
+
+// The shortest text that is read back as the same number.
+inline std::string exact_text(double x) {
+  char digits[40];
+  return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
+}
+
+// The parts of a list between commas: "a,b" → {"a", "b"}.
+inline std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words(1);
+  for (const char c : list) {
+    if (c == ',')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+// Levenshtein distance: insertions, deletions and substitutions between two names.
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
+    }
+  }
+  return row[b.size()];
+}
 
 struct ArgLimits {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
@@ -45,16 +89,20 @@ class Args {
   using Destination = std::variant<std::int64_t*, double*, std::string*, std::vector<std::string>*, bool*>;
   template <class T>
   void option(std::string name, std::string metavar, std::string help, T& to, ArgLimits limits = {}) {
-    options_.push_back({std::move(name), std::move(metavar), std::move(help), &to, std::move(limits)});
+    options_.push_back(
+        {"--" + name, std::move(name), std::move(metavar), std::move(help), &to, std::move(limits)});
     show_default(options_.back());
   }
   void flag(std::string name, std::string help, bool& to) {
-    options_.push_back({std::move(name), "", std::move(help), &to, {}});
+    options_.push_back({"--" + name, std::move(name), "", std::move(help), &to, {}});
   }
   // A word without dashes, in the order declared.
   void positional(std::string name, std::string help, std::string& to, ArgLimits limits = {}) {
-    positionals_.push_back({std::move(name), "", std::move(help), &to, std::move(limits)});
-    show_default(positionals_.back());
+    std::string title = name;
+    for (char& c : title) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+    const auto end = options_.begin() + static_cast<std::ptrdiff_t>(positionals_++);
+    show_default(*options_.insert(
+        end, {std::move(title), std::move(name), "", std::move(help), &to, std::move(limits)}));
   }
   void example(std::string command, std::string what) {
     examples_.emplace_back(std::move(command), std::move(what));
@@ -75,25 +123,23 @@ class Args {
         return 0;
       }
     }
-    std::string mistake;
-    std::size_t positionals_seen = 0;
-    for (int i = 1; i < argc && mistake.empty(); ++i) {
-      const std::string_view word = argv[i];
-      if (word.size() > 1 && word[0] == '-') {
-        mistake = take_option(word, i, argc, argv);
-      } else if (positionals_seen == positionals_.size()) {
-        mistake = "unexpected argument '" + std::string(word) + "'";
-      } else {
-        mistake = assign(positionals_[positionals_seen++], word);
+    try {
+      std::size_t seen = 0;  // positionals
+      for (int i = 1; i < argc; ++i) {
+        const std::string_view word = argv[i];
+        if (word.size() > 1 && word[0] == '-')
+          take_option(word, i, argc, argv);
+        else if (seen == positionals_)
+          throw UsageError("unexpected argument '" + std::string(word) + "'");
+        else
+          assign(options_[seen++], word);
       }
+      for (const Option& o : options_)
+        if (o.limits.required && !o.given) throw UsageError("missing " + o.usage());
+    } catch (const UsageError& e) {
+      return fail(e.what(), err);
     }
-    for (const std::vector<Option>* list : {&positionals_, &options_}) {
-      for (const Option& o : *list) {
-        if (mistake.empty() && o.limits.required && !o.given) mistake = "missing " + title(o);
-      }
-    }
-    if (mistake.empty()) return std::nullopt;
-    return fail(mistake, err);
+    return std::nullopt;
   }
 
   // For mistakes that only the tool can detect ("--width 130 is not divisible by --heads 4"): the same line
@@ -105,56 +151,49 @@ class Args {
 
   // Whether the option (or positional) of that name was on the command line.
   bool given(std::string_view name) const {
-    for (const std::vector<Option>* list : {&positionals_, &options_}) {
-      for (const Option& o : *list) {
-        if (o.name == name) return o.given;
-      }
-    }
-    return false;
+    const auto o = std::ranges::find(options_, name, &Option::name);
+    return o != options_.end() && o->given;
   }
 
   // Names of all options, in the order declared.
   std::vector<std::string> names() const {
     std::vector<std::string> all;
-    for (const Option& o : options_) all.push_back(o.name);
+    for (std::size_t i = positionals_; i < options_.size(); ++i) all.push_back(options_[i].name);
     return all;
   }
 
   // An option's current value, as text that set() converts back exactly; a list's items are joined by commas.
   std::string value(std::string_view name) const {
-    for (const Option& o : options_)
-      if (o.name == name) return text_of(o);
-    return {};
+    const auto o = std::ranges::find(options_, name, &Option::name);
+    return o == options_.end() ? "" : text_of(*o);
   }
 
   // Sets an option to a value that was not on the command line (a saved one); given() does not change.
-  // Returns what is wrong with the value, or nothing.
-  std::string set(std::string_view name, std::string_view value) {
-    for (Option& o : options_) {
-      if (o.name != name) continue;
-      Option unset = o;
-      unset.given = false;
-      return assign(unset, value);
-    }
-    return "unknown option --" + std::string(name);
+  // Throws UsageError for a value that it cannot have.
+  void set(std::string_view name, std::string_view value) const {
+    const auto o = std::ranges::find(options_, name, &Option::name);
+    if (o == options_.end()) throw UsageError("unknown option --" + std::string(name));
+    Option unset = *o;
+    unset.given = false;
+    assign(unset, value);
   }
 
   std::string usage() const {
     std::string s = tool_ + ": " + about_ + "\n\nusage: " + tool_;
-    for (const Option& o : positionals_) s += o.limits.required ? " " + upper(o) : " [" + upper(o) + "]";
-    for (const Option& o : options_) {
-      if (o.limits.required) s += " --" + o.name + " " + o.metavar;
+    std::size_t width = 9;  // of --version
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      const Option& o = options_[i];
+      if (o.limits.required)
+        s += " " + o.usage();
+      else if (i < positionals_)
+        s += " [" + o.title + "]";
+      width = std::max(width, o.usage().size());
     }
     s += " [options]\n\n";
-    std::size_t width = 6;
-    for (const Option& o : options_) width = std::max(width, o.name.size() + o.metavar.size() + 3);
-    for (const Option& o : positionals_) width = std::max(width, o.name.size());
     const auto row = [&](const std::string& left, const std::string& right) {
       s += "  " + left + std::string(width + 2 - left.size(), ' ') + right + "\n";
     };
-    for (const Option& o : positionals_) row(upper(o), described(o));
-    for (const Option& o : options_)
-      row("--" + o.name + (o.metavar.empty() ? "" : " " + o.metavar), described(o));
+    for (const Option& o : options_) row(o.usage(), described(o));
     row("--help", "this page");
     row("--version", "the version of the library");
     if (!examples_.empty()) s += "\nexamples:\n";
@@ -168,22 +207,15 @@ class Args {
 
  private:
   struct Option {
+    std::string title;  // as it is written: "--text", or "MODE" for a positional
     std::string name, metavar, help;
     Destination to;
     ArgLimits limits;
     bool given = false;
+
+    std::string usage() const { return metavar.empty() ? title : title + " " + metavar; }
   };
 
-  static std::string upper(const Option& o) {
-    std::string s = o.name;
-    for (char& c : s) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-    return s;
-  }
-  std::string title(const Option& o) const {
-    const bool word =
-        !positionals_.empty() && &o >= positionals_.data() && &o < positionals_.data() + positionals_.size();
-    return word ? upper(o) : "--" + o.name + (o.metavar.empty() ? "" : " " + o.metavar);
-  }
   static std::string number(double x) {
     char buffer[40];
     std::snprintf(buffer, sizeof buffer, "%.12g", x);
@@ -194,9 +226,7 @@ class Args {
     if (auto* const* to = std::get_if<std::string*>(&o.to)) return **to;
     if (auto* const* to = std::get_if<std::vector<std::string>*>(&o.to)) return joined(**to);
     if (auto* const* to = std::get_if<bool*>(&o.to)) return **to ? "true" : "false";
-    char digits[40];
-    const double x = **std::get_if<double*>(&o.to);
-    return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
+    return exact_text(**std::get_if<double*>(&o.to));
   }
   static std::string joined(const std::vector<std::string>& words) {
     std::string s;
@@ -211,121 +241,95 @@ class Args {
   }
   static void show_default(Option& o) {
     if (!o.limits.shown.empty()) return;
-    if (auto* const* to = std::get_if<std::int64_t*>(&o.to)) o.limits.shown = std::to_string(**to);
-    if (auto* const* to = std::get_if<double*>(&o.to)) o.limits.shown = number(**to);
-    if (auto* const* to = std::get_if<std::string*>(&o.to)) o.limits.shown = **to;
-    if (auto* const* to = std::get_if<std::vector<std::string>*>(&o.to)) o.limits.shown = joined(**to);
+    auto* const* real = std::get_if<double*>(&o.to);
+    o.limits.shown = real ? number(**real) : text_of(o);
   }
 
-  // "--name value" or "--name=value" at argv[i]; moves i over the value. Returns what is wrong, or nothing.
-  std::string take_option(std::string_view word, int& i, int argc, const char* const* argv) {
+  // "--name value" or "--name=value" at argv[i]; moves i over the value.
+  void take_option(std::string_view word, int& i, int argc, const char* const* argv) {
     const std::size_t equals = word.find('=');
-    const std::string_view name = word.substr(0, equals);
-    Option* option = nullptr;
-    for (Option& o : options_) {
-      if (name.starts_with("--") && name.substr(2) == o.name) option = &o;
-    }
-    if (option == nullptr) return "unknown option " + std::string(name) + hint(name);
+    const std::string name(word.substr(0, equals));
+    const auto option = std::ranges::find(options_, name, &Option::title);
+    if (option == options_.end()) throw UsageError("unknown option " + name + hint(name));
     if (bool* const* to = std::get_if<bool*>(&option->to)) {
-      if (equals != std::string_view::npos) return std::string(name) + " takes no value";
+      if (equals != std::string_view::npos) throw UsageError(name + " takes no value");
       option->given = ** to = true;
-      return {};
+      return;
     }
     std::string_view value = word.substr(equals + 1);
     // A value may begin with one dash (a negative number) but not with two: that is the next option.
     if (equals == std::string_view::npos) {
       if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--"))
-        return std::string(name) + " needs a value: " + title(*option);
+        throw UsageError(name + " needs a value: " + option->usage());
       value = argv[++i];
     }
     // An empty name is that of a variable that a script did not set: it does not stand for the default.
     if (value.empty() && option->metavar != "TEXT" && option->limits.choices.empty() &&
         !std::holds_alternative<std::int64_t*>(option->to) && !std::holds_alternative<double*>(option->to))
-      return std::string(name) + " got '', expected " + option->metavar;
-    return assign(*option, value);
+      throw UsageError(name + " got '', expected " + option->metavar);
+    assign(*option, value);
+  }
+
+  [[noreturn]] static void refuse(const Option& o, std::string_view value, const std::string& expected) {
+    throw UsageError(o.title + " got '" + std::string(value) + "', expected " + expected);
   }
 
   template <class T>
-  std::string assign_number(Option& o, std::string_view value, T& to, const char* kind) const {
+  static void assign_number(const Option& o, std::string_view value, T& to, const std::string& kind) {
     T x{};
     const char* end = value.data() + value.size();
     const auto [stop, error] = std::from_chars(value.data(), end, x);
-    const std::string got = title_only(o) + " got '" + std::string(value) + "', expected ";
-    if (error == std::errc::result_out_of_range) return got + kind + std::string(" in range");
-    if (error != std::errc() || stop != end) return got + kind;
-    if (!std::isfinite(static_cast<double>(x))) return got + "a finite number";
+    if (error == std::errc::result_out_of_range) refuse(o, value, kind + " in range");
+    if (error != std::errc() || stop != end) refuse(o, value, kind);
+    if (!std::isfinite(static_cast<double>(x))) refuse(o, value, "a finite number");
     const auto [min, max] = std::pair(o.limits.min, o.limits.max);
     if (static_cast<double>(x) < min || static_cast<double>(x) > max) {
-      if (std::isinf(max)) return got + kind + " of at least " + number(min);
-      if (std::isinf(min)) return got + kind + " of at most " + number(max);
-      return got + kind + " from " + number(min) + " to " + number(max);
+      if (std::isinf(max)) refuse(o, value, kind + " of at least " + number(min));
+      if (std::isinf(min)) refuse(o, value, kind + " of at most " + number(max));
+      refuse(o, value, kind + " from " + number(min) + " to " + number(max));
     }
     to = x;
-    return {};
   }
 
-  std::string assign(Option& o, std::string_view value) const {
-    if (o.given && !std::holds_alternative<std::vector<std::string>*>(o.to))
-      return title_only(o) + " is given twice";
+  static void assign(Option& o, std::string_view value) {
+    auto* const* list = std::get_if<std::vector<std::string>*>(&o.to);
+    if (o.given && !list) throw UsageError(o.title + " is given twice");
     if (auto* const* to = std::get_if<std::int64_t*>(&o.to)) {
-      if (auto mistake = assign_number(o, value, **to, "a whole number"); !mistake.empty()) return mistake;
+      assign_number(o, value, **to, "a whole number");
     } else if (auto* const* real = std::get_if<double*>(&o.to)) {
-      if (auto mistake = assign_number(o, value, **real, "a number"); !mistake.empty()) return mistake;
+      assign_number(o, value, **real, "a number");
     } else if (auto* const* flag = std::get_if<bool*>(&o.to)) {
       **flag = value == "true";
     } else {
       const auto& choices = o.limits.choices;
-      if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
-        return title_only(o) + " got '" + std::string(value) + "', expected one of " + joined(choices);
-      }
+      if (!choices.empty() && std::ranges::find(choices, value) == choices.end())
+        refuse(o, value, "one of " + joined(choices));
       if (!value.empty() && !value.ends_with(o.limits.suffix))
-        return title_only(o) + " got '" + std::string(value) + "', expected a name that ends in " +
-               o.limits.suffix;
-      if (auto* const* text = std::get_if<std::string*>(&o.to)) {
-        **text = value;
-      } else {
-        std::vector<std::string>& list = *std::get<std::vector<std::string>*>(o.to);
-        if (!o.given) list.clear();  // what is given replaces the default
-        list.emplace_back(value);
-      }
+        refuse(o, value, "a name that ends in " + o.limits.suffix);
+      if (list && !o.given) (*list)->clear();  // what is given replaces the default
+      if (list)
+        (*list)->emplace_back(value);
+      else
+        *std::get<std::string*>(o.to) = value;
     }
     o.given = true;
-    return {};
-  }
-
-  std::string title_only(const Option& o) const {
-    const std::string s = title(o);
-    return s.substr(0, s.find(' '));
-  }
-
-  // Levenshtein distance: insertions, deletions and substitutions between two names.
-  static std::size_t distance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      std::size_t diagonal = std::exchange(row[0], i);
-      for (std::size_t j = 1; j <= b.size(); ++j) {
-        const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
-        diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
-      }
-    }
-    return row[b.size()];
   }
 
   // ", did you mean --steps?" if a name is similar enough to be a typing error.
   std::string hint(std::string_view word) const {
     word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
-    const Option* nearest = nullptr;
+    std::string nearest;
     std::size_t least = 1 + (word.size() + 2) / 3;  // two letters swapped count two
-    for (const Option& o : options_) {
-      const std::size_t d = !word.empty() && o.name.starts_with(word) ? 1 : distance(word, o.name);
-      if (d < least) least = d, nearest = &o;
+    for (const std::string& name : names()) {
+      const std::size_t d = !word.empty() && name.starts_with(word) ? 1 : edit_distance(word, name);
+      if (d < least) least = d, nearest = name;
     }
-    return nearest == nullptr ? "" : ", did you mean --" + nearest->name + "?";
+    return nearest.empty() ? "" : ", did you mean --" + nearest + "?";
   }
 
   std::string tool_, about_;
-  std::vector<Option> options_, positionals_;
+  std::vector<Option> options_;  // positionals first
+  std::size_t positionals_ = 0;
   std::vector<std::pair<std::string, std::string>> examples_;
 };
 

@@ -46,10 +46,11 @@ int run(int argc, char** argv, const Join& join) {
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
-  args.option("dtype", "NAME",
-              "dtype of attention, decode, ops, train, lora, generate and serve; tf32 rounds the operands of "
-              "matmuls on a GPU",
-              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option(
+      "dtype", "TYPE",
+      "precision of attention, decode, ops, train, lora, generate and serve; tf32 rounds the operands of "
+      "matmuls on a GPU",
+      dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);

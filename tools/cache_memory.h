@@ -10,7 +10,9 @@
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/models/language_model.h>
+#include <tilegrad/nn/models/model.h>
 #include "tools/memory_size.h"
+#include "tools/train_report.h"
 
 namespace tg {
 
@@ -63,6 +65,16 @@ inline std::int64_t bytes_of(const std::vector<CacheRow>& token) {
   std::size_t bytes = 0;
   for (const CacheRow& r : token) bytes += r.bytes;
   return static_cast<std::int64_t>(bytes);
+}
+
+// Throws OutOfMemory if a key-value cache for the model's whole context does not fit on its device. Nothing
+// else bounds a context without a table of positions.
+inline void check_cache_memory(const nn::Model& model, std::int64_t batch, nn::Precision precision,
+                               std::optional<DType> dtype = {}) {
+  const std::int64_t token = bytes_of(cache_of_token(model, precision, dtype));
+  check_memory(nn::LanguageModel(model).device(),
+               static_cast<double>(token) * static_cast<double>(batch) * static_cast<double>(model.context()),
+               "a key-value cache for " + grouped(batch) + " × " + grouped(model.context()) + " tokens");
 }
 
 }  // namespace tg

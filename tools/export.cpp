@@ -1,11 +1,17 @@
 // export writes a model, from a checkpoint of tools/train, a Hugging Face folder or a GGUF file, for other
 // programs.
+#include <algorithm>
 #include <cstdio>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/messages.h"
+#include "io/checkpoints/tensor_values.h"
+#include "io/files/staged_folder.h"
+#include "io/interop/gguf_writer.h"
+#include "io/interop/hf_writer.h"
 #include "io/interop/json_object.h"
-#include "tools/args.h"
-#include "tools/export/form.h"
+#include "io/interop/peft_folder.h"
+#include "tools/common_options.h"
 #include "tools/opened_model.h"
 #include "tools/run_tool.h"
 
@@ -13,10 +19,25 @@ namespace {
 
 using namespace tg;
 
-const Form forms[] = {
-    {"hf", "a Hugging Face folder for transformers", {"f32", "bf16", "f16"}, false, export_hf},
-    {"gguf", "a GGUF file for llama.cpp", {"f32", "bf16", "f16", "q8_0"}, false, export_gguf},
-    {"peft", "the adapter of train --lora for PEFT", {"f32", "bf16", "f16"}, true, export_peft},
+struct ExportOptions {
+  std::string out;    // the folder or file to write
+  std::string dtype;  // of the weights; empty: as they are
+};
+
+// What is exported: a model, or an adapter alone.
+struct ExportSource {
+  io::ModelSource model = {};
+  std::optional<io::SavedAdapter> adapter = {};
+};
+
+struct Form {
+  std::string_view name;            // of --to
+  const char* what;                 // for --help
+  std::vector<std::string> dtypes;  // that --weights-dtype can name
+  bool is_adapter;                  // of the adapter alone, of a run of train --lora
+  // Prints rows about what it writes, writes it, and returns the lines of a program that loads it. Throws
+  // Error in one line; then nothing is left behind.
+  std::string (*write)(ExportSource& source, const ExportOptions& options);
 };
 
 // A signal ends the writing between two tensors, so that nothing is left behind.
@@ -24,11 +45,86 @@ void check_interrupts(std::uint64_t, std::uint64_t) {
   if (is_asked_to_stop()) throw Error("[export] interrupted: nothing is written");
 }
 
-const Form& form_named(const std::string& name) {
-  for (const Form& f : forms)
-    if (f.name == name) return f;
-  throw Error("[export] unknown form " + name);
+// A string of Python; it has the escapes of printable().
+std::string python_string(const std::string& text) {
+  std::string s;
+  for (const char c : text) s += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
+  return "\"" + printable(s) + "\"";
 }
+
+std::string export_hf(ExportSource& source, const ExportOptions& options) {
+  nn::SaveOptions saving{.written = check_interrupts};
+  if (!options.dtype.empty()) saving.dtype = dtype_named(options.dtype);
+  io::HfWriter writer(source.model, saving);
+  const std::size_t files = writer.files().size();
+  print_row("writes", options.out + ": " + writer.config().head + ", " + io::names_of(writer.dtypes()) +
+                          ", " + size_text(static_cast<double>(writer.bytes())) +
+                          (files > 1 ? " in " + std::to_string(files) + " files" : ""));
+  std::fflush(stdout);
+  writer.write(options.out);
+  const std::string folder = python_string(options.out);
+  return "from transformers import AutoModelForCausalLM" +
+         std::string(writer.has_tokenizer() ? ", AutoTokenizer" : "") +
+         "; model = AutoModelForCausalLM.from_pretrained(" + folder + ")" +
+         (writer.has_tokenizer() ? "; tokenizer = AutoTokenizer.from_pretrained(" + folder + ")" : "");
+}
+
+std::string shell_word(const std::string& text) {
+  if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") ==
+      std::string::npos)
+    return text;
+  std::string s = "'";
+  for (const char c : text) s += c == '\'' ? std::string("'\\''") : std::string{c};
+  return s + "'";
+}
+
+std::string export_gguf(ExportSource& source, const ExportOptions& options) {
+  io::GgufWriter writer(source.model, {.dtype = options.dtype, .written = check_interrupts});
+  print_row("writes", options.out + ": " + writer.architecture() + ", " +
+                          std::string(name_of(writer.type())) + ", " +
+                          size_text(static_cast<double>(writer.bytes())));
+  for (const std::string& note : writer.notes()) print_row("note", note);
+  std::fflush(stdout);
+  writer.write(options.out);
+  const std::string file = " -m " + shell_word(options.out);
+  // Programs of llama.cpp; without a tokenizer there is no text for it to read.
+  return writer.has_tokenizer() ? "llama-completion" + file + " -no-cnv -n 40 -p 'Once'"
+                                : "llama-bench" + file;
+}
+
+std::string export_peft(ExportSource& source, const ExportOptions& options) {
+  const io::SavedAdapter& adapter = *source.adapter;
+  io::TensorMap tensors = adapter.file.tensors;
+  std::vector<Array> rounded;  // what tensors of another dtype look into
+  rounded.reserve(tensors.size());
+  std::uint64_t bytes = 0;
+  for (auto& [name, t] : tensors) {
+    if (!options.dtype.empty()) {
+      const Array& r = rounded.emplace_back(
+          io::converted(t, Shape(t.shape), dtype_named(options.dtype), "[export] " + adapter.where, name));
+      t = {r.dtype(), t.shape, {r.raw(), r.bytes()}};
+    }
+    bytes += t.bytes.size();
+  }
+  print_row("writes", options.out + ": a LoRA adapter, " + size_text(static_cast<double>(bytes)));
+  const auto is_of_mlp = [](const auto& tensor) { return tensor.first.find(".mlp.") != std::string::npos; };
+  if (adapter.model.architecture.name() == "deepseek" &&
+      std::any_of(tensors.begin(), tensors.end(), is_of_mlp))
+    print_row("note",
+              "peft with transformers 5 takes DeepSeek's MLP layers for experts and cannot open adapters "
+              "of them: --merge it, or train others (--lora-targets)");
+  io::write_peft_folder(options.out, adapter.config_text, tensors);
+  const std::string base = python_string(adapter.config.base);
+  return "from transformers import AutoModelForCausalLM; from peft import PeftModel; model = "
+         "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(" +
+         base + "), " + python_string(options.out) + ")";
+}
+
+const Form forms[] = {
+    {"hf", "a Hugging Face folder for transformers", {"f32", "bf16", "f16"}, false, export_hf},
+    {"gguf", "a GGUF file for llama.cpp", {"f32", "bf16", "f16", "q8_0"}, false, export_gguf},
+    {"peft", "the adapter of train --lora for PEFT", {"f32", "bf16", "f16"}, true, export_peft},
+};
 
 void print_source(const io::ModelSource& source) {
   const auto config = source.files.find("config.json");
@@ -44,11 +140,7 @@ void print_source(const io::ModelSource& source) {
             : source.tokenizer->kind() == "numbers"
                 ? "none: tokens are numbers"
                 : std::string(source.tokenizer->kind()) + ", " + counted(source.tokenizer->size(), "token"));
-  if (!source.dropped.empty())
-    print_row(
-        "dropped",
-        source.dropped[0] +
-            (source.dropped.size() > 1 ? " and " + std::to_string(source.dropped.size() - 1) + " more" : ""));
+  print_dropped(source.dropped);
 }
 
 void print_adapter(const io::SavedAdapter& adapter) {
@@ -82,45 +174,46 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
 int main(int argc, char** argv) {
   std::string model, to;
   bool merge = false;
-  ExportOptions o{.progress = check_interrupts};
+  ExportOptions o;
   std::vector<std::string> names, dtypes;
   std::string what;
   for (const Form& f : forms) {
-    names.push_back(f.name);
+    names.emplace_back(f.name);
     what += (what.empty() ? "" : "; ") + std::string(f.name) + ": " + f.what;
     for (const std::string& d : f.dtypes)
       if (std::find(dtypes.begin(), dtypes.end(), d) == dtypes.end()) dtypes.push_back(d);
   }
   Args args("export", "Writes a model for other programs.");
-  args.option("model", "PATH",
-              "a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file",
-              model, {.required = true});
+  declare_model(args, model);
   args.flag("merge", "of a run of train --lora: the model with the adapters added to its weights", merge);
   args.option("to", "FORM", what, to, {.choices = names, .required = true});
-  args.option("dtype", "TYPE", "of the weights, which are rounded to it", o.dtype,
+  args.option("weights-dtype", "TYPE", "dtype in which the weights are written", o.dtype,
               {.choices = dtypes, .shown = "as they are"});
-  args.positional("out", "the folder or file to write, which must not exist", o.out, {.required = true});
-  args.example("export --model out/train --to hf my-model", "a folder for transformers");
-  args.example("export --model out/lora --to peft my-adapter", "an adapter for PEFT");
-  args.example("export --model out/lora --merge --to hf my-model", "the model with it");
-  args.example("export --model SmolLM-135M --to hf smol-bf16 --dtype bf16", "a folder in another dtype");
-  args.example("export --model SmolLM-135M --to gguf smol.gguf --dtype q8_0", "8 bits for llama.cpp");
+  args.option("out", "PATH", "folder or file to write, which must not exist", o.out, {.required = true});
+  args.example("export --model out/train --to hf --out my-model", "a folder for transformers");
+  args.example("export --model out/lora --to peft --out my-adapter", "an adapter for PEFT");
+  args.example("export --model out/lora --merge --to hf --out my-model", "the model with it");
+  args.example("export --model SmolLM-135M --to hf --out smol-bf16 --weights-dtype bf16",
+               "a folder in another dtype");
+  args.example("export --model SmolLM-135M --to gguf --out smol.gguf --weights-dtype q8_0",
+               "8 bits for llama.cpp");
   return run_tool("export", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
-    const Form& form = form_named(to);
+    const Form& form = *std::ranges::find(forms, to, &Form::name);
     if (merge && form.is_adapter)
-      return args.fail("--merge makes a whole model, --to " + to + " the adapter alone");
+      throw UsageError("--merge makes a whole model, --to " + to + " the adapter alone");
     const bool is_run = !is_folder_of_others(model);
     if (!is_run && (merge || form.is_adapter))
-      return args.fail("--model " + model + " has no adapter: a run of train --lora has one");
+      throw UsageError("--model " + model + " has no adapter: a run of train --lora has one");
     if (!o.dtype.empty() && std::find(form.dtypes.begin(), form.dtypes.end(), o.dtype) == form.dtypes.end())
-      return args.fail("--to " + to + " has no --dtype " + o.dtype);
+      throw UsageError("--to " + to + " has no --weights-dtype " + o.dtype);
     ExportSource source = is_run ? opened(model, form, merge) : ExportSource{io::source_at(model)};
     if (form.is_adapter)
       print_adapter(*source.adapter);
     else
       print_source(source.model);
     const OrderlyStop orderly;
+    io::require_new_folder(o.out, "export");
     std::printf("%s\n", form.write(source, o).c_str());
     return 0;
   });

@@ -8,38 +8,20 @@
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/nn/generation/generate.h>
 #include "core/os/streams.h"
-#include "tools/args.h"
-#include "tools/dtype_named.h"
 #include "tools/generate/many.h"
-#include "tools/generate/output.h"
-#include "tools/opened_model.h"
 #include "tools/run_tool.h"
-#include "tools/train_report.h"
 
 namespace {
 
 using namespace tg;
 
-struct Options {
-  std::string model, adapter, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
-                              weights = "f32", cache_dtype;
-  std::vector<std::string> stops;
-  std::int64_t context = 0, tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
-  nn::Sampling sampling{.temperature = 0.8};
-  bool slide = false, no_cache = false;
-  Device device;                          // of `backend`
-  std::optional<CacheMemory> cache_size;  // of `cache_memory`
-};
-
-void declare_options(Args& args, Options& o) {
-  args.option("model", "PATH",
-              "a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file",
-              o.model, {.required = true});
-  args.option("adapter", "DIR",
+void declare_options(Args& args, GenerateOptions& o) {
+  declare_model(args, o.model);
+  args.option("adapter", "PATH",
               "a LoRA adapter for --model, which is then a folder or a GGUF file: a PEFT folder, or a run of "
               "train --lora",
               o.adapter, {.shown = "none"});
-  args.option("context", "N", "at most so many tokens in a text, for which there is memory", o.context,
+  args.option("context", "N", "maximum sequence length in tokens; memory is reserved for it", o.context,
               {.min = 1, .max = 1e9, .shown = "as many as the model was made for"});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
   args.option(
@@ -50,14 +32,14 @@ void declare_options(Args& args, Options& o) {
               {.min = 1, .max = 1e6});
   args.option("beams", "N", "instead: the likeliest texts for each prompt that a search with N beams finds",
               o.beams, {.min = 1, .max = 4096, .shown = "none"});
-  args.option("parallel", "N", "of many texts, how many are written at once", o.parallel,
+  args.option("slots", "N", "with several texts: largest number of texts that are generated at once", o.slots,
               {.min = 1, .max = 4096});
   args.option(
       "cache-memory", "SIZE",
       "of many texts, memory for keys and values, such as 64MiB or 16384tokens; texts wait if it is full",
       o.cache_memory, {.shown = "a whole context for each text at once"});
   args.option("stop", "TEXT", "ends a text before this; may be given several times", o.stops);
-  args.option("tokens", "N", "tokens to generate", o.tokens,
+  args.option("max-tokens", "N", "tokens to generate, unless the text ends before", o.max_tokens,
               {.min = 1, .max = 1e9, .shown = "as many as fit in the model's context"});
   args.option("temperature", "X", "divides the logits; 0: always the most likely token",
               o.sampling.temperature, {.min = 0, .max = 1e6});
@@ -66,11 +48,9 @@ void declare_options(Args& args, Options& o) {
   args.option("top-p", "P", "of these, only from the most likely ones whose probabilities add up to P",
               o.sampling.top_p, {.min = 0, .max = 1});
   args.option("seed", "N", "seed of the random draws", o.seed, {.min = 0});
-  args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
-  args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
-              {.choices = {"f32", "tf32", "bf16", "f16"}});
+  declare_device_options(args, o);
   args.option(
-      "weights", "TYPE",
+      "weights-dtype", "TYPE",
       "dtype in which the weights are held; with bf16 or f16 they take half the memory, and everything is "
       "computed in it",
       o.weights, {.choices = {"f32", "bf16", "f16"}});
@@ -78,9 +58,7 @@ void declare_options(Args& args, Options& o) {
       "cache-dtype", "TYPE",
       "dtype in which keys and values are kept, and attention with them is computed; bf16 and f16 take "
       "half of f32's memory",
-      o.cache_dtype, {.choices = {"f32", "bf16", "f16"}, .shown = "as they are computed"});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
-              {.min = 0, .max = cpu::max_threads});
+      o.cache_type, {.choices = {"f32", "bf16", "f16"}, .shown = "as they are computed"});
   args.flag("slide",
             "continue beyond the context: the oldest tokens are dropped, and each token needs a run over the "
             "whole window",
@@ -88,9 +66,9 @@ void declare_options(Args& args, Options& o) {
   args.flag("no-cache", "process the whole text again for every token: the same text, slower; for checks",
             o.no_cache);
   args.example("generate --model out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
-  args.example("generate --model out/train/best --temperature 0 --tokens 20",
+  args.example("generate --model out/train/best --temperature 0 --max-tokens 20",
                "the most likely text, from the best checkpoint");
-  args.example("generate --model out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
+  args.example("generate --model out/train --max-tokens 500 --slide --top-k 20 --top-p 0.95",
                "more than the context holds, from likely tokens only");
   args.example("generate --model SmolLM-135M --prompt 'Once upon' --temperature 0",
                "from a Hugging Face folder");
@@ -108,32 +86,28 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
   const std::string head = "[generate] a prompt of " + std::to_string(prompt) + " tokens";
   const std::string tail = " the model's context of " + std::to_string(context) + ": ";
   if (prompt > context) throw Error(head + " exceeds" + tail + "a shorter one, or --slide");
-  throw Error(head + " and " + std::to_string(tokens) + " more exceed" + tail + "at most --tokens " +
+  throw Error(head + " and " + std::to_string(tokens) + " more exceed" + tail + "at most --max-tokens " +
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
-std::optional<DType> cache_dtype(const Options& o) {
-  return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
-}
-
-nn::Model loaded(const Options& o, const OpenedModel& opened) {
+nn::Model loaded(const GenerateOptions& o, const OpenedModel& opened) {
   return opened.load(dtype_named(o.weights), o.device);
 }
 
-void generate_one(const Options& o, const OpenedModel& opened) {
+void generate_one(const GenerateOptions& o, const OpenedModel& opened) {
   const text::Tokenizer& tokenizer = *opened.tokenizer;
   std::vector<std::int32_t> text = tokenizer.encode_whole(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
   const auto prompt = std::ssize(text);
   const std::int64_t tokens =
-      o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, opened.context - prompt + 1);
+      o.max_tokens > 0 ? o.max_tokens : std::max<std::int64_t>(1, opened.context - prompt + 1);
   if (!o.slide) check_room(prompt, tokens, opened.context);
 
   const nn::Model model = loaded(o, opened);
-  if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype), cache_dtype(o));
-  nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
-                                  .precision = nn::precision_named(o.dtype),
-                                  .cache_dtype = cache_dtype(o),
+  if (!o.no_cache) check_cache_memory(model, 1, o.precision(), o.cache_dtype());
+  nn::Generator generator(model, {.threads = o.thread_count(),
+                                  .precision = o.precision(),
+                                  .cache_dtype = o.cache_dtype(),
                                   .cache = !o.no_cache});
 
   write_text(o.prompt);
@@ -159,30 +133,12 @@ void generate_one(const Options& o, const OpenedModel& opened) {
   std::fprintf(stderr, "\n");
 }
 
-int generate_many(const Options& o, const OpenedModel& opened) {
-  const nn::Model model = loaded(o, opened);
-  const ManyTexts texts{.prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
-                        .tokens = o.tokens,
-                        .samples = o.samples,
-                        .beams = o.beams,
-                        .seats = o.parallel,
-                        .cache_memory = o.cache_size,
-                        .stops = o.stops,
-                        .end_tokens = opened.end_tokens,
-                        .sampling = o.sampling,
-                        .seed = static_cast<std::uint64_t>(o.seed),
-                        .threads = static_cast<int>(o.threads),
-                        .precision = nn::precision_named(o.dtype),
-                        .cache_dtype = cache_dtype(o)};
-  return write_many(model, *opened.tokenizer, texts) == 0 ? 0 : 1;
-}
-
 bool asks_for_many(const Args& args) {
   return args.given("prompts") || args.given("samples") || args.given("beams");
 }
 
 // What is wrong with a combination of options, or nothing. Sets cache_size.
-std::string mistake_in(const Args& args, Options& o) {
+std::string mistake_in(const Args& args, GenerateOptions& o) {
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
@@ -193,18 +149,18 @@ std::string mistake_in(const Args& args, Options& o) {
   for (const char* option : {"samples", "stop", "temperature", "top-k", "top-p", "seed"})
     if (args.given("beams") && args.given(option))
       return "--" + std::string(option) + " is for texts that are drawn, not for --beams";
-  for (const char* option : {"parallel", "cache-memory"})
+  for (const char* option : {"slots", "cache-memory"})
     if (!asks_for_many(args) && args.given(option))
       return "--" + std::string(option) + " needs --prompts, --samples or --beams";
   if (o.weights != "f32" && args.given("dtype") && o.dtype != o.weights)
-    return "--weights " + o.weights + " computes in " + o.weights + ", got --dtype " + o.dtype;
+    return "--weights-dtype " + o.weights + " computes in " + o.weights + ", got --dtype " + o.dtype;
   return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, o.cache_size.emplace());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options o;
+  GenerateOptions o;
   Args args(
       "generate",
       "Generates text with a model trained by train or from a Hugging Face folder, and prints it as it is "
@@ -212,12 +168,11 @@ int main(int argc, char** argv) {
   declare_options(args, o);
   return run_tool("generate", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
-    if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
-    if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
-      return args.fail(mistake);
+    check_usage(mistake_in(args, o));
+    take_device(o, o.backend);
     OpenedModel opened = open_model(o.model, o.adapter);
     if (o.context > 0) opened.limit_context(o.context);
-    if (asks_for_many(args)) return generate_many(o, opened);
+    if (asks_for_many(args)) return write_many(loaded(o, opened), opened, o) == 0 ? 0 : 1;
     generate_one(o, opened);
     if (!args.given("prompt") && os::bytes_to_read(stdin) > 0)
       std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");

@@ -22,36 +22,26 @@ using namespace tg::gradcheck;
 
 constexpr int nothing_ran = 3;
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t comma = std::min(list.find(',', at), list.size());
-    words.push_back(list.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return words;
+constexpr DType all_dtypes[] = {f64, f32, bf16, f16};
+
+template <class Range>
+std::string names_of(const Range& all) {
+  std::string names;
+  for (const auto x : all) names += (names.empty() ? "" : ",") + std::string(name_of(x));
+  return names;
 }
 
-std::vector<View> parse_views(const std::string& list, std::string& mistake) {
-  std::vector<View> views;
-  for (const std::string& word : split(list)) {
-    const std::size_t before = views.size();
-    for (View v : all_views)
-      if (name_of(v) == word) views.push_back(v);
-    if (views.size() == before) mistake = "--views got '" + word + "'";
+// Those of `all` that an option's list names. Throws UsageError for another name.
+template <class Range>
+auto named_in(const std::string& list, const Range& all, const std::string& option) {
+  std::vector<std::ranges::range_value_t<Range>> chosen;
+  for (const std::string& word : words_of(list)) {
+    const auto at = std::ranges::find_if(all, [&](const auto x) { return name_of(x) == word; });
+    if (at == std::ranges::end(all))
+      throw UsageError(option + " got '" + word + "', expected some of " + names_of(all));
+    chosen.push_back(*at);
   }
-  return views;
-}
-
-std::vector<DType> parse_dtypes(const std::string& list, std::string& mistake) {
-  std::vector<DType> dtypes;
-  for (const std::string& word : split(list)) {
-    const std::size_t before = dtypes.size();
-    for (DType t : {f64, f32, bf16, f16})
-      if (tg::name_of(t) == word) dtypes.push_back(t);
-    if (dtypes.size() == before) mistake = "--dtype got '" + word + "', expected some of f64,f32,bf16,f16";
-  }
-  return dtypes;
+  return chosen;
 }
 
 int draw_v_curve(const std::vector<Case>& cases, const Options& options, const std::string& file) {
@@ -75,9 +65,9 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
   return nothing_ran;
 }
 
-// gradcheck --ranks: adds the checks of ops in which ranks exchange data, those of the ops and samples with
-// these names, or of all when there are none. All ranks of the group call it alike. False, with a line on
-// stderr for each, if a name selects nothing.
+// gradcheck --collectives: adds the checks of ops in which ranks exchange data, those of the ops and samples
+// with these names, or of all when there are none. All ranks of the group call it alike. False, with a line
+// on stderr for each, if a name selects nothing.
 bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& group, const Options& options,
                      const std::vector<std::string>& names) {
   const std::shared_ptr<Communicator> ranks(group, &group->communicator());
@@ -103,50 +93,43 @@ bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& gro
 // Prints the report, writes it to the file `json` if that is named, and returns the exit code.
 int finish(const Report& report, std::chrono::steady_clock::time_point start, const std::string& json) {
   report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  if (!json.empty()) {
-    const std::string text = report.json();
-    const std::string_view piece = text;
-    io::replace_file(json, std::span(&piece, 1), "gradcheck");
-  }
+  if (!json.empty()) write_file(json, report.json(), "gradcheck");
   return report.exit_code();
 }
 
 template <class Join>
 int run(int argc, char** argv, const Join& join) {
   std::vector<std::string> names, plugins;
-  std::string dtypes = "f64,f32,bf16,f16",
-              views = "contiguous,transposed,sliced,offset,expanded,expanded_last", backend = "cpu", json,
-              curve;
+  std::string dtypes = names_of(all_dtypes), views = names_of(all_views), backend = "cpu", json, curve;
   std::int64_t order = 1, seed = 0;
   bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false,
-       ranks = false, overwrite = false;
+       collectives = false, overwrite = false;
 
   Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
   args.flag("list", "list everything that can be checked", list);
   args.flag("reference", "print the reference of all ops as Markdown, docs/ops.md", print_reference);
   args.flag("all", "check everything", all);
   args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
-  args.option("dtype", "LIST", "some of f64,f32,bf16,f16", dtypes);
-  args.option("views", "LIST",
-              "how inputs lie in memory: some of contiguous,transposed,sliced,offset,expanded,expanded_last",
-              views);
-  args.option("backend", "NAME", "where the checked programs run", backend, {.choices = {"cpu", "cuda"}});
+  args.option("dtypes", "LIST", "some of " + dtypes, dtypes);
+  args.option("views", "LIST", "how inputs lie in memory: some of " + views, views);
+  args.option("backend", "NAME", "device of the checked programs", backend, {.choices = {"cpu", "cuda"}});
   args.option("order", "N", "2 checks second derivatives", order, {.min = 1, .max = 2});
-  args.flag("quick", "four random projections instead of every element", fast);
+  args.flag("quick", "a quick run: four random projections instead of every element", fast);
   args.option("seed", "N", "seed of all random numbers", seed, {.min = 0});
   args.option("json", "FILE", "also write all results to this file", json);
-  args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve,
+  args.option("plot", "FILE.png", "draw the error as a function of the step h, for the ops given", curve,
               {.suffix = ".png"});
   declare_overwrite(args, overwrite);
   args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
-  args.flag("ranks", "check the ops in which ranks exchange data, on the ranks that launch started", ranks);
+  args.flag("collectives", "check the ops in which ranks exchange data, on the ranks that launch started",
+            collectives);
   args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
   args.flag("verbose", "print every check; also -v", verbose);
   args.example("gradcheck --all", "every op and layer, all dtypes and views");
   args.example("gradcheck --op flash_attn --quick", "a quick look at one op");
-  args.example("gradcheck --op softmax --dtype f64 --views transposed -v", "details of one view");
+  args.example("gradcheck --op softmax --dtypes f64 --views transposed -v", "details of one view");
   args.example("gradcheck --plugin ./libmyop.so --op my_op", "an op of your own");
-  args.example("launch -n 4 gradcheck --ranks", "ops in which ranks exchange data, over 4 processes");
+  args.example("launch -n 4 gradcheck --collectives", "ops in which ranks exchange data, over 4 processes");
   args.example("gradcheck --all --mutate", "does the checker catch planted faults?");
   std::vector<const char*> words(argv, argv + argc);
   for (const char*& w : words)
@@ -154,27 +137,26 @@ int run(int argc, char** argv, const Join& join) {
   if (const auto code = args.parse(argc, words.data())) return *code;
 
   Run run{argv[0], {}, plugins, verbose};
-  std::string mistake;
-  run.options.views = parse_views(views, mistake);
-  run.options.dtypes = parse_dtypes(dtypes, mistake);
+  run.options.views = named_in(views, all_views, "--views");
+  run.options.dtypes = named_in(dtypes, all_dtypes, "--dtypes");
   run.options.order = static_cast<int>(order);
   run.options.fast = fast;
   run.options.seed = static_cast<std::uint64_t>(seed);
-  if (!mistake.empty()) return args.fail(mistake);
-  if (!list && !print_reference && !all && !ranks && names.empty())
-    return args.fail("nothing to do: give --all, --op NAME, --ranks, --list or --reference");
+  if (!list && !print_reference && !all && !collectives && names.empty())
+    throw UsageError("nothing to do: give --all, --op NAME, --collectives, --list or --reference");
   for (const char* other :
-       {"all", "list", "reference", "views", "order", "quick", "vcurve", "plugin", "mutate"})
-    if (ranks && args.given(other))
-      return args.fail("--ranks and --" + std::string(other) + " exclude each other");
-  if (all && !names.empty()) return args.fail("--all and --op exclude each other");
-  if (!curve.empty() && names.empty()) return args.fail("--vcurve needs an op: --op NAME");
+       {"all", "list", "reference", "views", "order", "quick", "plot", "plugin", "mutate"})
+    if (collectives && args.given(other))
+      throw UsageError("--collectives and --" + std::string(other) + " exclude each other");
+  if (all && !names.empty()) throw UsageError("--all and --op exclude each other");
+  if (!curve.empty() && names.empty()) throw UsageError("--plot needs an op: --op NAME");
   check_outputs("gradcheck", {json, curve}, overwrite, plugins);
   std::shared_ptr<parallel::Group> group;
-  if (ranks) {
+  if (collectives) {
     group = join();
     run.ranks = group->communicator().size();
-    if (run.ranks == 1) return args.fail("--ranks is for several ranks: launch -n 4 gradcheck --ranks");
+    if (run.ranks == 1)
+      throw UsageError("--collectives is for several ranks: launch -n 4 gradcheck --collectives");
   }
   run.options.device = Device::parse(own_gpu(backend, run.ranks));
   try {
@@ -186,7 +168,7 @@ int run(int argc, char** argv, const Join& join) {
 
   const auto start = std::chrono::steady_clock::now();
   Report report(run);
-  if (ranks) {
+  if (collectives) {
     if (!add_rank_checks(report, group, run.options, names)) return nothing_ran;
     return finish(report, start, group->communicator().rank() == 0 ? json : "");
   }

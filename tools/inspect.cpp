@@ -12,94 +12,87 @@
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/train/training.h>
 #include "core/compile/reduced_chains.h"
-#include "tools/inspect/attention_views.h"
-#include "tools/inspect/curves.h"
-#include "tools/inspect/memory_views.h"
+#include "tools/common_options.h"
+#include "tools/inspect/views.h"
 #include "tools/memory_size.h"
 #include "tools/model_options.h"
+#include "tools/opened_model.h"
 #include "tools/output_files.h"
 #include "tools/run_tool.h"
-#include "tools/trained_model.h"
 
 namespace {
 
 using namespace tg;
 
-struct Options : ModelOptions {
-  std::string trained, program = "train", steps, backend = "cpu", dtype = "f32";
-  std::int64_t vocabulary = 65, batch = 12, threads = 0;
+struct Options : ModelOptions, DeviceOptions {
+  std::string path, program = "train", filter, prompt;
+  std::int64_t vocabulary = 65, batch = 12;
   std::string cache_memory = "1GiB", memory_budget;
   std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
   bool overwrite = false, list = false, graph = false, parameters = false, cache = false;
-  CacheMemory memory;                                                            // of `cache_memory`
-  std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files, except `text`
+  CacheMemory memory;                                                      // of `cache_memory`
+  std::string graphviz, plan, attention, attention_memory, reads, curves;  // files to write
   std::vector<std::string> runs;
   std::int64_t length = 4096, fast_memory = 192;  // of `reads`
-  Device device;                                  // of `backend`
 };
 
 void declare_options(Args& args, Options& o) {
-  args.option("model", "RUN",
-              "a run of train, or one of its checkpoints, instead of a model of the options below", o.trained,
-              {.shown = "none"});
+  declare_model(args, o.path, {.shown = "none: one of the options below"});
   declare_model_options(args, o);
   args.option("vocabulary", "N", "distinct tokens", o.vocabulary, {.min = 1, .max = 1e7});
   args.option("program", "NAME", "a training step, an evaluation, or one token with a key-value cache",
               o.program, {.choices = {"train", "evaluate", "token"}});
   args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
-  args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
-  args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
-              {.choices = {"f32", "tf32", "bf16", "f16"}});
+  declare_device_options(args, o);
   args.option("memory-budget", "SIZE", "peak memory of a training step, as for train --memory-budget",
               o.memory_budget, {.shown = "none"});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
-              {.min = 0, .max = cpu::max_threads});
-  args.flag("list", "every step, with the shapes it reads and writes", o.list);
-  args.option("steps", "TEXT", "count and list only steps whose name contains TEXT", o.steps,
+  args.flag("list-steps", "every step, with the shapes it reads and writes", o.list);
+  args.option("filter", "TEXT", "count and list only steps whose name contains TEXT", o.filter,
               {.shown = "all"});
   args.flag("graph", "every node of the recorded graph, before fusion", o.graph);
   const ArgLimits none{.shown = "none"}, picture{.shown = "none", .suffix = ".png"};
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
-  args.option("plan", "FILE.png", "the memory plan: every buffer over steps and addresses", o.plan, picture);
+  args.option("plot-plan", "FILE.png", "the memory plan: every buffer over steps and addresses", o.plan,
+              picture);
   args.flag("parameters", "numbers and bytes of each layer's parameters", o.parameters);
   args.flag("cache", "bytes of a token in a key-value cache, and the texts that fit in --cache-memory",
             o.cache);
-  args.option("cache-memory", "SIZE", "for --cache: KiB, MiB, GiB, or a number of tokens: 16384tokens",
-              o.cache_memory);
-  args.option("attention", "FILE.png", "the attention weights of each head of --model, on --text",
+  args.option("cache-memory", "SIZE",
+              "for --cache: memory in KiB, MiB, GiB, or a number of tokens: 16384tokens", o.cache_memory);
+  args.option("plot-attention", "FILE.png", "the attention weights of each head of --model, on --prompt",
               o.attention, picture);
-  args.option("text", "TEXT", "text for --attention, at most the model's context", o.text, none);
-  args.option("attention-memory", "FILE.png",
+  args.option("prompt", "TEXT", "text for --plot-attention, at most the model's context", o.prompt, none);
+  args.option("plot-attention-memory", "FILE.png",
               "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
               o.attention_memory, picture);
   args.option(
-      "reads", "FILE.png",
+      "plot-reads", "FILE.png",
       "numbers that attention reads from memory, by tile size, in the model of FlashAttention's paper",
       o.reads, picture);
-  args.option("length", "N", "tokens for --reads", o.length, {.min = 1, .max = 1 << 30});
+  args.option("length", "N", "tokens for --plot-reads", o.length, {.min = 1, .max = 1 << 30});
   args.option("fast-memory", "KIB",
-              "for --reads: size of the memory that holds a tile, such as a GPU's shared memory",
+              "for --plot-reads: size of the memory that holds a tile, such as a GPU's shared memory",
               o.fast_memory, {.min = 1, .max = 1 << 30});
-  args.option("curves", "FILE.png", "the losses of every --run", o.curves, picture);
-  args.option("run", "DIR", "for --curves: an output directory of train; may be repeated", o.runs, none);
+  args.option("plot-curves", "FILE.png", "the losses of every --run", o.curves, picture);
+  args.option("run", "RUN", "for --plot-curves: a run of train; may be repeated", o.runs, none);
   declare_overwrite(args, o.overwrite);
-  args.example("inspect --architecture llama --key-heads 2 --list", "every step of a training step");
-  args.example("inspect --architecture deepseek --program evaluate --steps layers.0.self_attn --list",
+  args.example("inspect --architecture llama --key-heads 2 --list-steps", "every step of a training step");
+  args.example("inspect --architecture deepseek --program evaluate --filter layers.0.self_attn --list-steps",
                "the first attention layer's forward");
   args.example("inspect --model out/train --program token", "the cost of one generated token");
   args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
                "the forward pass as text and as a picture");
-  args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
+  args.example("inspect --layers 12 --plot-plan plan.png", "the memory of a training step");
   args.example("inspect --model out/train --parameters", "the size of each layer of a model");
   args.example("inspect --model out/train --cache --cache-memory 64MiB",
                "the texts that a cache of 64 MiB has room for");
-  args.example("inspect --model out/train --text 'To be, or not to be' --attention attention.png",
+  args.example("inspect --model out/train --prompt 'To be, or not to be' --plot-attention attention.png",
                "a heat map for each head of each layer");
-  args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",
+  args.example("inspect --heads 8 --width 512 --batch 1 --plot-attention-memory memory.png",
                "exact peaks of both kinds of attention, from the plan");
-  args.example("inspect --heads 8 --width 512 --reads reads.png --length 16384 --fast-memory 227",
+  args.example("inspect --heads 8 --width 512 --plot-reads reads.png --length 16384 --fast-memory 227",
                "on a GPU whose blocks have 227 KiB");
-  args.example("inspect --curves curves.png --run out/gpt --run out/llama", "two runs side by side");
+  args.example("inspect --plot-curves curves.png --run out/gpt --run out/llama", "two runs side by side");
 }
 
 bool is_copy(const Step& s) {
@@ -115,7 +108,7 @@ void print_summary(const Options& o, const Program& program) {
   int steps = 0, copies = 0;
   std::size_t copied = 0;
   for (const Step& s : program.steps()) {
-    if (s.name.find(o.steps) == std::string::npos) continue;
+    if (s.name.find(o.filter) == std::string::npos) continue;
     ++steps, ++count[kind_of(s)];
     if (!is_copy(s)) continue;
     ++copies;
@@ -152,16 +145,11 @@ void print_steps(const Options& o, const Program& program) {
   std::istringstream all(program.text());
   std::size_t step = 0;
   for (std::string line; std::getline(all, line); ++step) {
-    if (program.steps()[step].name.find(o.steps) == std::string::npos) continue;
+    if (program.steps()[step].name.find(o.filter) == std::string::npos) continue;
     const Step& s = program.steps()[step];
     const bool is_chain = chain_of(*s.op, s.attrs);
     std::printf("%s%s\n", line.c_str(), is_chain ? "" : ("  " + program.choice(step)).c_str());
   }
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  const std::string_view piece = text;
-  io::replace_file(path, std::span(&piece, 1), "inspect");
 }
 
 // Prints what was requested of the program: a summary, unless only something else was requested.
@@ -174,12 +162,13 @@ void show(const Options& o, const std::string& name, const Program& program) {
   const std::string title = name + (o.program == "train"   ? ", a training step"
                                     : o.program == "token" ? ", a token"
                                                            : ", evaluation");
-  if (!o.graphviz.empty()) write_text(o.graphviz, graphviz(program.graph(), program.outputs(), title));
+  if (!o.graphviz.empty())
+    write_file(o.graphviz, graphviz(program.graph(), program.outputs(), title), "inspect");
   if (!o.plan.empty()) plot::save_plot(o.plan, plan_plot(program, title));
   if (o.attention_memory.empty() && o.reads.empty()) return;
   const AttentionCall call = attention_of(program);
   if (!o.attention_memory.empty()) {
-    const auto peaks = attention_peaks(call, o.device, static_cast<int>(o.threads));
+    const auto peaks = attention_peaks(call, o.device, o.thread_count());
     std::printf("attention    forward and backward, %s\n%s", call.text().c_str(),
                 attention_memory_text(peaks).c_str());
     plot::save_plot(o.attention_memory, attention_memory_plot(call, peaks));
@@ -188,7 +177,7 @@ void show(const Options& o, const std::string& name, const Program& program) {
     const ReadModel reads{o.length, call.width,
                           o.fast_memory * 1024 / static_cast<std::int64_t>(size_of(call.dtype))};
     if (const std::string mistake = reads.mistake(); !mistake.empty())
-      throw Error("[inspect] --reads" + mistake);
+      throw Error("[inspect] --plot-reads" + mistake);
     std::printf("reads        of one head, T = %lld, d = %lld, fast memory of %lld numbers\n%s",
                 static_cast<long long>(reads.T), static_cast<long long>(reads.d),
                 static_cast<long long>(reads.M), reads_text(reads).c_str());
@@ -196,21 +185,21 @@ void show(const Options& o, const std::string& name, const Program& program) {
   }
 }
 
-void show_attention(const Options& o, const CheckpointModel& saved, const nn::Model& model) {
-  const auto tokenizer = saved.tokenizer();
-  const std::vector<std::int32_t> ids = tokenizer->encode(o.text);
-  if (std::ssize(ids) > saved.config.context)
-    throw Error("[inspect] --text has " + std::to_string(ids.size()) +
-                " tokens, more than the model's context of " + std::to_string(saved.config.context));
+void show_attention(const Options& o, const OpenedModel& opened) {
+  const nn::Model model = opened.load(f32, o.device);
+  const std::vector<std::int32_t> ids = opened.tokenizer->encode(o.prompt);
+  if (std::ssize(ids) > opened.context)
+    throw Error("[inspect] --prompt has " + std::to_string(ids.size()) +
+                " tokens, more than the model's context of " + std::to_string(opened.context));
   std::vector<std::string> tokens;
-  for (const std::int32_t& id : ids) tokens.push_back(tokenizer->decode(std::span(&id, 1)));
-  const auto maps = nn::attention_maps(model, ids, static_cast<int>(o.threads));
-  plot::draw_heat_maps(attention_picture(maps, tokens, saved.config.text() + ": attention"))
+  for (const std::int32_t& id : ids) tokens.push_back(opened.tokenizer->decode(std::span(&id, 1)));
+  const auto maps = nn::attention_maps(model, ids, o.thread_count());
+  plot::draw_heat_maps(attention_picture(maps, tokens, opened.config.text() + ": attention"))
       .save_png(o.attention);
 }
 
 void show_cache(const Options& o, const nn::Model& model) {
-  const std::vector<CacheRow> token = cache_of_token(model, nn::precision_named(o.dtype));
+  const std::vector<CacheRow> token = cache_of_token(model, o.precision());
   const std::int64_t bytes = bytes_of(token), context = model.context();
   std::printf("cache        %s bytes a token, %s a text of %s\n%s", grouped(bytes).c_str(),
               size_text(static_cast<double>(bytes) * static_cast<double>(context)).c_str(),
@@ -230,24 +219,21 @@ void show_curves(const Options& o) {
 }
 
 void inspect(const Options& o) {
-  std::optional<CheckpointModel> saved;
+  std::optional<OpenedModel> opened;
   nn::ModelConfig config = o.model;
   config.vocabulary = o.vocabulary;
-  if (!o.trained.empty()) config = saved.emplace(o.trained).config;
+  if (!o.path.empty()) config = opened.emplace(open_model(o.path)).config;
   nn::Params params(0, f32, o.device);
   const nn::Model model(params, config);
   const std::string name = config.text();
   std::printf("model        %s\n", name.c_str());
   if (o.parameters) std::fputs(sizes_text(sizes_by_layer(params.all())).c_str(), stdout);
   if (o.cache) show_cache(o, model);
-  if (!o.attention.empty()) {
-    saved->restore(params);
-    show_attention(o, *saved, model);
-  }
+  if (!o.attention.empty()) show_attention(o, *opened);
   const train::ProgramOptions options{.batch = o.batch,
-                                      .threads = static_cast<int>(o.threads),
+                                      .threads = o.thread_count(),
                                       .plan_only = true,
-                                      .precision = nn::precision_named(o.dtype),
+                                      .precision = o.precision(),
                                       .memory_budget = o.budget};
   if (o.program == "train") {
     optim::AdamW::Options adamw;
@@ -277,30 +263,26 @@ void inspect(const Options& o) {
 
 // What is wrong with a combination of options, or nothing.
 std::string mistake_in(const Args& args, Options& o) {
-  const auto missing_partner = [&](const char* option, const char* other) {
-    return args.given(option) && !args.given(other) ? "--" + std::string(option) + " needs --" + other : "";
-  };
-  for (const auto& [option, other] : {std::pair("attention", "model"),
-                                      {"attention", "text"},
-                                      {"text", "attention"},
-                                      {"curves", "run"},
-                                      {"run", "curves"},
-                                      {"length", "reads"},
-                                      {"fast-memory", "reads"},
+  for (const auto& [option, other] : {std::pair("plot-attention", "model"),
+                                      {"plot-attention", "prompt"},
+                                      {"prompt", "plot-attention"},
+                                      {"plot-curves", "run"},
+                                      {"run", "plot-curves"},
+                                      {"length", "plot-reads"},
+                                      {"fast-memory", "plot-reads"},
                                       {"cache-memory", "cache"}})
-    if (const std::string mistake = missing_partner(option, other); !mistake.empty()) return mistake;
+    if (args.given(option) && !args.given(other)) return "--" + std::string(option) + " needs --" + other;
   if (args.given("model"))
-    for (const std::string& name : names_of_model_options(o))
-      if (args.given(name)) return "--" + name + " cannot be used with --model: the run determines it";
+    if (std::string mistake = not_with_model(args, o); !mistake.empty()) return mistake;
   if (o.budget > 0 && o.program != "train") return "--memory-budget is for --program train";
-  if (args.given("text") && o.text.empty()) return "--text is empty";
+  if (args.given("prompt") && o.prompt.empty()) return "--prompt is empty";
   return "";
 }
 
 // Whether anything except the curves was requested.
 bool asks_for_a_model(const Args& args) {
   for (const std::string& name : args.names())
-    if (name != "curves" && name != "run" && name != "overwrite" && args.given(name)) return true;
+    if (name != "plot-curves" && name != "run" && name != "overwrite" && args.given(name)) return true;
   return false;
 }
 
@@ -314,14 +296,11 @@ int main(int argc, char** argv) {
   declare_options(args, o);
   return run_tool("inspect", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
-    if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
-    if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
-      return args.fail(mistake);
-    if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
-      return args.fail(mistake);
-    if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
-    if (const std::string mistake = parse_cache_memory(o.cache_memory, o.memory); !mistake.empty())
-      return args.fail(mistake);
+    check_usage(take_model(args, o));
+    take_device(o, o.backend);
+    check_usage(take_bytes("memory-budget", o.memory_budget, o.budget));
+    check_usage(mistake_in(args, o));
+    check_usage(parse_cache_memory(o.cache_memory, o.memory));
     check_outputs("inspect", {o.graphviz, o.plan, o.attention, o.attention_memory, o.reads, o.curves},
                   o.overwrite);
     if (!o.curves.empty()) show_curves(o);

@@ -434,18 +434,17 @@ int main(int argc, char** argv) {
         for (; i < argc && argv[i][0] == '-' && std::string_view(argv[i]) != "--"; ++i) {
           const bool is_short = std::string_view(argv[i]) == "-n";
           own.push_back(is_short ? "--ranks" : argv[i]);
-          for (const char* name : {"--ranks", "--hosts", "--host", "--address", "--restarts", "--grace",
-                                   "--save-grace"})  // their values
-            if (std::string_view(own.back()) == name && i + 1 < argc) {
+          for (const std::string& name : args.names())  // their values
+            if ("--" + name == own.back() && i + 1 < argc) {
               own.push_back(argv[++i]);
               break;
             }
         }
         if (i < argc && std::string_view(argv[i]) == "--") ++i;
         if (const auto code = args.parse(static_cast<int>(own.size()), own.data())) return *code;
-        if (i == argc) return args.fail("missing the program to start");
+        if (i == argc) throw UsageError("missing the program to start");
         if (o.host >= o.hosts)
-          return args.fail("--host is " + std::to_string(o.host) + " of " + std::to_string(o.hosts) +
+          throw UsageError("--host is " + std::to_string(o.host) + " of " + std::to_string(o.hosts) +
                            " hosts: expected 0 to " + std::to_string(o.hosts - 1));
         if ((o.hosts > 1) != args.given("address"))
           return args.fail("several --hosts need --address, the one of host 0; and one host has none");

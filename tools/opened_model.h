@@ -8,19 +8,43 @@
 #include <string>
 #include <vector>
 
+#include <tilegrad/io/checkpoints/checkpoint.h>
+#include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/interop/adapter_source.h"
 #include "io/interop/gguf.h"
 #include "io/interop/model_source.h"
-#include "tools/trained_model.h"
+#include "tools/train_report.h"
 
 namespace tg {
+
+inline constexpr const char* model_file = "model.safetensors";
+
+// A model of which at most `context` tokens in a row are used. It is made for that many, as far as its
+// parameters allow (a table of positions does not), for rotary positions can depend on it. The parameters'
+// settings are those of the whole model, whose weights they are.
+inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& config, std::int64_t context) {
+  if (context == config.context) return nn::Model(params, config);
+  nn::ModelConfig shorter = config;
+  shorter.context = context;
+  const bool fits = shorter.parameters() == config.parameters();
+  nn::ModelParts parts = config.architecture.make(params, fits ? shorter : config);
+  parts.context = context;
+  nn::Params whole = nn::Params::unset(bf16);
+  config.architecture.make(whole, config);
+  for (std::size_t i = 0; i < whole.all().size(); ++i)
+    for (const auto& [name, value] : whole.all()[i].settings())
+      Parameter(params.all()[i]).add_setting(name, value);
+  return nn::Model(params, std::move(parts));
+}
 
 // What is known before the weights are read.
 struct OpenedModel {
   std::string title;         // for the report: config.text(), or the family and its size
+  nn::ModelConfig config;    // with the whole context
   std::int64_t context = 0;  // the most tokens in a text
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::vector<std::int64_t> end_tokens = {};  // any of them ends a text
@@ -49,32 +73,49 @@ inline nn::Model with_adapter(nn::Pretrained model, const std::string& adapter) 
   return model.model;
 }
 
+// A checkpoint that train wrote. One of train --lora has an adapter instead of the model's weights. Throws
+// Error and FormatError as Checkpoint does, and FormatError for a tokenizer of another model, and when it is
+// made, for a NaN or an infinity among the weights.
 inline OpenedModel open_checkpoint(const std::string& path) {
-  const auto saved = std::make_shared<const CheckpointModel>(path);
-  if (saved->adapter) {
-    const std::string base = saved->adapter->config.base;
-    nn::pretrained_info(base);  // it is still there
-    return {.title = saved->config.text() + ", with an adapter on " + base,
-            .context = saved->config.context,
-            .tokenizer = saved->tokenizer(),
-            .end_tokens = saved->end_tokens(),
-            .make = [saved, base](DType weights, Device device, std::int64_t context) {
-              nn::Pretrained model =
-                  nn::from_pretrained(base, device, {.dtype = weights, .context = context});
-              io::add_adapter(model, *saved->adapter);
-              return model.model;
-            }};
+  const auto checkpoint = std::make_shared<const io::Checkpoint>(path);
+  const std::string where = checkpoint->directory() + "/" + model_file;
+  io::SafeTensors file = checkpoint->load(model_file);
+  const io::Metadata metadata = file.metadata;
+  std::shared_ptr<const io::SavedAdapter> adapter;
+  if (io::holds_adapter(metadata))
+    adapter = std::make_shared<const io::SavedAdapter>(io::saved_adapter(std::move(file), where));
+  const nn::ModelConfig config = adapter ? adapter->model : io::model_config(file, where);
+  const nn::FolderFiles files = nn::folder_files(metadata);  // none if train began with a new model
+  OpenedModel opened{.title = config.text(),
+                     .config = config,
+                     .context = config.context,
+                     .tokenizer = text::load_tokenizer(metadata, where)};
+  // The vocabulary of a model from a folder can be larger than its tokenizer's: it is rounded up.
+  const std::int64_t tokens = opened.tokenizer->size();
+  if (tokens > config.vocabulary || (files.empty() && tokens < config.vocabulary))
+    throw FormatError(where + ": the tokenizer has " + std::to_string(tokens) + " tokens, the model " +
+                      std::to_string(config.vocabulary));
+  if (!files.empty()) opened.end_tokens = io::config_in(files, where).end_tokens;
+  if (!adapter) {
+    opened.make = [checkpoint, config, where](DType weights, Device device, std::int64_t context) {
+      nn::Params params = nn::Params::unset(weights, device);
+      nn::Model model = model_with_context(params, config, context);
+      checkpoint->restore(std::vector<io::CheckpointFile>{{model_file, params.all()}}, io::Dtypes::convert);
+      io::check_finite(params.all(), where);
+      return model;
+    };
+    return opened;
   }
-  return {.title = saved->config.text(),
-          .context = saved->config.context,
-          .tokenizer = saved->tokenizer(),
-          .end_tokens = saved->end_tokens(),
-          .make = [saved](DType weights, Device device, std::int64_t context) {
-            nn::Params params = nn::Params::unset(weights, device);
-            nn::Model model = model_with_context(params, saved->config, context);
-            saved->restore(params);
-            return model;
-          }};
+  const std::string& base = adapter->config.base;
+  nn::pretrained_info(base);  // it is still there
+  opened.title += ", with an adapter on " + base;
+  opened.make = [adapter](DType weights, Device device, std::int64_t context) {
+    nn::Pretrained model =
+        nn::from_pretrained(adapter->config.base, device, {.dtype = weights, .context = context});
+    io::add_adapter(model, *adapter);
+    return model.model;
+  };
+  return opened;
 }
 
 // Of what says so much of itself, with an adapter, unless that is empty. Throws FormatError for a tokenizer
@@ -84,6 +125,7 @@ inline OpenedModel open_pretrained(const nn::PretrainedInfo& info, std::unique_p
                                    std::function<nn::Pretrained(Device, const nn::PretrainedOptions&)> read) {
   nn::check_tokenizer(info, *tokenizer, "[tokenizer] " + file);
   return {.title = info.text() + (adapter.empty() ? "" : ", with the adapter " + adapter),
+          .config = info.config,
           .context = info.config.context,
           .tokenizer = std::move(tokenizer),
           .end_tokens = info.end_tokens,
@@ -107,20 +149,6 @@ inline OpenedModel open_gguf(const std::string& path, const std::string& adapter
                          });
 }
 
-// Of a folder, or a GGUF file; with `adapter`, unless it is empty.
-inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
-  if (io::is_gguf_file(path)) return open_gguf(path, adapter);
-  const nn::PretrainedInfo info = nn::pretrained_info(path);
-  const std::string file = path + "/tokenizer.json";
-  return open_pretrained(
-      info,
-      text::load_tokenizer({{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}},
-                           "[tokenizer] " + file),
-      file, adapter, [path](Device device, const nn::PretrainedOptions& options) {
-        return nn::from_pretrained(path, device, options);
-      });
-}
-
 // Whether the path is a Hugging Face folder or a GGUF file, not a run of train. Throws Error if nothing has
 // that path.
 inline bool is_folder_of_others(const std::string& path) {
@@ -132,11 +160,21 @@ inline bool is_folder_of_others(const std::string& path) {
 
 // Of any of them, whichever the path is; with `adapter`, unless it is empty.
 inline OpenedModel open_model(const std::string& path, const std::string& adapter = {}) {
-  if (is_folder_of_others(path)) return open_folder(path, adapter);
-  if (!adapter.empty())
+  if (!is_folder_of_others(path)) {
+    if (adapter.empty()) return open_checkpoint(path);
     throw Error("[model] " + path +
                 " is a run of train: an adapter is added to a Hugging Face folder or a GGUF file");
-  return open_checkpoint(path);
+  }
+  if (io::is_gguf_file(path)) return open_gguf(path, adapter);
+  const nn::PretrainedInfo info = nn::pretrained_info(path);
+  const std::string file = path + "/tokenizer.json";
+  return open_pretrained(
+      info,
+      text::load_tokenizer({{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}},
+                           "[tokenizer] " + file),
+      file, adapter, [path](Device device, const nn::PretrainedOptions& options) {
+        return nn::from_pretrained(path, device, options);
+      });
 }
 
 }  // namespace tg

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
@@ -15,6 +17,11 @@ namespace tg {
 
 inline void declare_overwrite(Args& args, bool& overwrite) {
   args.flag("overwrite", "replace output files that exist", overwrite);
+}
+
+// Throws as io::replace_file.
+inline void write_file(const std::string& path, std::string_view text, const char* tool) {
+  io::replace_file(path, std::span(&text, 1), tool);
 }
 
 // Throws Error if a file is also an input. Empty names stand for no file.

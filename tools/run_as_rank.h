@@ -43,6 +43,8 @@ int run_as_rank(const char* tool, F&& f, int failure = 1) {
           throw Error("[ranks] /dev/null cannot be opened");
         return group;
       });
+    } catch (const UsageError&) {  // all ranks find it
+      throw;
     } catch (const std::exception& e) {
       if (group) group->fail(e.what());
       const int code = parallel::exit_code_of(e);

@@ -7,34 +7,22 @@
 #include <string>
 
 #include <tilegrad/core/base/error.h>
-#include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/log.h>
 #include "backends/cpu/pool.h"
 #include "core/base/messages.h"
 #include "core/os/signals.h"
 #include "core/os/streams.h"
+#include "tools/args.h"
 #include "tools/stop_signals.h"
 
 namespace tg {
-
-// Sets `device` to the one that --backend names. Returns what is wrong with the name, or "". Throws
-// DeviceError if this machine has no such device.
-inline std::string take_device(const std::string& name, Device& device) {
-  try {
-    device = Device::parse(name);
-  } catch (const DeviceError& e) {
-    return std::string("--backend: ") + e.what();
-  }
-  backend(device);
-  return "";
-}
 
 inline void report_failure(const char* tool, const std::string& what) {
   std::fprintf(stderr, "%s: %s\n", tool, printable(what).c_str());
 }
 
-// The exit code that f returns; `failure`, with one line on stderr, for an exception, and for output that
-// could not be written. f also parses the command line.
+// The exit code that f returns; 2, with one line on stderr, for a UsageError; `failure` for another
+// exception, and for output that could not be written. f also parses the command line.
 template <class F>
 int run_tool(const char* tool, F&& f, int failure = 1) {
   os::open_standard_streams();
@@ -46,6 +34,9 @@ int run_tool(const char* tool, F&& f, int failure = 1) {
     log_level();  // reject an invalid TG_LOG or TG_THREADS up front
     cpu::default_threads();
     code = f();
+  } catch (const UsageError& e) {
+    report_failure(tool, e.what() + std::string(" (see ") + tool + " --help)");
+    code = 2;
   } catch (const std::bad_alloc&) {
     report_failure(tool, "out of memory");
   } catch (const std::exception& e) {

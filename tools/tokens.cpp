@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   bool overwrite = false;
   Args args("tokens", "Makes a file of tokens from a text, which `train --tokens` maps into memory.");
   args.option("text", "FILE", "the text, of any size", text);
-  args.option("out", "FILE", "file of tokens to write", out);
+  args.option("out", "PATH", "file of tokens to write", out);
   declare_overwrite(args, overwrite);
   args.option("like", "PATH", "use the tokenizer of this token file, checkpoint or run", like,
               {.shown = "none"});
@@ -114,16 +114,16 @@ int main(int argc, char** argv) {
   return run_tool("tokens", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
-      return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
+      throw UsageError("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
     const bool is_file = kind != "bpe" && kind != "chars" && kind != "bytes";
     if (args.given("shown")) {
       if (!is_file || !text.empty() || !out.empty() || !like.empty() || overwrite)
-        return args.fail("a text to show needs --tokenizer FOLDER or FILE, and no other option");
+        throw UsageError("a text to show needs --tokenizer FOLDER or FILE, and no other option");
       show(kind, shown);
       return 0;
     }
-    if (text.empty() || out.empty()) return args.fail("--text and --out are required, or a text to show");
-    if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
+    if (text.empty() || out.empty()) throw UsageError("--text and --out are required, or a text to show");
+    if (args.given("vocabulary") && kind != "bpe") throw UsageError("--vocabulary is for --tokenizer bpe");
     run(text, out, like, kind, vocabulary, overwrite);
     return 0;
   });

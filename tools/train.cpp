@@ -16,29 +16,28 @@
 #include "core/os/signals.h"
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
-#include "tools/batch_room.h"
 #include "tools/memory_size.h"
+#include "tools/opened_model.h"
 #include "tools/output_files.h"
 #include "tools/run_as_rank.h"
 #include "tools/train/data.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
-#include "tools/trained_model.h"
 #include "train/prefetch.h"
 
 namespace {
 
 using namespace tg;
 
-constexpr std::int64_t most_tokens = 1024;  // in a row, where --from has no --context
+constexpr std::int64_t most_tokens = 1024;  // in a row, where --model has no --context
 constexpr const char* loss_curve_file = "loss.png";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
 
 class Run {
  public:
   // `args` are the options that a checkpoint saves. With a store, its run is resumed.
-  // `base`: of --from; a resumed run finds it in its checkpoint.
+  // `base`: of --model; a resumed run finds it in its checkpoint.
   // Of several ranks the first has the store and writes what there is to write.
   Run(TrainOptions options, const Args& args, std::shared_ptr<parallel::Group> group,
       std::unique_ptr<io::CheckpointStore> store, std::optional<BaseModel> base)
@@ -61,7 +60,7 @@ class Run {
       for (const char* name : {"metrics.jsonl", loss_curve_file}) {
         store_->require_own(name);
         require_not_input("train", o_.out + "/" + name,
-                          {o_.data.text, o_.data.examples, o_.data.tokens, o_.from});
+                          {o_.data.text, o_.data.examples, o_.data.tokens, o_.base});
       }
     if (!base_) o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) check_same_model();
@@ -77,13 +76,14 @@ class Run {
     nn::Params params = base_ ? nn::Params::unset(dtype, o_.device) : nn::Params(seed, dtype, o_.device);
     nn::Model model = model_with_context(params, o_.model, o_.data.context);
     if (has_lora()) nn::add_lora(model, lora_options(), io::module_of(base_->family, base_->config));
-    const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
-    const auto made =
-        make_optimizer(o_.learning, model.parameters(), scale, precision(), o_.zero > 0 ? ranks() : nullptr);
+    const auto scale =
+        o_.precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
+    const auto made = make_optimizer(o_.learning, model.parameters(), scale, o_.precision(),
+                                     o_.zero > 0 ? ranks() : nullptr);
     const optim::Optimizer& optimizer = *made;
     const train::ProgramOptions programs{.batch = o_.batch,
-                                         .threads = static_cast<int>(o_.threads),
-                                         .precision = precision(),
+                                         .threads = o_.thread_count(),
+                                         .precision = o_.precision(),
                                          .predictions = data_->answers() > 0,
                                          .accumulate = o_.learning.accumulate,
                                          .ranks = ranks(),
@@ -163,13 +163,12 @@ class Run {
   }
   bool divides_tokens() const { return o_.context_parallel > 1; }
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
-  nn::Precision precision() const { return nn::precision_named(o_.dtype); }
   bool has_lora() const { return o_.lora.rank > 0; }
   nn::LoraOptions lora_options() const { return o_.lora.options(static_cast<std::uint64_t>(o_.seed)); }
   // What is trained is in f32, and what an adapter freezes in the dtype in which it is computed with.
   DType weights_dtype() const {
     if (!has_lora()) return f32;
-    return precision() == nn::Precision::bf16 ? bf16 : precision() == nn::Precision::f16 ? f16 : f32;
+    return o_.precision() == nn::Precision::bf16 ? bf16 : o_.precision() == nn::Precision::f16 ? f16 : f32;
   }
 
   // Reads the state of the run in the store, and its data.
@@ -189,7 +188,7 @@ class Run {
                         std::to_string(state_.step));
     if (has_lora())
       base_ = base_at(io::saved_adapter_config(saved_model_.metadata, model).base);
-    else if (!o_.from.empty())
+    else if (!o_.base.empty())
       base_ = base_of_run(saved_model_.metadata, model);
     take_base();
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
@@ -242,7 +241,7 @@ class Run {
     if (base_) about.merge(nn::folder_metadata(base_->files));
     if (const nn::Lora* lora = model.lora())
       about[io::adapter_key] = io::peft_config_json({.options = lora->options,
-                                                     .base = std::filesystem::absolute(o_.from).string(),
+                                                     .base = std::filesystem::absolute(o_.base).string(),
                                                      .fan_in_fan_out = base_->family == "gpt2"},
                                                     lora->modules);
     return {{model_file, has_lora() ? model.lora()->parameters() : model.parameters(), std::move(about)},
@@ -250,14 +249,14 @@ class Run {
   }
 
   std::string start_of_weights() const {
-    if (base_) return o_.from;
+    if (base_) return o_.base;
     if (o_.model.initializer == nn::Initializer::gpt2) return "N(0, " + short_number(o_.model.std) + "²)";
     return "PyTorch's layers";
   }
 
   void print_table(const nn::Params& params, const nn::Model& model,
                    const train::TrainingMemory& memory) const {
-    if (base_) base_->print(o_.from);
+    if (base_) base_->print(o_.base);
     print_row(data_->name(), data_->description());
     print_row("model", o_.model.text() + ", weights from " + start_of_weights() +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
@@ -295,8 +294,7 @@ class Run {
   // Bytes that the device reads and writes in a second.
   double copy_rate() const {
     Graph graph;
-    const CompileOptions planned{
-        .device = o_.device, .threads = static_cast<int>(o_.threads), .plan_only = true};
+    const CompileOptions planned{.device = o_.device, .threads = o_.thread_count(), .plan_only = true};
     return measure_ceilings(compile(graph, {full(graph, {1}, 0)}, planned), {}).copy;
   }
 
@@ -342,27 +340,24 @@ class Run {
     double validation = train::MetricsRow::none;
     for (const train::MetricsRow& row : trainer.rows())
       if (!std::isnan(row.val_loss)) validation = row.val_loss;
-    char line[160];
-    std::snprintf(line, sizeof line, "%s in %.1f s, %.2f ms each; train loss %.4f",
-                  counted(steps, "step").c_str(), trainer.seconds(),
-                  steps > 0 ? 1e3 * trainer.seconds() / static_cast<double>(steps) : 0,
+    const std::string line =
+        formatted("%s in %.1f s, %.2f ms each; train loss %.4f", counted(steps, "step").c_str(),
+                  trainer.seconds(), steps > 0 ? 1e3 * trainer.seconds() / static_cast<double>(steps) : 0,
                   trainer.rows().back().train_loss);
     const std::string validated =
         std::isnan(validation) ? ", not validated yet" : ", validation loss " + loss_text(validation);
     const std::string at = is_stopped_ ? " (step " + std::to_string(at_step) + ": --resume continues)" : "";
     print_row(is_stopped_ ? "stopped" : "done", line + validated + at);
-    if (trainer.state().best_step > 0) {
-      std::snprintf(line, sizeof line, "validation loss %.4f at step ", trainer.state().best_loss);
-      print_row("best", line + grouped(trainer.state().best_step));
-    }
-    if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !is_stopped_) {
-      std::snprintf(line, sizeof line, "%.2f %% of ",
-                    100 * static_cast<double>(trainer.rows().back().val_accuracy));
-      print_row("exact match", line + counted(n, "unseen answer"));
-    }
+    if (trainer.state().best_step > 0)
+      print_row("best", "validation loss " + loss_text(trainer.state().best_loss) + " at step " +
+                            grouped(trainer.state().best_step));
+    if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !is_stopped_)
+      print_row("exact match",
+                formatted("%.2f %% of ", 100 * static_cast<double>(trainer.rows().back().val_accuracy)) +
+                    counted(n, "unseen answer"));
     if (result.skipped > 0)
       print_row("skipped", counted(result.skipped, "step") + " whose gradient was not finite");
-    if (precision() == nn::Precision::f16)
+    if (o_.precision() == nn::Precision::f16)
       print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
                                   counted(result.overflowed, "step") + " skipped because it was too large");
     const std::string best = trainer.state().best_step > 0 ? "best/model.safetensors, " : "";
@@ -371,7 +366,7 @@ class Run {
 
   void print_sample(const nn::Model& model) const {
     if (o_.sample == 0) return;
-    nn::Generator generator(model, {.threads = static_cast<int>(o_.threads), .precision = precision()});
+    nn::Generator generator(model, {.threads = o_.thread_count(), .precision = o_.precision()});
     const auto extend = [&](std::vector<std::int32_t>& tokens, std::int64_t count, double temperature) {
       generator.extend(tokens, count, {.temperature = temperature}, static_cast<std::uint64_t>(o_.seed));
     };
@@ -399,7 +394,7 @@ int main(int argc, char** argv) {
   declare_options(args, o);
   return run_as_rank("train", [&](const auto& join) -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
-    if (const std::string mistake = not_saveable(args); !mistake.empty()) return args.fail(mistake);
+    check_usage(not_saveable(args));
     const std::shared_ptr<parallel::Group> group = join();
     const int ranks = group->communicator().size();
     const bool is_first = group->communicator().rank() == 0;
@@ -407,12 +402,10 @@ int main(int argc, char** argv) {
       o.learning.accumulate = o.context_parallel > 1 ? 1 : ranks;  // a resumed run has its own
     std::unique_ptr<io::CheckpointStore> store;
     std::optional<BaseModel> base;
-    if (args.given("from")) {
-      if (const std::string mistake = not_for_from(args, o); !mistake.empty()) return args.fail(mistake);
-    }
+    if (args.given("model")) check_usage(not_with_model(args, o, {"context", "dropout"}));
     if (o.resume) {
       if (o.overwrite)
-        return args.fail("--resume continues a run, --overwrite replaces it: give only one of them");
+        throw UsageError("--resume continues a run, --overwrite replaces it: give only one of them");
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
       if (is_first) store = std::make_unique<io::CheckpointStore>(o.out);
       wait_for_all(group->communicator());  // the store may have repaired what others read
@@ -420,15 +413,14 @@ int main(int argc, char** argv) {
       expect_same_on_all(checkpoint, o.out, group->communicator());
       take_options(args, checkpoint.load(run_file).metadata, o.out);
     } else {
-      if (const std::string mistake = settle_optimizer(args, o.learning, !o.from.empty()); !mistake.empty())
-        return args.fail(mistake);
+      check_usage(settle_optimizer(args, o.learning, !o.base.empty()));
       if (!args.given("save-every")) o.save_every = o.eval_every;
       if (o.data.task == "add") {  // a sum in a row
         if (!args.given("context")) o.model.context = train::Sums::tokens(o.data.digits);
         if (!args.given("batch")) o.batch = 64;
       }
-      if (!o.from.empty()) {
-        base = base_at(o.from);
+      if (!o.base.empty()) {
+        base = base_at(o.base);
         if (!args.given("context")) {
           o.model.context = std::min(most_tokens, base->config.context);
           if (!o.data.examples.empty()) {
@@ -438,25 +430,19 @@ int main(int argc, char** argv) {
           }
         }
         if (o.model.context > base->config.context)
-          return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
+          throw UsageError("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));
       }
       // Gives a layer's output the same size as in GPT-2, whatever the width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
-    if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
-    if (const std::string mistake = mistake_in_lora(args, o.lora, !o.from.empty()); !mistake.empty())
-      return args.fail(mistake);
-    if (o.from.empty()) {
-      if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
-    }
-    if (const std::string mistake = take_device(own_gpu(o.backend, ranks), o.device); !mistake.empty())
-      return args.fail(mistake);
-    if (ranks > 1 && o.trap_nan) return args.fail("--trap-nan is for one rank, not " + std::to_string(ranks));
-    if (const std::string mistake = mistake_in_context_parallel(o, ranks); !mistake.empty())
-      return args.fail(mistake);
-    if (const std::string mistake = take_bytes("memory-budget", o.memory_budget, o.budget); !mistake.empty())
-      return args.fail(mistake);
+    check_usage(contradiction(args, o.data));
+    check_usage(mistake_in_lora(args, o.lora, !o.base.empty()));
+    if (o.base.empty()) check_usage(take_model(args, o));
+    take_device(o, own_gpu(o.backend, ranks));
+    if (ranks > 1 && o.trap_nan) throw UsageError("--trap-nan is for one rank, not " + std::to_string(ranks));
+    check_usage(mistake_in_context_parallel(o, ranks));
+    check_usage(take_bytes("memory-budget", o.memory_budget, o.budget));
     os::ignore_signal(os::signals::closed_pipe);  // a reader of the output that ends does not end the run
     return Run(o, args, group, std::move(store), std::move(base)).go();
   });

@@ -1,10 +1,13 @@
-// The start-up table and the loss curve of tools/train.
+// What tools report: numbers as text, the parts of a model, rows of a table, memory that is not free, and
+// losses.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tilegrad/core/run/backend.h>
@@ -12,7 +15,6 @@
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/training.h>
 #include "core/base/messages.h"
-#include "tools/model_parts.h"
 
 namespace tg {
 
@@ -28,16 +30,19 @@ inline std::string counted(std::int64_t n, const std::string& noun) {
   return grouped(n) + " " + noun + (n == 1 ? "" : "s");
 }
 
+// By a format of printf; up to 199 bytes.
+std::string formatted(const char* format, auto... values) {
+  char text[200];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
 inline std::string short_number(double x) {
-  char s[32];
-  std::snprintf(s, sizeof s, "%.3g", x);
-  return s;
+  return formatted("%.3g", x);
 }
 
 inline std::string loss_text(double x) {
-  char s[32];
-  std::snprintf(s, sizeof s, "%.4f", x);
-  return s;
+  return formatted("%.4f", x);
 }
 
 inline std::string size_text(double bytes) {
@@ -47,9 +52,7 @@ inline std::string size_text(double bytes) {
     bytes /= 1024;
     unit = next;
   }
-  char s[32];
-  std::snprintf(s, sizeof s, bytes < 10 && *unit != 'B' ? "%.2f %s" : "%.1f %s", bytes, unit);
-  return s;
+  return formatted(bytes < 10 && *unit != 'B' ? "%.2f %s" : "%.1f %s", bytes, unit);
 }
 
 // Throws OutOfMemory if `bytes` more do not fit on the device.
@@ -60,8 +63,51 @@ inline void check_memory(Device device, double bytes, const std::string& what) {
                       " are free");
 }
 
+// The parts of a model that tools distinguish, by the paths of their parameters and nodes.
+struct ModelPart {
+  std::string_view name;
+  std::string_view marks[4];  // one of these is in the path
+};
+inline constexpr ModelPart model_parts[] = {
+    {"embeddings", {".wte.", ".wpe.", ".embed_tokens.", "lm_head."}},
+    {"attention", {".attn.", ".self_attn."}},
+    {"mlp", {".mlp."}},
+    {"norms", {".ln_", ".input_layernorm.", ".post_attention_layernorm.", "model.norm."}}};
+
+// The part of a parameter ("transformer.wte.weight") or a step ("transformer.h.0.attn/flash_attn"): a name
+// of model_parts, "" for what belongs to none of them.
+inline std::string_view part_of(std::string path) {
+  std::replace(path.begin(), path.end(), '/', '.');
+  for (const ModelPart& part : model_parts)
+    for (const std::string_view mark : part.marks)
+      if (!mark.empty() && path.find(mark) != std::string::npos) return part.name;
+  return {};
+}
+
+// Throws OutOfMemory, with the largest --batch that fits, unless needed(batch) bytes are free. Parameters and
+// optimizer are in memory already.
+inline void check_batch(Device device, std::int64_t batch,
+                        const std::function<std::size_t(std::int64_t)>& needed) {
+  const std::size_t need = needed(batch), free = backend(device).available_bytes();
+  if (need <= free) return;
+  const std::int64_t largest =
+      train::largest_batch(batch, free, [&](std::int64_t b) { return b == batch ? need : needed(b); });
+  throw OutOfMemory("[memory] --batch " + std::to_string(batch) + " needs " +
+                    size_text(static_cast<double>(need)) + " in addition to the parameters, " +
+                    size_text(static_cast<double>(free)) + " are free: " +
+                    (largest > 0 ? "the largest that fits is --batch " + std::to_string(largest)
+                                 : std::string("not even --batch 1 fits")));
+}
+
 inline void print_row(const std::string& name, const std::string& value) {
   std::printf("%-12s %s\n", name.c_str(), printable(value).c_str());
+}
+
+// Tensors of a file that a model does not need.
+inline void print_dropped(const std::vector<std::string>& tensors) {
+  if (tensors.empty()) return;
+  const std::size_t more = tensors.size() - 1;
+  print_row("dropped", tensors[0] + (more > 0 ? " and " + std::to_string(more) + " more" : ""));
 }
 
 inline void print_parameters(const nn::Params& params) {
@@ -103,10 +149,9 @@ inline void print_budget(std::size_t budget, const MemoryReport& training, std::
     const auto arena = static_cast<double>(training.arena);
     trade = "activations and gradients " + size_text(arena + static_cast<double>(again.saved)) + " → " +
             size_text(arena) + " by " + (how.empty() ? "another order of the steps" : how);
-    char price[80];
-    std::snprintf(price, sizeof price, ": about %.3g ms a step at %.3g GB/s", 1e3 * again.price / copy,
-                  1e-9 * copy);
-    if (!how.empty()) trade += ", which move " + size_text(again.moved) + price;
+    if (!how.empty())
+      trade += ", which move " + size_text(again.moved) +
+               formatted(": about %.3g ms a step at %.3g GB/s", 1e3 * again.price / copy, 1e-9 * copy);
   }
   print_row("budget", size_text(static_cast<double>(budget)) + ": " + trade);
   if (again.products > 0)

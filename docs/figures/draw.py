@@ -249,7 +249,7 @@ def memory_plan():
     p.text(x, 296, f"without reuse: {total} units", 12.5, SOFT)
     p.text(x, 316, f"planned: {peak} units", 12.5, RED, weight="bold")
     p.lines(20, 424, ["Across: from the step that first writes a buffer to the one that last reads it. Up: its address. A buffer takes the smallest",
-                      "free stretch that fits; only where none fits does the arena grow. `inspect --plan plan.png` draws this for your own model."],
+                      "free stretch that fits; only where none fits does the arena grow. `inspect --plot-plan plan.png` draws this for your own model."],
             12.5, 19, color=SOFT)
     p.write("memory-plan.svg")
 

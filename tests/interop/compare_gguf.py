@@ -81,7 +81,7 @@ def fail(text):
 
 
 def export(tools, folder, out, dtype):
-    done = subprocess.run([tools / "export", "--model", folder, "--to", "gguf", "--dtype", dtype, out], capture_output=True, text=True)
+    done = subprocess.run([tools / "export", "--model", folder, "--to", "gguf", "--weights-dtype", dtype, "--out", out], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{folder}: {done.stderr}")
 

@@ -56,10 +56,10 @@ def check(tools, name, options, directory):
     text = directory / "tokens"
     text.write_bytes(bytes(b for i in range(600) for b in ((i * i + i // 5) % 37, 0)))
     out, adapter, merged = (directory / f"{name}-{what}" for what in ("run", "peft", "merged"))
-    run(tools / "train", "--from", GOLDEN / name, "--tokens", text, "--plain", "u16", "--context", "24", "--batch", "2", "--warmup", "0",
+    run(tools / "train", "--model", GOLDEN / name, "--tokens", text, "--plain", "u16", "--context", "24", "--batch", "2", "--warmup", "0",
         "--lr", "1e-2", "--steps", "20", "--sample", "0", "--lora", "3", *options, "--out", out)
-    run(tools / "export", "--model", out, "--to", "peft", adapter)
-    run(tools / "export", "--model", out, "--merge", "--dtype", "f32", "--to", "hf", merged)
+    run(tools / "export", "--model", out, "--to", "peft", "--out", adapter)
+    run(tools / "export", "--model", out, "--merge", "--weights-dtype", "f32", "--to", "hf", "--out", merged)
     tokens = torch.arange(28).reshape(2, 14) % 37
     base, whole = opened(GOLDEN / name), opened(merged)
     with torch.no_grad():

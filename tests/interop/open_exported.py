@@ -116,14 +116,14 @@ def check_golden(tools, by_settings, source, out):
     if IS_OLD:
         return
     same = out / "same"
-    run(tools / "export", "--model", source, "--to", "hf", same)
+    run(tools / "export", "--model", source, "--to", "hf", "--out", same)
     model = checked(same, "as it is", dtype=torch.float32)
     assert torch.equal(logits(model, tokens), wanted), f"{source.name}: other logits"
     check_tensors(same, source)
     for file in ("config.json", "generation_config.json"):
         assert json.loads((same / file).read_text()) == json.loads((source / file).read_text()), f"{source.name}: {file}"
     for name, dtype in DTYPES.items():
-        run(tools / "export", "--model", source, "--to", "hf", "--dtype", name, out / name)
+        run(tools / "export", "--model", source, "--to", "hf", "--weights-dtype", name, "--out", out / name)
         model = checked(out / name, name)
         assert model.dtype == dtype, f"{source.name}: config.json says {model.dtype}, not {dtype}"
         rounded = opened(source, dtype=dtype)[0].float()
@@ -141,7 +141,7 @@ def check_trained(tools, out, name, options):
     run(tools / "train", *options, "--out", out / name, "--layers", 2, "--heads", 4, "--width", 32, "--context", 64,
         "--batch", 8, "--steps", 60, "--sample", 0, "--threads", 1)
     folder = out / f"{name}_hf"
-    shown = run(tools / "export", "--model", out / name, "--to", "hf", folder)
+    shown = run(tools / "export", "--model", out / name, "--to", "hf", "--out", folder)
     loaded = {}
     exec(shown.splitlines()[-1], loaded)  # the line that loads it
     model, warned = opened(folder)
@@ -151,7 +151,7 @@ def check_trained(tools, out, name, options):
         ids = model.generate(**inputs, max_new_tokens=LENGTH, do_sample=False)[0]
     warned += records.found
     assert not warned, f"{name}: {warned}"
-    ours = run(tools / "generate", "--model", out / name, "--prompt", PROMPT, "--temperature", 0, "--tokens", LENGTH)
+    ours = run(tools / "generate", "--model", out / name, "--prompt", PROMPT, "--temperature", 0, "--max-tokens", LENGTH)
     text = tokenizer.decode(ids, skip_special_tokens=True)
     assert text + "\n" == ours, f"{name}: {text!r}, ours {ours!r}"
     return tokenizer, model, folder

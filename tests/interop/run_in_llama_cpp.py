@@ -306,7 +306,7 @@ class Models:
             return self.refused("unread", name, (family, option), made.stderr, keys)
         with_letters(place, VOCABULARY)
         path = place.with_suffix(".gguf")
-        done = self.run(self.tools / "export", "--model", place, "--to", "gguf", "--dtype", "f32", path)
+        done = self.run(self.tools / "export", "--model", place, "--to", "gguf", "--weights-dtype", "f32", "--out", path)
         if done.returncode:
             return self.refused("refused", name, (family, option), done.stderr, ["llama.cpp"])
         self.outcomes[family, option] = "exported"
@@ -490,7 +490,7 @@ class Tokenizers(Models):
                 sys.exit(made.stderr)
             (place / "tokenizer.json").write_text(json.dumps(file))
             path = place.with_suffix(".gguf")
-            done = self.run(self.tools / "export", "--model", place, "--to", "gguf", "--dtype", "f32", path)
+            done = self.run(self.tools / "export", "--model", place, "--to", "gguf", "--weights-dtype", "f32", "--out", path)
             if done.returncode:
                 self.refused("refused", name, ("tokenizers", name), done.stderr, ["llama.cpp"])
                 continue

@@ -5,7 +5,7 @@ usage: tuned_models.py TOOLS        the folder with train, evaluate, generate an
 
 For golden models of tests/io/pretrained, with a tokenizer of a character each:
 - `evaluate` has the loss that transformers has by the recipe for perplexities with a stride;
-- the first validation of `train --from` is the loss of the base in transformers, of prompts with completions too;
+- the first validation of `train --model` is the loss of the base in transformers, of prompts with completions too;
 - what was tuned opens there after `export --to hf`, with the loss of `evaluate` and the text of `generate`.
 Exits with status 77 where transformers is not installed."""
 import json
@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory() as place:
             assert row(table, "windows")[-2] == str(tokens), (what, row(table, "windows"), tokens)
 
         # What is held out is one row: the last tenth of the tokens, of which the end token is the last.
-        table = run("train", "--from", folder, "--text", place / "text", "--context", CONTEXT - 1, "--batch", 1, "--steps", 30,
+        table = run("train", "--model", folder, "--text", place / "text", "--context", CONTEXT - 1, "--batch", 1, "--steps", 30,
                     "--lr", 1e-3, "--warmup", 0, "--sample", 0, "--out", tuned)
         first = json.loads((tuned / "metrics.jsonl").read_text().splitlines()[0])
         held = torch.cat([ids, torch.tensor([[2]])], 1)[:, -CONTEXT:]
@@ -118,13 +118,13 @@ with tempfile.TemporaryDirectory() as place:
             loss = base(held, labels=held).loss.item()
         worst = max(worst, same(f"{name}: the first validation", first["val_loss"], loss))
 
-        run("export", "--model", tuned, "--to", "hf", exported)
+        run("export", "--model", tuned, "--to", "hf", "--out", exported)
         model, tokenizer = opened(exported), transformers.AutoTokenizer.from_pretrained(exported)
         assert tokenizer(text).input_ids == ids[0].tolist(), f"{name}: other ids"
         table = run("evaluate", "--model", tuned, "--text", place / "text", "--context", CONTEXT, "--stride", 12)
         worst = max(worst, same(f"{name}, tuned", number(table, "loss"), loss_by_recipe(model, ids, CONTEXT, 12)[0]))
         prompt, count = "the old tree", 8 if name == "phi3_long" else 40
-        said = run("generate", "--model", tuned, "--prompt", prompt, "--temperature", 0, "--tokens", count, "--context", 24 if count == 8 else 96)
+        said = run("generate", "--model", tuned, "--prompt", prompt, "--temperature", 0, "--max-tokens", count, "--context", 24 if count == 8 else 96)
         tokens = model.generate(ids_of(prompt), max_new_tokens=count, do_sample=False, pad_token_id=2)[0].tolist()
         expected = "".join(LETTERS[t] for t in tokens).split("c")[0]
         assert said == expected + "\n", f"{name} says {said!r}, expected {expected!r}"
@@ -132,7 +132,7 @@ with tempfile.TemporaryDirectory() as place:
         pairs = [("say " + LETTERS[i:i + 2 + i % 2] + "!", " " + LETTERS[i:i + 1 + i % 3] + ".") for i in range(3, 23)]
         (place / "pairs").write_text("".join(json.dumps(dict(prompt=p, completion=c)) + "\n" for p, c in pairs))
         shutil.rmtree(tuned)
-        run("train", "--from", folder, "--examples", place / "pairs", "--batch", 1, "--steps", 1, "--sample", 0, "--out", tuned)
+        run("train", "--model", folder, "--examples", place / "pairs", "--batch", 1, "--steps", 1, "--sample", 0, "--out", tuned)
         first = json.loads((tuned / "metrics.jsonl").read_text().splitlines()[0])
         nats = count = 0
         for prompt, completion in pairs[-2:]:

@@ -552,7 +552,7 @@ def list_tests(build, rooms):
                 tests.append(Test(name, test["command"], [v.split("=", 1) for v in variables], bool(config)))
     checks = {"tools/gradcheck": ("--quick",)} if rooms != ["cuda"] else {}
     if "cuda" in rooms:  # as tools/dev emulated-gpu calls it
-        checks["tests/gpu_emulator/emulated_gradcheck"] = ("--quick", "--backend", "cuda", "--dtype", "f32,bf16", "--views", "contiguous,sliced")
+        checks["tests/gpu_emulator/emulated_gradcheck"] = ("--quick", "--backend", "cuda", "--dtypes", "f32,bf16", "--views", "contiguous,sliced")
     for program, arguments in checks.items():
         ops = subprocess.run([build / program, "--list"], check=True, capture_output=True, text=True).stdout
         for op in [line.split()[0] for line in ops.split("\n") if re.match(r"\w+\s+\d", line)]:

@@ -15,7 +15,7 @@ run=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --thr
 "$train" "${run[@]}" --steps 10 --eval-every 5 --out "$dir/good" >/dev/null || fail "training"
 "$train" "${run[@]}" --steps 10 --eval-every 5 --seed 2 --out "$dir/other" >/dev/null || fail "training another"
 resume=("$train" --resume --steps 11 --threads 1)
-say=("$generate" --prompt Line --tokens 5 --temperature 0 --threads 1)
+say=("$generate" --prompt Line --max-tokens 5 --temperature 0 --threads 1)
 cp -a "$dir/good" "$dir/expected"
 "${resume[@]}" --out "$dir/expected" >/dev/null || fail "resuming"
 "${say[@]}" --model "$dir/good" >"$dir/expected.txt" 2>/dev/null || fail "generating"

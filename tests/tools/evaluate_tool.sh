@@ -30,11 +30,11 @@ measure --model "$folder" --context 50 --stride 50
 grep -q '^windows  *10 of up to 50, which predict 470 tokens$' "$dir/out" || fail "the table is: $(cat "$dir/out")"
 
 # A checkpoint, and the folder that it becomes; models of one's own.
-"$train" --from "$folder" --text "$text" --context 24 --batch 2 --steps 30 --warmup 0 --lr 3e-3 --sample 0 --out "$dir/run" >/dev/null || fail "tuning"
+"$train" --model "$folder" --text "$text" --context 24 --batch 2 --steps 30 --warmup 0 --lr 3e-3 --sample 0 --out "$dir/run" >/dev/null || fail "tuning"
 measure --model "$dir/run"
 tuned=$(value loss)
 awk -v a="$whole" -v b="$tuned" 'BEGIN { exit !(b < a - 1) }' || fail "tuning on this text does not help: $tuned"
-"$export" --model "$dir/run" --to hf "$dir/hf" >/dev/null
+"$export" --model "$dir/run" --to hf --out "$dir/hf" >/dev/null
 measure --model "$dir/hf"
 [ "$(value loss)" = "$tuned" ] || fail "exported it has a loss of $(value loss), not $tuned"
 "$train" --text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 2 --sample 0 --out "$dir/own" >/dev/null || fail "training"

@@ -110,16 +110,16 @@ tiny=(--layers 1 --heads 1 --width 8 --context 8)
 files 'inspect --graphviz' "$tools/inspect" "${tiny[@]}" --graphviz
 files 'bench --json' "$tools/bench" overhead --quick --shape 10 --json
 suffix=.png
-for option in --plan --attention-memory; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
-files 'inspect --reads' "$tools/inspect" --heads 1 --width 64 --length 512 --fast-memory 64 --reads
-files 'inspect --attention' "$tools/inspect" --model "$dir/good" --text Line --attention
-files 'inspect --curves' "$tools/inspect" --run "$dir/good" --curves
+for option in --plot-plan --plot-attention-memory; do files "inspect $option" "$tools/inspect" "${tiny[@]}" "$option"; done
+files 'inspect --plot-reads' "$tools/inspect" --heads 1 --width 64 --length 512 --fast-memory 64 --plot-reads
+files 'inspect --plot-attention' "$tools/inspect" --model "$dir/good" --prompt Line --plot-attention
+files 'inspect --plot-curves' "$tools/inspect" --run "$dir/good" --plot-curves
 code=2
-files 'gradcheck --vcurve' "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous --vcurve
+files 'gradcheck --plot' "$tools/gradcheck" --op exp --quick --dtypes f64 --views contiguous --plot
 suffix=
-files 'gradcheck --json' "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous --json
-refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plan "$dir/same.png" --reads "$dir/same.png"
-"$tools/gradcheck" --op exp --quick --dtype f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
+files 'gradcheck --json' "$tools/gradcheck" --op exp --quick --dtypes f64 --views contiguous --json
+refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plot-plan "$dir/same.png" --plot-reads "$dir/same.png"
+"$tools/gradcheck" --op exp --quick --dtypes f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
 
 # export: what exists, and its temporary folder.
 for form in hf gguf; do
@@ -127,10 +127,10 @@ for form in hf gguf; do
     rm -rf "$dir/file"
     mkdir "$dir/file"
     plant $kind "$dir/file/new"
-    refuses_all "export $form, $kind" "$dir/file" 'file/new' "$tools/export" --model "$dir/good" --to $form "$dir/file/new"
+    refuses_all "export $form, $kind" "$dir/file" 'file/new' "$tools/export" --model "$dir/good" --to $form --out "$dir/file/new"
     rm -rf "$dir/file/new"
     plant $kind "$dir/file/.new.unfinished"
-    refuses_all "export $form, temporary $kind" "$dir/file" 'file/' "$tools/export" --model "$dir/good" --to $form "$dir/file/new"
+    refuses_all "export $form, temporary $kind" "$dir/file" 'file/' "$tools/export" --model "$dir/good" --to $form --out "$dir/file/new"
   done
 done
 
@@ -147,16 +147,16 @@ mkfifo "$dir/pipe"
 pipe=$dir/pipe
 mkdir "$dir/piped" && cp -a "$dir/good/." "$dir/piped" && rm "$dir/piped/metrics.jsonl" && mkfifo "$dir/piped/metrics.jsonl"
 refuses_command 2 "$pipe" timeout 20 "$tools/gradcheck" --plugin "$pipe" --op exp
-for option in --text --tokens --from; do
-  refuses_command 1 "$pipe" timeout 20 "$train" $option "$pipe" $([ $option != --from ] || echo --text "$text") --out "$dir/x"
+for option in --text --tokens --model; do
+  refuses_command 1 "$pipe" timeout 20 "$train" $option "$pipe" $([ $option != --model ] || echo --text "$text") --out "$dir/x"
 done
 refuses_command 1 "piped/metrics.jsonl" timeout 20 "$train" --resume --steps 6 --out "$dir/piped"
-refuses_command 1 "piped/metrics.jsonl" timeout 20 "$tools/inspect" --run "$dir/piped" --curves "$dir/x.png"
+refuses_command 1 "piped/metrics.jsonl" timeout 20 "$tools/inspect" --run "$dir/piped" --plot-curves "$dir/x.png"
 refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$pipe"
 refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$pipe"
 refuses_command 1 "$pipe" timeout 20 "$tools/generate" --model "$dir/good" --prompts "$pipe"
 refuses_command 1 "$pipe" timeout 20 "$tools/evaluate" --model "$dir/good" --text "$pipe"
-refuses_command 1 "$pipe" timeout 20 "$tools/export" --model "$pipe" --to hf "$dir/x"
+refuses_command 1 "$pipe" timeout 20 "$tools/export" --model "$pipe" --to hf --out "$dir/x"
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --tokenizer "$pipe" Hello
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --text "$text" --like "$pipe" --out "$dir/x"
 

@@ -12,7 +12,7 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
   run=("$generate" --model "$dir/$name" --prompt 'Line ')
 
   # Greedy text is the same with the cache as without, in the context and past it, for any number of threads.
-  for length in '' '--tokens 20' '--tokens 60 --slide'; do
+  for length in '' '--max-tokens 20' '--max-tokens 60 --slide'; do
     "${run[@]}" --temperature 0 $length >"$dir/cached" 2>"$dir/err" || fail "$name: $(cat "$dir/err")"
     "${run[@]}" --temperature 0 $length --no-cache --threads 2 >"$dir/plain" 2>/dev/null || fail "$name without a cache"
     cmp -s "$dir/cached" "$dir/plain" || fail "$name, $length: $(cat "$dir/cached") is not $(cat "$dir/plain")"
@@ -22,8 +22,8 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
   grep -q '^Line ' "$dir/cached" || fail "the text does not begin with the prompt"
   grep -q 'tokens/s' "$dir/err" || fail "no tokens/s: $(cat "$dir/err")"
   [ "$(wc -l <"$dir/err")" = 1 ] || fail "more than one line beside the text: $(cat "$dir/err")"
-  "${run[@]}" --temperature 3 --top-k 1 --tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-k 1 is not greedy"
-  "${run[@]}" --temperature 3 --top-p 0 --tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-p 0 is not greedy"
+  "${run[@]}" --temperature 3 --top-k 1 --max-tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-k 1 is not greedy"
+  "${run[@]}" --temperature 3 --top-p 0 --max-tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-p 0 is not greedy"
   for seed in 1 1 2; do "${run[@]}" --temperature 2 --seed $seed 2>/dev/null >>"$dir/$name-drawn"; done
   [ "$(sort -u "$dir/$name-drawn" | wc -l)" -gt 1 ] || fail "every seed draws the same"
   [ "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" = "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" ] ||
@@ -34,45 +34,45 @@ gpt=(--model "$dir/gpt" --prompt 'Line ')
 # Weights in a half type: a text as long as with f32, drawn from nearly the same probabilities.
 for model in gpt llama deepseek; do
   for type in bf16 f16; do
-    "$generate" --model "$dir/$model" --prompt 'Line ' --temperature 0 --weights $type >"$dir/half" 2>"$dir/err" ||
-      fail "--weights $type: $(cat "$dir/err")"
-    [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/half")" = 26 ] || fail "$model with --weights $type writes: $(cat "$dir/half")"
+    "$generate" --model "$dir/$model" --prompt 'Line ' --temperature 0 --weights-dtype $type >"$dir/half" 2>"$dir/err" ||
+      fail "--weights-dtype $type: $(cat "$dir/err")"
+    [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/half")" = 26 ] || fail "$model with --weights-dtype $type writes: $(cat "$dir/half")"
   done
 done
-"$generate" "${gpt[@]}" --weights bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights and --dtype of one type"
-"$generate" --model "$dir/gpt/best" --tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
+"$generate" "${gpt[@]}" --weights-dtype bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights-dtype and --dtype of one type"
+"$generate" --model "$dir/gpt/best" --max-tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
 # It writes each token as it comes: the reader of the first ones need not wait for the rest.
-first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/null | head -c 20)
+first=$(timeout 60 "$generate" "${gpt[@]}" --slide --max-tokens 1000000000 2>/dev/null | head -c 20)
 [ ${#first} -ge 15 ] || fail "nothing comes before the end"
 
 # Many texts at once are what each is alone, in the order of the prompts, however little memory there is.
 printf 'Line 1\nLine\nLine 2 of\n' >"$dir/prompts"
 for model in gpt llama deepseek; do
-  many=("$generate" --model "$dir/$model" --prompts "$dir/prompts" --tokens 12 --temperature 1 --seed 5)
-  "${many[@]}" --samples 3 --parallel 4 >"$dir/many" 2>"$dir/err" || fail "$model, many: $(cat "$dir/err")"
+  many=("$generate" --model "$dir/$model" --prompts "$dir/prompts" --max-tokens 12 --temperature 1 --seed 5)
+  "${many[@]}" --samples 3 --slots 4 >"$dir/many" 2>"$dir/err" || fail "$model, many: $(cat "$dir/err")"
   "${many[@]}" --samples 3 --cache-memory 32tokens 2>/dev/null | cmp -s - "$dir/many" || fail "$model: other texts in little memory"
   : >"$dir/each"
   for p in 1 2 3; do
     for s in 1 2 3; do
       echo "== prompt $p, sample $s" >>"$dir/each"
-      "$generate" --model "$dir/$model" --prompt "$(sed -n ${p}p "$dir/prompts")" --tokens 12 --temperature 1 --seed $((s + 4)) >>"$dir/each" 2>/dev/null
+      "$generate" --model "$dir/$model" --prompt "$(sed -n ${p}p "$dir/prompts")" --max-tokens 12 --temperature 1 --seed $((s + 4)) >>"$dir/each" 2>/dev/null
     done
   done
   cmp -s "$dir/each" "$dir/many" || fail "$model: together $(cat "$dir/many"), alone $(cat "$dir/each")"
   grep -q '^9 texts, 108 tokens in .*up to 4 at once' "$dir/err" || fail "$model: no account of it: $(cat "$dir/err")"
-  "$generate" --model "$dir/$model" --prompt Line --beams 3 --tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
+  "$generate" --model "$dir/$model" --prompt Line --beams 3 --max-tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
   [ "$(grep -c '^== prompt 1, beam [123], log p = -' "$dir/beams")" = 3 ] || fail "$model, beams: $(cat "$dir/beams")"
   grep 'log p' "$dir/beams" | sed 's/.*= //' | sort -gr | cmp -s - <(grep 'log p' "$dir/beams" | sed 's/.*= //') || fail "beams are not in order"
 done
 printf 'Line\\n1\n' >"$dir/escaped"
-[ "$("$generate" --model "$dir/gpt" --prompts "$dir/escaped" --tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
+[ "$("$generate" --model "$dir/gpt" --prompts "$dir/escaped" --max-tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
 # A cache in half precision takes half the memory.
 bytes_of() { "$generate" "${gpt[@]}" "$@" 2>&1 >/dev/null | sed -nE 's/.*cache ([0-9]+)\.0+ KiB.*/\1/p'; }
 [ "$(bytes_of)" = $((2 * $(bytes_of --cache-dtype bf16))) ] || fail "cache: $(bytes_of) KiB, in bf16 $(bytes_of --cache-dtype bf16)"
 [ "$(bytes_of --samples 2)" = $((2 * $(bytes_of --samples 2 --cache-dtype f16))) ] || fail "cache of many texts in f16"
 # A prompt that cannot be continued is a line on stderr, and the others are written.
 printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
-"$generate" --model "$dir/gpt" --prompts "$dir/some" --tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
+"$generate" --model "$dir/gpt" --prompts "$dir/some" --max-tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
 [ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "not one text: $(cat "$dir/out")"
 grep -q '^generate: prompt 2: .*empty' "$dir/err" && grep -q '^generate: prompt 3: .*context of 24' "$dir/err" || fail "not named: $(cat "$dir/err")"
 # It ends before a stop string, alone and among others.
@@ -90,11 +90,11 @@ refuses() {  # CODE WORD ARGUMENTS...
   [ -s "$dir/out" ] && fail "text in spite of an error: generate $*"
 }
 refuses 2 'missing --model'
-refuses 2 --tokens "${gpt[@]}" --tokens 0
+refuses 2 --max-tokens "${gpt[@]}" --max-tokens 0
 refuses 2 --top-p "${gpt[@]}" --top-p 1.5
 refuses 2 --temperature "${gpt[@]}" --temperature -1
 refuses 2 'f32, tf32, bf16, f16' "${gpt[@]}" --dtype f64
-refuses 2 'needs --prompts' "${gpt[@]}" --parallel 2
+refuses 2 'needs --prompts' "${gpt[@]}" --slots 2
 refuses 2 'exclude each other' "${gpt[@]}" --prompts "$dir/prompts"
 refuses 2 'needs a cache' "${gpt[@]}" --cache-dtype bf16 --no-cache
 refuses 2 'f32, bf16, f16' "${gpt[@]}" --cache-dtype fp8
@@ -108,13 +108,13 @@ refuses 1 'nothing: No such' --model "$dir/gpt" --prompts "$dir/nothing"
 refuses 1 'has no lines' --model "$dir/gpt" --prompts "$dir/no-lines"
 printf 'a\\b\n' >"$dir/backslash"
 refuses 1 'line 1: a backslash' --model "$dir/gpt" --prompts "$dir/backslash"
-refuses 2 'f32, bf16, f16' "${gpt[@]}" --weights fp8
-refuses 2 'weights bf16 computes in bf16, got --dtype f16' "${gpt[@]}" --weights bf16 --dtype f16
+refuses 2 'f32, bf16, f16' "${gpt[@]}" --weights-dtype fp8
+refuses 2 'weights-dtype bf16 computes in bf16, got --dtype f16' "${gpt[@]}" --weights-dtype bf16 --dtype f16
 refuses 2 --backend "${gpt[@]}" --backend gpu
 refuses 1 'cuda' "${gpt[@]}" --backend cuda:63
 refuses 1 'vocabulary' --model "$dir/gpt" --prompt 'жук'
 refuses 1 empty --model "$dir/gpt" --prompt ''
-refuses 1 'context of 24: at most --tokens 20' "${gpt[@]}" --tokens 21
+refuses 1 'context of 24: at most --max-tokens 20' "${gpt[@]}" --max-tokens 21
 refuses 1 'context of 24.*--slide' --model "$dir/gpt" --prompt 'Line 1 of a small text, and more'
 refuses 1 nowhere --model "$dir/nowhere"
 refuses 1 "$dir/nowhere: does not exist" --model "$dir/nowhere"
@@ -143,7 +143,7 @@ lies 'ln_f.eps = 2e-05, this one has 1e-05' sed -i 's/ln_f.eps":"1e-05"/ln_f.eps
 lies 'the tokenizer has 256 tokens, the model' sed -i 's/"tokenizer":"chars"/"tokenizer":"bytes"/'
 lies 'has nan at element' plant_nan
 change_copy "$dir/gpt/last" "$generate" plant_1e6
-refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --model "$dir/lying" --weights f16
+refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --model "$dir/lying" --weights-dtype f16
 
 # A file that is no file, or has no end.
 for name in model.safetensors manifest.json; do
@@ -160,7 +160,7 @@ cp -r "$dir/llama" "$dir/running"
 "$train" --resume --steps 1000000 --save-every 1 --eval-every 1000000 --threads 1 --out "$dir/running" >/dev/null 2>&1 </dev/null &
 running=$!
 for i in $(seq 30); do
-  "$generate" --model "$dir/running" --prompt Line --tokens 1 --threads 1 >/dev/null 2>"$dir/err" || fail "beside its run, read $i: $(cat "$dir/err")"
+  "$generate" --model "$dir/running" --prompt Line --max-tokens 1 --threads 1 >/dev/null 2>"$dir/err" || fail "beside its run, read $i: $(cat "$dir/err")"
 done
 kill -TERM $running
 wait $running
@@ -176,16 +176,16 @@ run=("$generate" --model "$folder" --prompt 'once upon')
 grep -q '^once upon[^c]*$' "$dir/cached" || fail "its end token does not end a text: $(cat "$dir/cached")"
 [ "$(wc -c <"$dir/cached")" -lt 90 ] || fail "no end: $(cat "$dir/cached")"
 grep -q '^llama, 16352 parameters in bf16' "$dir/err" || fail "the folder is not described: $(cat "$dir/err")"
-"${run[@]}" --tokens 9 --weights bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
+"${run[@]}" --max-tokens 9 --weights-dtype bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
 # Any of several end tokens ends a text, that of a beam too, and is not written.
 sed -i 's/"eos_token_id": 2/"eos_token_id": [2, 5, 14]/' "$folder/generation_config.json"
 for how in '--beams 4' '--samples 4'; do
-  "${run[@]}" --tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"
+  "${run[@]}" --max-tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"
   [ "$(wc -l <"$dir/ended")" = 4 ] && ! grep -q '[cfo]' "$dir/ended" || fail "$how goes on behind an end token: $(cat "$dir/ended")"
 done
-refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --tokens 30
+refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --max-tokens 30
 refuses 1 'expected a context up to 24, the model.s, got 25' --model "$dir/gpt" --context 25
-refuses 1 'context of 9' --model "$dir/gpt" --prompt 'Line' --context 9 --tokens 20
+refuses 1 'context of 9' --model "$dir/gpt" --prompt 'Line' --context 9 --max-tokens 20
 refuses 1 'model_type is "bert", expected one of' --model "$(mkdir "$dir/bert" && echo '{"model_type": "bert"}' >"$dir/bert/config.json" && echo "$dir/bert")"
 sed -i 's/"E": 36/"E": 37/' "$folder/tokenizer.json"
 refuses 1 'has 38 tokens, the model 37' --model "$folder"

@@ -44,7 +44,7 @@ const std::string faulty = "--plugin " FAULTY_PLUGIN " ";
 
 TEST(GradcheckTool, EndsWith0WhenEverythingIsRight) {
   EXPECT_ENDS("--op exp", 0, "exp/3d");
-  EXPECT_ENDS("--op exp --quick --dtype f64,bf16 --views sliced,expanded", 0, "exp/3d");
+  EXPECT_ENDS("--op exp --quick --dtypes f64,bf16 --views sliced,expanded", 0, "exp/3d");
   EXPECT_ENDS("--op mul/broadcast --order 2", 0, "mul/broadcast");
   EXPECT_ENDS("--op less", 0, "its result is boolean");
   EXPECT_ENDS(faulty + "--op square_right", 0, "square_right/vector");
@@ -52,7 +52,8 @@ TEST(GradcheckTool, EndsWith0WhenEverythingIsRight) {
 
 TEST(GradcheckTool, EndsWith1OnAMismatchAndSaysWhere) {
   for (const char* fast : {"", " --quick"}) {
-    const Ended e = run(faulty + "--op square_right --op square_wrong --dtype f64 --views contiguous" + fast);
+    const Ended e =
+        run(faulty + "--op square_right --op square_wrong --dtypes f64 --views contiguous" + fast);
     EXPECT_EQ(e.code, 1) << e.text;
     EXPECT_NE(e.text.find("input 0 ["), std::string::npos) << e.text;
     EXPECT_NE(e.text.find("analytic"), std::string::npos) << e.text;
@@ -62,7 +63,7 @@ TEST(GradcheckTool, EndsWith1OnAMismatchAndSaysWhere) {
 }
 
 TEST(GradcheckTool, TheCommandItPrintsRunsTheSameCheckAgain) {
-  const Ended first = run(faulty + "--op square_wrong --dtype f64 --views offset --seed 3");
+  const Ended first = run(faulty + "--op square_wrong --dtypes f64 --views offset --seed 3");
   const std::size_t at = first.text.find("again: ") + 7;
   const std::string command = first.text.substr(at, first.text.find('\n', at) - at);
   ASSERT_EQ(command.find(GRADCHECK), 0u) << command;
@@ -77,16 +78,16 @@ TEST(GradcheckTool, TheCommandItPrintsRunsTheSameCheckAgain) {
 
 TEST(GradcheckTool, EndsWith2OnAMistakeInOneLine) {
   for (const char* arguments :
-       {"", "--no-such-flag", "--op", "--op exp --dtype f8", "--op exp --views sideways",
-        "--op exp --order 3", "--op exp --seed x", "--all --op exp", "--all --vcurve x.png",
-        "--op exp --backend abacus", "--op exp --plugin /no/such/library.so", "--ranks", "--ranks --all",
-        "--ranks --quick", "--op exp --json /no/such/folder/x.json",
-        "--op exp --vcurve /no/such/folder/x.png", "exp"}) {
+       {"", "--no-such-flag", "--op", "--op exp --dtypes f8", "--op exp --views sideways",
+        "--op exp --order 3", "--op exp --seed x", "--all --op exp", "--all --plot x.png",
+        "--op exp --backend abacus", "--op exp --plugin /no/such/library.so", "--collectives",
+        "--collectives --all", "--collectives --quick", "--op exp --json /no/such/folder/x.json",
+        "--op exp --plot /no/such/folder/x.png", "exp"}) {
     const Ended e = run(arguments);
     EXPECT_EQ(e.code, 2) << arguments << "\n" << e.text;
     EXPECT_NE(e.text.find("gradcheck"), std::string::npos) << e.text;
   }
-  EXPECT_EQ(lines(run("--op exp --dtype f8").text), 1);
+  EXPECT_EQ(lines(run("--op exp --dtypes f8").text), 1);
 }
 
 TEST(GradcheckTool, EndsWith3WhenNothingRanOrSomethingCannotRun) {
@@ -143,7 +144,7 @@ TEST(GradcheckTool, MutatesLayersAndOpsByDecomposition) {
 
 // Before the checks run, whose results would be lost.
 TEST(GradcheckTool, RefusesAnUnwritableFileAtOnce) {
-  for (const char* option : {"--json", "--vcurve"}) {
+  for (const char* option : {"--json", "--plot"}) {
     for (const char* path : {"/no/such/folder/x.png", "/tmp"}) {
       const Ended e = run(std::string("--op exp ") + option + " " + path);
       EXPECT_EQ(e.code, 2) << e.text;
@@ -155,7 +156,7 @@ TEST(GradcheckTool, RefusesAnUnwritableFileAtOnce) {
 
 TEST(GradcheckTool, WritesItsResultsAsJson) {
   const std::string file = testing::TempDir() + "gradcheck.json";
-  EXPECT_EQ(run(faulty + "--op square_wrong --dtype f64 --seed 7 --overwrite --json " + file).code, 1);
+  EXPECT_EQ(run(faulty + "--op square_wrong --dtypes f64 --seed 7 --overwrite --json " + file).code, 1);
   const std::string text = tg::io::read_file(file, "test");
   tg::io::JsonReader json(text, "test");
   std::int64_t seed = -1, code = -1;
@@ -194,10 +195,10 @@ TEST(GradcheckTool, WritesItsResultsAsJson) {
 
 TEST(GradcheckTool, DrawsTheVCurve) {
   const std::string file = testing::TempDir() + "vcurve.png";
-  EXPECT_ENDS("--op exp --overwrite --vcurve " + file, 0, file);
+  EXPECT_ENDS("--op exp --overwrite --plot " + file, 0, file);
   EXPECT_EQ(tg::io::read_file(file, "test").substr(1, 3), "PNG");
   std::filesystem::remove(file);
-  EXPECT_ENDS("--op less --vcurve " + file, 3, "nothing to differentiate");
+  EXPECT_ENDS("--op less --plot " + file, 3, "nothing to differentiate");
 }
 
 TEST(GradcheckTool, ChecksThePluginOfTheExamples) {

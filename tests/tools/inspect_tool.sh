@@ -6,7 +6,7 @@ inspect=$1 train=$2
 # No attention layer copies anything, in any program; the lists show the steps that were counted.
 for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 16'; do
   for program in train evaluate token; do
-    "$inspect" --architecture $model --program $program --steps attn --list >"$dir/out" 2>"$dir/err" ||
+    "$inspect" --architecture $model --program $program --filter attn --list-steps >"$dir/out" 2>"$dir/err" ||
       fail "$model, $program: $(cat "$dir/err")"
     grep -q '^copies  *0, of 0 bytes$' "$dir/out" || fail "$model, $program: $(grep ^copies "$dir/out")"
     steps=$(sed -n 's/^steps *\([0-9]*\):.*/\1/p' "$dir/out")
@@ -36,24 +36,24 @@ for program in train evaluate token; do
   shows ' = flash_attn(%' --program $program --graph --graphviz "$dir/$program.dot"
   head -1 "$dir/$program.dot" | grep -x 'digraph {' >/dev/null || fail "$program.dot does not begin as one"
   if command -v dot >/dev/null; then dot -Tsvg "$dir/$program.dot" >"$dir/svg" || fail "dot refuses $program.dot"; fi
-  shows '^steps' --program $program --plan "$dir/$program.png"
+  shows '^steps' --program $program --plot-plan "$dir/$program.png"
   is_png "$dir/$program.png"
 done
 shows 'eps=1e-05' --program evaluate --graph
-shows '/flash_attn: .*tiles of .* queries × .* keys, .*, by one thread$' --program evaluate --threads 1 --list
+shows '/flash_attn: .*tiles of .* queries × .* keys, .*, by one thread$' --program evaluate --threads 1 --list-steps
 shows '^all .* 100.00 %$' --architecture llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
 shows '^all  *512  *512  *4,096$' --cache --cache-memory 64tokens
 grep -q '^  contiguous  *64  *1  *1' "$dir/out" || fail "a cache of 64 tokens: $(cat "$dir/out")"
 shows '^cache  *640 bytes a token, ' --architecture deepseek --latent 32 --rope-width 8 --cache
-shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"
+shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --plot-attention-memory "$dir/memory.png"
 is_png "$dir/memory.png"
-shows '^ *128 .* optimum$' --heads 1 --width 64 --length 8192 --fast-memory 128 --reads "$dir/reads.png"
+shows '^ *128 .* optimum$' --heads 1 --width 64 --length 8192 --fast-memory 128 --plot-reads "$dir/reads.png"
 is_png "$dir/reads.png"
-shows '^model' --model "$dir/run" --text 'Line 7 of a text' --attention "$dir/attention.png"
+shows '^model' --model "$dir/run" --prompt 'Line 7 of a text' --plot-attention "$dir/attention.png"
 is_png "$dir/attention.png"
 cp -r "$dir/run" "$dir/other run"
-shows ': 1 step, smoothed train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
+shows ': 1 step, smoothed train loss .*, best validation loss .* at step 1$' --plot-curves "$dir/curves.png" --run "$dir/run" \
   --run "$dir/other run/"
 is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
@@ -82,7 +82,7 @@ refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu
 refuses 1 nowhere --model "$dir/nowhere"
 refuses 2 '--layers cannot be used with --model' --model "$dir/run" --layers 3
-refuses 2 'expected a name that ends in .png' --plan "$dir/plan.jpg"
+refuses 2 'expected a name that ends in .png' --plot-plan "$dir/plan.jpg"
 
 # A checkpoint whose checksums match but whose tensors are not those of the model it describes. A size that lies is found before
 # anything of that size is made: in 400 MB, where the address space can be limited.
@@ -118,21 +118,21 @@ keeps() {  # CODE WORD ARGUMENTS...
   refuses "$@"
   [ "$(cat "$dir/file.png")" = before ] || fail "written over by ${*:3}"
 }
-keeps 2 --model --text a --attention "$dir/file.png"
-keeps 2 --text --model "$dir/run" --attention "$dir/file.png"
-keeps 2 --text --model "$dir/run" --text '' --attention "$dir/file.png"
-keeps 2 --attention --model "$dir/run" --text a
-keeps 1 'more than the model.s context of 16' --overwrite --model "$dir/run" --text 'Line 7 of a small' --attention "$dir/file.png"
-keeps 1 "'Z'" --overwrite --model "$dir/run" --text 'ZZ' --attention "$dir/file.png"
-keeps 2 --run --curves "$dir/file.png"
-keeps 2 --curves --run "$dir/run"
-keeps 1 nowhere/metrics.jsonl --overwrite --curves "$dir/file.png" --run "$dir/run" --run "$dir/nowhere"
+keeps 2 --model --prompt a --plot-attention "$dir/file.png"
+keeps 2 --prompt --model "$dir/run" --plot-attention "$dir/file.png"
+keeps 2 --prompt --model "$dir/run" --prompt '' --plot-attention "$dir/file.png"
+keeps 2 --plot-attention --model "$dir/run" --prompt a
+keeps 1 'more than the model.s context of 16' --overwrite --model "$dir/run" --prompt 'Line 7 of a small' --plot-attention "$dir/file.png"
+keeps 1 "'Z'" --overwrite --model "$dir/run" --prompt 'ZZ' --plot-attention "$dir/file.png"
+keeps 2 --run --plot-curves "$dir/file.png"
+keeps 2 --plot-curves --run "$dir/run"
+keeps 1 nowhere/metrics.jsonl --overwrite --plot-curves "$dir/file.png" --run "$dir/run" --run "$dir/nowhere"
 mkdir "$dir/empty" "$dir/bad" && : >"$dir/empty/metrics.jsonl" && echo '{"loss":1}' >"$dir/bad/metrics.jsonl"
-keeps 1 'has no step' --overwrite --curves "$dir/file.png" --run "$dir/empty"
-keeps 1 'line 1' --overwrite --curves "$dir/file.png" --run "$dir/bad"
-keeps 2 --reads --length 8192
-keeps 1 'more tokens' --overwrite --reads "$dir/file.png" --length 32
-keeps 1 'holds all' --overwrite --reads "$dir/file.png" --fast-memory 100000
-for view in graphviz plan attention-memory reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file.png"; done
+keeps 1 'has no step' --overwrite --plot-curves "$dir/file.png" --run "$dir/empty"
+keeps 1 'line 1' --overwrite --plot-curves "$dir/file.png" --run "$dir/bad"
+keeps 2 --plot-reads --length 8192
+keeps 1 'more tokens' --overwrite --plot-reads "$dir/file.png" --length 32
+keeps 1 'holds all' --overwrite --plot-reads "$dir/file.png" --fast-memory 100000
+for view in graphviz plot-plan plot-attention-memory plot-reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file.png"; done
 [ $failed = 0 ] && echo "inspect: all as it must be"
 exit $failed

@@ -9,10 +9,8 @@
 #include <tilegrad/nn/models/llama.h>
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
-#include "tools/inspect/attention_views.h"
-#include "tools/inspect/curves.h"
-#include "tools/inspect/memory_views.h"
-#include "tools/model_parts.h"
+#include "tools/inspect/views.h"
+#include "tools/train_report.h"
 
 namespace tg {
 namespace {

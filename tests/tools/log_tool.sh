@@ -5,7 +5,7 @@ train=$1 generate=$2 gradcheck=$3
 
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
 run=("$train" --text "$dir/text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 3 --sample 0 --threads 1)
-say=("$generate" --model "$dir/run0" --prompt Line --tokens 5 --temperature 0)
+say=("$generate" --model "$dir/run0" --prompt Line --max-tokens 5 --temperature 0)
 unset TG_LOG
 "${run[@]}" --out "$dir/run0" >"$dir/plain" 2>"$dir/err" || fail "train: $(cat "$dir/err")"
 [ -s "$dir/err" ] && fail "train without TG_LOG logs: $(cat "$dir/err")"
@@ -24,7 +24,7 @@ for level in 1 2 3 4; do
   grep -v '^\[program [0-9]*\] ' "$dir/err" >"$dir/other" && fail "a line of no program: $(head -n 1 "$dir/other")"
   TG_LOG=$level "${say[@]}" 2>/dev/null | cmp -s - "$dir/text0" || fail "level $level says another text"
 done
-TG_LOG=1 "$gradcheck" --op exp --quick --dtype f32 --views contiguous 2>&1 >/dev/null | grep 'compiled in' >/dev/null || fail "gradcheck is silent"
+TG_LOG=1 "$gradcheck" --op exp --quick --dtypes f32 --views contiguous 2>&1 >/dev/null | grep 'compiled in' >/dev/null || fail "gradcheck is silent"
 
 # An invalid level is refused up front.
 for bad in 5 -1 all; do

@@ -8,7 +8,7 @@ folder=$dir/folder text=$dir/text.txt
 letters_folder llama "$folder"
 for i in $(seq 30); do printf 'the old tree stood by a river and said, good day|who are you, said the bird? i am a tree.|'; done >"$text"
 data=(--text "$text" --separator '|' --context 24 --batch 2 --warmup 0 --sample 0 --lr 1e-2 --min-lr 1e-2 --eval-every 10)
-tune() { "$train" --from "$folder" "${data[@]}" "$@"; }
+tune() { "$train" --model "$folder" "${data[@]}" "$@"; }
 value() { sed -n "$2p" "$1/metrics.jsonl" | grep -oE "\"$3\":[^,}]*"; }  # value RUN ROW KEY
 say() { "$generate" "$@" --prompt 'the old' --temperature 0 --context 40 2>/dev/null; }
 
@@ -38,14 +38,14 @@ for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
   read -r model dtype weights <<<"$how"
   rm -rf "$dir"/{model,run,peft,again,merged}
   letters_folder $model "$dir/model"
-  "$train" --from "$dir/model" "${data[@]}" --lora 3 --lora-alpha 4.5 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model"
+  "$train" --model "$dir/model" "${data[@]}" --lora 3 --lora-alpha 4.5 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model"
   grep -q "alpha 4.5, on .* are frozen, in $weights\$" "$dir/table" || fail "the table is: $(cat "$dir/table")"
   last=$(value "$dir/run" 41 val_loss)
   [ "$(printf '%s\n' "${last#*:}" 3.3 | sort -g | head -1)" != 3.3 ] || fail "$model learns nothing: $last"
-  "$export" --model "$dir/run" --to peft "$dir/peft" >"$dir/table" || fail "exporting $model to peft"
+  "$export" --model "$dir/run" --to peft --out "$dir/peft" >"$dir/table" || fail "exporting $model to peft"
   tail -n 1 "$dir/table" | grep -q "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"$dir/model\"), \"$dir/peft\")" ||
     fail "the last line is: $(tail -n 1 "$dir/table")"
-  "$export" --model "$dir/run" --merge --dtype f32 --to hf "$dir/merged" >/dev/null || fail "merging $model"
+  "$export" --model "$dir/run" --merge --weights-dtype f32 --to hf --out "$dir/merged" >/dev/null || fail "merging $model"
   said=$(say --model "$dir/run")
   [ -n "$said" ] && [ "$said" != "$(say --model "$dir/model")" ] || fail "the adapter of $model has no effect: $said"
   for from in "--adapter $dir/peft" "--adapter $dir/run"; do
@@ -55,20 +55,20 @@ for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
   config() { grep -v dtype "$1/config.json" | tr -d ' ,' | sort; }
   diff <(config "$dir/model") <(config "$dir/merged") || fail "$model has another config when it is merged"
 done
-"$export" --model "$dir/run" --to peft --dtype bf16 "$dir/again" >/dev/null || fail "exporting in bf16"
+"$export" --model "$dir/run" --to peft --weights-dtype bf16 --out "$dir/again" >/dev/null || fail "exporting in bf16"
 [ $(($(stat -c %s "$dir/again/adapter_model.safetensors") * 2)) -lt $(($(stat -c %s "$dir/peft/adapter_model.safetensors") * 5 / 4 + 8000)) ] ||
   fail "bf16 takes as much as f32"
 
 # Bad input: one line.
-refuses_command 2 '--lora is for --from' "$train" --text "$text" --lora 4 --out "$dir/x"
-refuses_command 2 '--lora-targets is for --lora' "$train" --from "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
-refuses_command 1 'target "q_prj" is no Linear layer of the model, which has down_proj, gate_proj' "$train" --from "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
+refuses_command 2 '--lora is for --model' "$train" --text "$text" --lora 4 --out "$dir/x"
+refuses_command 2 '--lora-targets is for --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
+refuses_command 1 'target "q_prj" is no Linear layer of the model, which has down_proj, gate_proj' "$train" --model "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
 refuses_command 1 '--lora is 5, but' "$train" --resume --out "$dir/whole" --lora 5
-refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --model "$dir/whole" --to hf "$dir/x"
-refuses_command 1 'has no adapter, which --to peft needs' "$export" --model "$dir/full" --to peft "$dir/x"
-refuses_command 1 'has no adapter, which --merge needs' "$export" --model "$dir/full" --merge --to hf "$dir/x"
-refuses_command 2 '--merge makes a whole model' "$export" --model "$dir/whole" --merge --to peft "$dir/x"
-refuses_command 2 "--model $folder has no adapter" "$export" --model "$folder" --to peft "$dir/x"
+refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --model "$dir/whole" --to hf --out "$dir/x"
+refuses_command 1 'has no adapter, which --to peft needs' "$export" --model "$dir/full" --to peft --out "$dir/x"
+refuses_command 1 'has no adapter, which --merge needs' "$export" --model "$dir/full" --merge --to hf --out "$dir/x"
+refuses_command 2 '--merge makes a whole model' "$export" --model "$dir/whole" --merge --to peft --out "$dir/x"
+refuses_command 2 "--model $folder has no adapter" "$export" --model "$folder" --to peft --out "$dir/x"
 refuses_command 1 "$dir/whole is a run of train" "$generate" --model "$dir/whole" --adapter "$dir/peft"
 refuses_command 1 'adapter_config.json: target "c_attn" is no Linear layer of the model' "$generate" --prompt the --model "$folder" --adapter "$dir/peft"
 refuses_command 1 'the adapter is of a model with ' "$generate" --prompt the --model "$folder" --adapter "$dir/run"

@@ -250,7 +250,7 @@ case_alone_saving() {
 case_tool() {  # of $target
   local command
   case $target in
-    generate) command="--model $dir/model --tokens 100000000" ;;
+    generate) command="--model $dir/model --max-tokens 100000000" ;;
     evaluate) command="--model $dir/model --text $dir/long --stride 1" ;;
     tokens) command="--text $dir/long --vocabulary 60000 --out $at/tokens" ;;
     gradcheck) command="--all" ;;

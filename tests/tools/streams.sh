@@ -33,9 +33,9 @@ if [ -e /dev/full ]; then
   }
   for tool in train generate evaluate inspect tokens export bench; do full 1 "$tools/$tool" --help; done
   full 2 "$tools/gradcheck" --help
-  full 2 "$tools/gradcheck" --op exp --quick --dtype f64 --views contiguous
+  full 2 "$tools/gradcheck" --op exp --quick --dtypes f64 --views contiguous
   full 2 "$tools/gradcheck" --reference
-  full 1 "$inspect" --layers 1 --list
+  full 1 "$inspect" --layers 1 --list-steps
   full 1 "$tools/tokens" --text "$text" --vocabulary 260 --out "$dir/tokens" --overwrite
   full 1 "$train" "${tiny[@]}" --steps 20 --out "$dir/full"
   cmp -s "$dir"/{run,full}/last/model.safetensors || fail "a full output changes what is learned"
@@ -78,9 +78,9 @@ for tool in 'train --text x' 'generate --model x' inspect 'bench gemm'; do
 done
 
 # generate reads no standard input, and says so to who gives it some.
-echo ROMEO: | "$generate" --model "$dir/run" --tokens 2 >/dev/null 2>"$dir/err" || fail "generate beside a pipe"
+echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 >/dev/null 2>"$dir/err" || fail "generate beside a pipe"
 grep -q 'standard input is not read: --prompt' "$dir/err" || fail "standard input is ignored without a word"
-echo ROMEO: | "$generate" --model "$dir/run" --tokens 2 --prompt Line 2>"$dir/err" >/dev/null
+echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 --prompt Line 2>"$dir/err" >/dev/null
 grep -q 'standard input' "$dir/err" && fail "a prompt beside standard input: $(cat "$dir/err")"
 
 [ $failed = 0 ] && echo "streams: all as it must be"

@@ -12,7 +12,7 @@ tr '|' ' ' <"$text" >"$dir/plain.txt"
 data=(--text "$text" --separator '|' --context 24 --batch 2 --warmup 0 --sample 0)
 # A constant rate: then the first steps of a run do not depend on how many there will be.
 rate=(--lr 1e-3 --min-lr 1e-3 --eval-every 10)
-tune() { "$train" --from "$folder" "${data[@]}" "$@"; }
+tune() { "$train" --model "$folder" "${data[@]}" "$@"; }
 value() { sed -n "$2p" "$1/metrics.jsonl" | grep -oE "\"$3\":[^,}]*"; }  # value RUN ROW KEY
 
 tune "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole" >"$dir/table" || fail "fine-tuning"
@@ -28,7 +28,7 @@ grep -q '^text  *.*: 2,700 tokens, 37 in the vocabulary; 2,430 to train on, 270 
 
 # It continues without its folder, bit for bit.
 letters_folder llama "$dir/gone"
-"$train" --from "$dir/gone" "${data[@]}" "${rate[@]}" --steps 10 --dropout 0.1 --out "$dir/halves" >/dev/null || fail "the first half"
+"$train" --model "$dir/gone" "${data[@]}" "${rate[@]}" --steps 10 --dropout 0.1 --out "$dir/halves" >/dev/null || fail "the first half"
 rm -r "$dir/gone"
 "$train" --resume --steps 20 --out "$dir/halves" >"$dir/table" || fail "resuming"
 grep -q "^from  *$dir/gone: llama, whose tuned weights the run has\$" "$dir/table" || fail "the table is: $(cat "$dir/table")"
@@ -42,8 +42,8 @@ diff <(columns "$dir/whole") <(columns "$dir/halves") >/dev/null || fail "10 + 1
 tune --lr 0 --steps 2 --eval-every 1 --out "$dir/base" >/dev/null || fail "a rate of 0"
 first=$(value "$dir/base" 1 val_loss)
 [ "$first" = "$(value "$dir/base" 2 val_loss)" ] && [ "$first" = "$(value "$dir/whole" 1 val_loss)" ] || fail "the first loss is not the base's: $first"
-"$export" --model "$dir/base" --to hf --dtype bf16 "$dir/base-hf" >/dev/null || fail "exporting"
-"$export" --model "$folder" --to hf "$dir/folder-hf" >/dev/null || fail "exporting the base"
+"$export" --model "$dir/base" --to hf --weights-dtype bf16 --out "$dir/base-hf" >/dev/null || fail "exporting"
+"$export" --model "$folder" --to hf --out "$dir/folder-hf" >/dev/null || fail "exporting the base"
 diff -r "$dir/folder-hf" "$dir/base-hf" || fail "a model that was not changed does not come out as it came in"
 
 # What is tuned goes out with the settings of its folder, and writes the same text from there.
@@ -52,10 +52,10 @@ for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
   read -r model dtype <<<"$how"
   rm -rf "$dir/model" "$dir/run" "$dir/hf"
   letters_folder $model "$dir/model"
-  "$train" --from "$dir/model" "${data[@]}" --lr 3e-3 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model in $dtype"
+  "$train" --model "$dir/model" "${data[@]}" --lr 3e-3 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model in $dtype"
   last=$(value "$dir/run" 41 val_loss)
   [ "$(printf '%s\n' "${last#*:}" 3.0 | sort -g | head -1)" != 3.0 ] || fail "$model learns nothing in $dtype: $last"
-  "$export" --model "$dir/run" --to hf "$dir/hf" >/dev/null || fail "exporting $model"
+  "$export" --model "$dir/run" --to hf --out "$dir/hf" >/dev/null || fail "exporting $model"
   diff <(sed '/dtype/d' "$dir/model/config.json") <(sed '/dtype/d' "$dir/hf/config.json") || fail "$model has another config"
   cmp "$dir"/{model,hf}/tokenizer.json || fail "$model has another tokenizer"
   [ "$(say --model "$dir/run")" = "$(say --model "$dir/hf")" ] || fail "$model writes another text"
@@ -63,9 +63,9 @@ done
 # LongRoPE's rotations depend on the context that a model is made for (here, whether it is above 30), its checkpoints do not.
 letters_folder phi3_long "$dir/long"
 sed -i '/original_max_position_embeddings/s/5/30/' "$dir/long/config.json"
-"$train" --from "$dir/long" "${data[@]}" --lr 3e-3 --steps 4 --out "$dir/long-run" >/dev/null || fail "tuning with LongRoPE"
+"$train" --model "$dir/long" "${data[@]}" --lr 3e-3 --steps 4 --out "$dir/long-run" >/dev/null || fail "tuning with LongRoPE"
 "$train" --resume --steps 8 --out "$dir/long-run" >/dev/null || fail "resuming with LongRoPE"
-"$export" --model "$dir/long-run" --to hf "$dir/long-hf" >/dev/null || fail "exporting with LongRoPE"
+"$export" --model "$dir/long-run" --to hf --out "$dir/long-hf" >/dev/null || fail "exporting with LongRoPE"
 loss() { "$evaluate" --model "$1" --text "$dir/plain.txt" --context $2 --stride 8 | grep '^loss'; }
 for context in 20 70; do
   [ "$(loss "$dir/long-run" $context)" = "$(loss "$dir/long-hf" $context)" ] || fail "with LongRoPE it predicts otherwise in a context of $context"
@@ -73,7 +73,7 @@ done
 [ "$(say --model "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes another text"
 # It learns that a text ends before the context is full. The texts are short: it learns them whatever the rounding.
 for i in $(seq 60); do printf 'a tree stood by a river|who are you?|'; done >"$dir/short.txt"
-"$train" --from "$folder" --text "$dir/short.txt" "${data[@]:2}" --lr 5e-3 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
+"$train" --model "$folder" --text "$dir/short.txt" "${data[@]:2}" --lr 5e-3 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
 said=$("$generate" --model "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
 [ "$said" = 'who are you?' ] || fail "it says: $said"
 
@@ -81,10 +81,10 @@ said=$("$generate" --model "$dir/learned" --prompt 'who are' --temperature 0 2>/
 tr '|' c <"$text" >"$dir/joined.txt"
 "$tokens" --text "$dir/joined.txt" --tokenizer "$folder" --out "$dir/text.tokens" >/dev/null || fail "tokens"
 short=(--context 24 --batch 2 --steps 2 --warmup 0 --sample 0 --overwrite --out "$dir/short")
-"$train" --from "$folder" --tokens "$dir/text.tokens" "${short[@]}" >/dev/null || fail "its own tokens"
+"$train" --model "$folder" --tokens "$dir/text.tokens" "${short[@]}" >/dev/null || fail "its own tokens"
 printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0%.0s' $(seq 50) >"$dir/plain"
-"$train" --from "$folder" --tokens "$dir/plain" --plain u16 "${short[@]}" >/dev/null || fail "plain tokens"
-"$train" --from "$golden/gpt2" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a folder without tokenizer"
+"$train" --model "$folder" --tokens "$dir/plain" --plain u16 "${short[@]}" >/dev/null || fail "plain tokens"
+"$train" --model "$golden/gpt2" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a folder without tokenizer"
 grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 "$train" --resume --steps 4 --out "$dir/short" >/dev/null || fail "resuming without a tokenizer"
 
@@ -92,7 +92,7 @@ grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table"
 letters_folder llama3 "$dir/chat"
 ends() {  # TOKEN EOS_TOKEN
   echo "{\"eos_token\": $2}" >"$dir/chat/tokenizer_config.json"
-  "$train" --from "$dir/chat" "${data[@]}" --steps 1 --overwrite --out "$dir/short" >"$dir/table" || fail "eos_token $2"
+  "$train" --model "$dir/chat" "${data[@]}" --steps 1 --overwrite --out "$dir/short" >"$dir/table" || fail "eos_token $2"
   "$train" --resume --steps 2 --out "$dir/short" >>"$dir/table" || fail "resuming with eos_token $2"
   [ "$(grep -c "^tokenizer  *hf, 37 tokens; token $1, " "$dir/table")" = 2 ] || fail "eos_token $2: $(cat "$dir/table")"
 }
@@ -101,7 +101,7 @@ ends 5 '{"content": "f", "special": true}'
 ends 2 '"z"'
 ends 2 null
 echo '{' >"$dir/chat/tokenizer_config.json"
-refuses_command 1 'chat: tokenizer_config.json' "$train" --from "$dir/chat" "${data[@]}" --overwrite --out "$dir/short"
+refuses_command 1 'chat: tokenizer_config.json' "$train" --model "$dir/chat" "${data[@]}" --overwrite --out "$dir/short"
 
 # Prompts and what is to follow them: which is learned, up to the end token, also for prompts that were held out.
 for a in a b d e h k; do
@@ -110,7 +110,7 @@ for a in a b d e h k; do
   done
 done >"$dir/examples.jsonl"
 echo '{"text": "a tree"}' >>"$dir/examples.jsonl"
-asked=("$train" --from "$folder" --examples "$dir/examples.jsonl" --batch 4 --warmup 0 --lr 3e-3 --min-lr 3e-3)
+asked=("$train" --model "$folder" --examples "$dir/examples.jsonl" --batch 4 --warmup 0 --lr 3e-3 --min-lr 3e-3)
 "${asked[@]}" --steps 600 --sample 60 --out "$dir/asked" >"$dir/table" || fail "examples"
 grep -q "^examples  *$dir/examples.jsonl: 37 examples of up to 14 tokens, 222 of 511 tokens to learn; 34 to train on, 3 held out\$" "$dir/table" &&
   grep -q '^training  *600 steps of 4 × 13 tokens' "$dir/table" && grep -q '^held-out prompt 1$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
@@ -123,8 +123,8 @@ cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples 
 grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
 # From a GGUF file: the same numbers in f32, and the same model where the folder's goes.
-"$export" --model "$folder" --to gguf "$dir/base.gguf" --dtype f32 >/dev/null || fail "exporting the base to GGUF"
-"$train" --from "$dir/base.gguf" "${data[@]}" "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole-gguf" >"$dir/table" || fail "fine-tuning a GGUF file"
+"$export" --model "$folder" --to gguf --out "$dir/base.gguf" --weights-dtype f32 >/dev/null || fail "exporting the base to GGUF"
+"$train" --model "$dir/base.gguf" "${data[@]}" "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole-gguf" >"$dir/table" || fail "fine-tuning a GGUF file"
 grep -q "^from  *$dir/base.gguf: llama, weights in f32, 63.9 KiB\$" "$dir/table" &&
   grep -q '^tokenizer  *hf, 37 tokens; token 2, "c", ends a document$' "$dir/table" &&
   grep -q '^text  *.*: 2,700 tokens, 37 in the vocabulary; 2,430 to train on, 270 held out$' "$dir/table" || fail "the table of a GGUF file is: $(cat "$dir/table")"
@@ -134,26 +134,26 @@ rm "$dir/base.gguf"
 "$train" --resume --steps 22 --out "$dir/whole" >/dev/null || fail "resuming"
 [ "$(say --model "$dir/whole-gguf")" = "$(say --model "$dir/whole")" ] || fail "a tuned GGUF file writes another text"
 for form in hf gguf; do
-  "$export" --model "$dir/whole-gguf" --to $form "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
+  "$export" --model "$dir/whole-gguf" --to $form --out "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
   [ "$(say --model "$dir/whole-gguf")" = "$(say --model "$dir/whole-gguf.$form")" ] || fail "a tuned GGUF file writes another text in $form"
 done
 # A rate of 0 gives back its bytes, those of Q8_0 too: numbers that come of blocks go into the same blocks.
 for dtype in bf16 q8_0; do
-  "$export" --model "$folder" --to gguf "$dir/$dtype.gguf" --dtype $dtype >/dev/null || fail "exporting the base in $dtype"
-  "$train" --from "$dir/$dtype.gguf" "${data[@]}" --lr 0 --steps 1 --overwrite --out "$dir/base-gguf" >/dev/null || fail "a rate of 0 in $dtype"
-  "$export" --model "$dir/base-gguf" --to gguf "$dir/$dtype" --dtype $dtype >/dev/null || fail "exporting what was not tuned in $dtype"
-  "$export" --model "$dir/$dtype.gguf" --to gguf "$dir/$dtype-again" --dtype $dtype >/dev/null || fail "exporting $dtype.gguf"
+  "$export" --model "$folder" --to gguf --out "$dir/$dtype.gguf" --weights-dtype $dtype >/dev/null || fail "exporting the base in $dtype"
+  "$train" --model "$dir/$dtype.gguf" "${data[@]}" --lr 0 --steps 1 --overwrite --out "$dir/base-gguf" >/dev/null || fail "a rate of 0 in $dtype"
+  "$export" --model "$dir/base-gguf" --to gguf --out "$dir/$dtype" --weights-dtype $dtype >/dev/null || fail "exporting what was not tuned in $dtype"
+  "$export" --model "$dir/$dtype.gguf" --to gguf --out "$dir/$dtype-again" --weights-dtype $dtype >/dev/null || fail "exporting $dtype.gguf"
   [ "$(tail -c 20000 "$dir/$dtype" | cksum)" = "$(tail -c 20000 "$dir/$dtype-again" | cksum)" ] || fail "$dtype.gguf, not tuned, has other bytes"
 done
 # Adapters on it, alone and merged.
-"$train" --from "$dir/q8_0.gguf" "${data[@]}" --lr 1e-2 --lora 4 --steps 20 --out "$dir/lora" >/dev/null || fail "adapters on a GGUF file"
+"$train" --model "$dir/q8_0.gguf" "${data[@]}" --lr 1e-2 --lora 4 --steps 20 --out "$dir/lora" >/dev/null || fail "adapters on a GGUF file"
 "$train" --resume --steps 22 --out "$dir/lora" >/dev/null || fail "resuming adapters on a GGUF file"
-"$export" --model "$dir/lora" --merge --to gguf "$dir/merged.gguf" --dtype f32 >/dev/null || fail "merging into a GGUF file"
+"$export" --model "$dir/lora" --merge --to gguf --out "$dir/merged.gguf" --weights-dtype f32 >/dev/null || fail "merging into a GGUF file"
 [ "$(say --model "$dir/lora")" = "$(say --model "$dir/merged.gguf")" ] || fail "a merged GGUF file writes another text"
 [ "$(say --model "$dir/lora")" = "$(say --model "$dir/q8_0.gguf" --adapter "$dir/lora")" ] || fail "a GGUF file with an adapter writes another text"
 # Without a tokenizer: tokens.
-"$export" --model "$golden/gpt2" --to gguf "$dir/bare.gguf" >/dev/null || fail "exporting without a tokenizer"
-"$train" --from "$dir/bare.gguf" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a GGUF file"
+"$export" --model "$golden/gpt2" --to gguf --out "$dir/bare.gguf" >/dev/null || fail "exporting without a tokenizer"
+"$train" --model "$dir/bare.gguf" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a GGUF file"
 grep -q '^tokenizer  *none in the file; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
 # Bad input: one line.
@@ -164,48 +164,48 @@ refuses() {  # CODE WORD ARGUMENTS...
   [ -e "$dir/refused" ] && fail "a refused run leaves a directory: $*" && rm -r "$dir/refused"
 }
 for option in '--architecture llama' '--width 32' '--layers 2' '--heads 4' '--tokenizer chars' '--vocabulary 37' '--init gpt2' '--init-std 0.1' '--theta 5' '--key-heads 2'; do
-  refuses 2 "${option% *} is not for --from: the model says it" --from "$folder" --text "$text" $option
+  refuses 2 "${option% *} cannot be used with --model: the model determines it" --model "$folder" --text "$text" $option
 done
-refuses 2 '--task is not for --from' --from "$folder" --task add
-refuses 2 'missing --text' --from "$folder"
-refuses 2 '--context 97 exceeds the model.s 96' --from "$folder" --text "$text" --context 97
-refuses 2 '--examples is for --from' --examples "$dir/examples.jsonl"
-refuses 1 'nothing.jsonl: No such file' --from "$folder" --examples "$dir/nothing.jsonl"
-refuses 2 'give only one of them' --from "$folder" --text "$text" --examples "$dir/examples.jsonl"
-refuses 1 'has no tokenizer .*, which --examples needs' --from "$golden/gpt2" --examples "$dir/examples.jsonl"
-refuses 1 'and 36 that have nothing to learn within 7 tokens' --from "$folder" --examples "$dir/examples.jsonl" --context 7
+refuses 2 '--task cannot be used with --model' --model "$folder" --task add
+refuses 2 'missing --text' --model "$folder"
+refuses 2 '--context 97 exceeds the model.s 96' --model "$folder" --text "$text" --context 97
+refuses 2 '--examples is for --model' --examples "$dir/examples.jsonl"
+refuses 1 'nothing.jsonl: No such file' --model "$folder" --examples "$dir/nothing.jsonl"
+refuses 2 'give only one of them' --model "$folder" --text "$text" --examples "$dir/examples.jsonl"
+refuses 1 'has no tokenizer .*, which --examples needs' --model "$golden/gpt2" --examples "$dir/examples.jsonl"
+refuses 1 'and 36 that have nothing to learn within 7 tokens' --model "$folder" --examples "$dir/examples.jsonl" --context 7
 sed '5s/completion/answer/' "$dir/examples.jsonl" >"$dir/bad.jsonl"
-refuses 1 'bad.jsonl, line 5: has no "completion"' --from "$folder" --examples "$dir/bad.jsonl"
+refuses 1 'bad.jsonl, line 5: has no "completion"' --model "$folder" --examples "$dir/bad.jsonl"
 refuses_command 1 'bad.jsonl is not the data of this run' "$train" --resume --out "$dir/asked" --examples "$dir/bad.jsonl"
-refuses 2 '--separator is for --from' --text "$text" --separator '|'
-refuses 2 '--separator is for --text' --from "$folder" --tokens "$dir/text.tokens" --separator '|'
-refuses 1 'has no tokenizer .*, which --text needs' --from "$dir/bare.gguf" --text "$text"
-refuses 1 'text.txt: does not begin with GGUF' --from "$text" --text "$text"
+refuses 2 '--separator is for --model' --text "$text" --separator '|'
+refuses 2 '--separator is for --text' --model "$folder" --tokens "$dir/text.tokens" --separator '|'
+refuses 1 'has no tokenizer .*, which --text needs' --model "$dir/bare.gguf" --text "$text"
+refuses 1 'text.txt: does not begin with GGUF' --model "$text" --text "$text"
 head -c 2000 "$dir/q8_0.gguf" >"$dir/cut.gguf"
-refuses 1 'cut.gguf: ' --from "$dir/cut.gguf" --text "$text"
-refuses 1 "$dir/nowhere: does not exist" --from "$dir/nowhere" --text "$text"
-refuses 1 'has no tokenizer .*, which --text needs' --from "$golden/gpt2" --text "$text"
+refuses 1 'cut.gguf: ' --model "$dir/cut.gguf" --text "$text"
+refuses 1 "$dir/nowhere: does not exist" --model "$dir/nowhere" --text "$text"
+refuses 1 'has no tokenizer .*, which --text needs' --model "$golden/gpt2" --text "$text"
 "$tokens" --text "$text" --tokenizer bytes --out "$dir/bytes.tokens" >/dev/null
-refuses 1 'bytes.tokens has 256 tokens, the model 37' --from "$folder" --tokens "$dir/bytes.tokens"
+refuses 1 'bytes.tokens has 256 tokens, the model 37' --model "$folder" --tokens "$dir/bytes.tokens"
 "$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" >/dev/null
-refuses 1 'chars.tokens was written with another tokenizer' --from "$folder" --tokens "$dir/chars.tokens"
+refuses 1 'chars.tokens was written with another tokenizer' --model "$folder" --tokens "$dir/chars.tokens"
 printf '\45\0%.0s' $(seq 400) >"$dir/high"
-refuses_command 1 'high: ' "$train" --from "$folder" --tokens "$dir/high" --plain u16 --context 24 --steps 2 --out "$dir/high-run"
+refuses_command 1 'high: ' "$train" --model "$folder" --tokens "$dir/high" --plain u16 --context 24 --steps 2 --out "$dir/high-run"
 printf 'tree tree tree~tree' >"$dir/strange"
 sed 's/"E": 36/"E": 37/' "$folder/tokenizer.json" >"$dir/tokenizer.json"
 cp "$folder/tokenizer.json" "$dir/saved.json" && cp "$dir/tokenizer.json" "$folder/tokenizer.json"
-refuses 1 'tokenizer.json: has 38 tokens, the model 37' --from "$folder" --text "$text"
+refuses 1 'tokenizer.json: has 38 tokens, the model 37' --model "$folder" --text "$text"
 cp "$dir/saved.json" "$folder/tokenizer.json"
 refuses_command 1 'is not the data of this run' "$train" --resume --out "$dir/whole" --text "$dir/strange"
 refuses_command 1 '--context is 12, but' "$train" --resume --out "$dir/whole" --context 12
 refuses_command 1 '--separator is X, but' "$train" --resume --out "$dir/whole" --separator X
-refuses_command 1 '--from is ' "$train" --resume --out "$dir/whole" --from "$dir/elsewhere"
+refuses_command 1 '--model is ' "$train" --resume --out "$dir/whole" --model "$dir/elsewhere"
 change_copy "$dir/whole/last" "$generate" sed -i 's/"folder.config.json":"{/"folder\/config.json":"[/'
 refuses_command 1 'lying/model.safetensors: config.json' "$generate" --model "$dir/lying"
 
 # Ranks that read other weights.
 cp -r "$folder" "$dir/of0" && cp -r "$folder" "$dir/of1"
-on_two() { "$tools/launch" -n 2 bash -c 'exec "$0" --from "$1$RANK" "${@:2}"' "$train" "$dir/of" "${data[@]}" --steps 2 --out "$dir/ranks"; }
+on_two() { "$tools/launch" -n 2 bash -c 'exec "$0" --model "$1$RANK" "${@:2}"' "$train" "$dir/of" "${data[@]}" --steps 2 --out "$dir/ranks"; }
 on_two >/dev/null || fail "two ranks of the same weights ended with $?"
 rm -r "$dir/ranks"
 weights=$(find "$dir/of1" -name '*.safetensors' | head -n 1)
@@ -213,5 +213,5 @@ printf '\1' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 2)) conv=
 on_two >/dev/null 2>"$dir/err" && fail "ranks of other weights train"
 grep -q '\[ranks\] rank 1 has other weights than rank 0: expected the same on all ranks$' "$dir/err" || fail "ranks of other weights: $(cat "$dir/err")"
 
-[ $failed = 0 ] && echo "train --from: all as it must be"
+[ $failed = 0 ] && echo "train --model: all as it must be"
 exit $failed

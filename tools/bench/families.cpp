@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/compile/reduced_chains.h"
-#include "tools/model_parts.h"
+#include "tools/train_report.h"
 
 namespace tg::bench {
 

@@ -4,7 +4,6 @@
 #include <tilegrad/core/run/cost.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/train/training.h>
-#include "tools/batch_room.h"
 #include "tools/train_report.h"
 
 namespace tg::bench {

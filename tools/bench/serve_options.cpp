@@ -15,19 +15,20 @@ void ServeCommandLine::declare(Args& args) {
               r.rate, {.min = 0, .max = 1e9});
   args.option("shared-prefix", "N", "serve: tokens that all prompts begin with", r.shared_prefix,
               {.min = 0, .max = 1 << 20});
-  args.option("seed", "N", "serve: of the trace, its tokens and the weights", r.seed,
+  args.option("seed", "N", "serve: seed of the trace, its tokens and the weights", r.seed,
               {.min = 0, .max = 1 << 30});
-  args.option("cache-memory", "SIZE", "serve: of each cache, like 64MiB or 16384tokens", cache_memory,
+  args.option("cache-memory", "SIZE", "serve: memory of each cache, like 64MiB or 16384tokens", cache_memory,
               {.shown = "16 contexts"});
   args.option("page", "N", "serve: tokens in a page", settings.page_size, {.min = 1, .max = 1 << 20});
-  args.option("seats", "N", "serve: texts in a step, at most", settings.seats, {.min = 1, .max = 4096});
+  args.option("slots", "N", "serve: largest number of texts that are generated at once", settings.seats,
+              {.min = 1, .max = 4096});
   args.flag("in-step", "serve: start no step before the tokens of the one before are known",
             settings.in_step);
 }
 
 std::string ServeCommandLine::take(const Args& args, const std::string& mode) {
   for (const char* name :
-       {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page", "seats", "in-step"})
+       {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page", "slots", "in-step"})
     if (args.given(name) && mode != "serve")
       return "--" + std::string(name) + " is an option of the mode serve";
   for (const char* name : {"requests", "rate"})

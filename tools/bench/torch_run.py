@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains with PyTorch what a run of `train` trained: the same model from the same initial weights, on the same tokens in each
 step, with the same schedule, clipping and AdamW. Writes metrics.jsonl as `train` does, for loss_curves.py and
-`inspect --curves`.
+`inspect --plot-curves`.
 
 As usual in PyTorch, weights, moments and update are f32, and forward passes run under autocast in bf16; AdamW is fused."""
 import argparse

@@ -7,22 +7,20 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/text_stream.h>
 #include "core/base/messages.h"
-#include "tools/generate/output.h"
 #include "tools/train_report.h"
 
 namespace tg {
 
 namespace {
 
-std::int64_t tokens_in(const ManyTexts& o, const nn::LanguageModel& model) {
-  if (!o.cache_memory) return 0;
-  const CacheMemory& size = *o.cache_memory;
-  const auto token = static_cast<double>(bytes_of(cache_of_token(model, o.precision, o.cache_dtype)));
+std::int64_t tokens_in(const GenerateOptions& o, const nn::LanguageModel& model) {
+  if (!o.cache_size) return 0;
+  const CacheMemory& size = *o.cache_size;
+  const auto token = static_cast<double>(bytes_of(cache_of_token(model, o.precision(), o.cache_dtype())));
   return static_cast<std::int64_t>(size.tokens ? size.count : size.count / token);
 }
 
-}  // namespace
-
+// A prompt for each line of a file; in a line \n stands for a line break and \\ for a backslash.
 std::vector<std::string> read_prompts(const std::string& path) {
   const std::string file = io::read_file(path, "generate");
   std::vector<std::string> prompts;
@@ -47,33 +45,34 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
-namespace {
-
 // The texts in the order of their prompts, as they become complete, and what they cost.
 class Writer {
  public:
-  Writer(const nn::LanguageModel& model, const text::Tokenizer& tokenizer, const ManyTexts& o)
-      : tokenizer_(tokenizer),
+  Writer(const nn::LanguageModel& model, const OpenedModel& opened, const GenerateOptions& o)
+      : opened_(opened),
+        tokenizer_(*opened.tokenizer),
         o_(o),
-        engine_(model, {.seats = o.seats,
+        engine_(model, {.seats = o.slots,
                         .cache_tokens = tokens_in(o, model),
-                        .threads = o.threads,
-                        .precision = o.precision,
-                        .cache_dtype = o.cache_dtype}) {}
+                        .threads = o.thread_count(),
+                        .precision = o.precision(),
+                        .cache_dtype = o.cache_dtype()}) {}
 
   // Returns how many prompts cannot be continued.
   int add_all() {
     int refused = 0;
-    for (std::size_t p = 0; p < o_.prompts.size(); ++p) {
+    const std::vector<std::string> prompts =
+        o_.prompts.empty() ? std::vector{o_.prompt} : read_prompts(o_.prompts);
+    for (std::size_t p = 0; p < prompts.size(); ++p) {
       const std::string label = "prompt " + std::to_string(p + 1);
       try {
-        const std::vector<std::int32_t> prompt = tokenizer_.encode_whole(o_.prompts[p]);
+        const std::vector<std::int32_t> prompt = tokenizer_.encode_whole(prompts[p]);
         if (o_.beams > 0) {
-          search(label, o_.prompts[p], prompt);
+          search(label, prompts[p], prompt);
         } else {
           for (std::int64_t s = 0; s < o_.samples; ++s)
-            sample(o_.samples > 1 ? label + ", sample " + std::to_string(s + 1) : label, o_.prompts[p],
-                   prompt, o_.seed + static_cast<std::uint64_t>(s));
+            sample(o_.samples > 1 ? label + ", sample " + std::to_string(s + 1) : label, prompts[p], prompt,
+                   static_cast<std::uint64_t>(o_.seed) + static_cast<std::uint64_t>(s));
         }
       } catch (const Error& e) {
         std::fprintf(stderr, "generate: %s: %s\n", label.c_str(), printable(e.what()).c_str());
@@ -120,12 +119,12 @@ class Writer {
     auto t =
         std::make_unique<Text>(Text{"== " + label + "\n" + begin, text::TextStream(tokenizer_, o_.stops)});
     engine_.add(nn::Engine::Request{.prompt = prompt,
-                                    .tokens = o_.tokens,
+                                    .tokens = o_.max_tokens,
                                     .sampling = o_.sampling,
                                     .seed = seed,
                                     .report = [this, t = t.get()](const nn::Engine::Token& token) {
                                       ++tokens_;
-                                      const bool ends = is_end(token.token);
+                                      const bool ends = opened_.is_end(token.token);
                                       if (!ends) t->text += t->stream.add(token.token);
                                       t->complete =
                                           ends || token.end != nn::Engine::End::no || t->stream.stopped();
@@ -138,15 +137,14 @@ class Writer {
   void search(const std::string& label, const std::string& begin, const std::vector<std::int32_t>& prompt) {
     auto t = std::make_unique<Text>(Text{"", text::TextStream(tokenizer_)});
     engine_.search({.prompt = prompt,
-                    .tokens = o_.tokens,
+                    .tokens = o_.max_tokens,
                     .beams = o_.beams,
-                    .ends = {o_.end_tokens.begin(), o_.end_tokens.end()},
+                    .ends = {opened_.end_tokens.begin(), opened_.end_tokens.end()},
                     .report = [this, t = t.get(), label, begin](const std::vector<nn::Hypothesis>& found) {
                       for (std::size_t i = 0; i < found.size(); ++i) {
-                        char score[32];
-                        std::snprintf(score, sizeof score, "%.3f", found[i].score);
-                        t->text += "== " + label + ", beam " + std::to_string(i + 1) + ", log p = " + score +
-                                   "\n" + begin + without_end(found[i].tokens) + "\n";
+                        t->text += "== " + label + ", beam " + std::to_string(i + 1) +
+                                   formatted(", log p = %.3f\n", found[i].score) + begin +
+                                   without_end(found[i].tokens) + "\n";
                         tokens_ += std::ssize(found[i].tokens);
                       }
                       t->complete = true;
@@ -155,16 +153,13 @@ class Writer {
   }
 
   std::string without_end(std::span<const std::int32_t> tokens) const {
-    if (!tokens.empty() && is_end(tokens.back())) tokens = tokens.first(tokens.size() - 1);
+    if (!tokens.empty() && opened_.is_end(tokens.back())) tokens = tokens.first(tokens.size() - 1);
     return tokenizer_.decode(tokens);
   }
 
-  bool is_end(std::int32_t token) const {
-    return std::find(o_.end_tokens.begin(), o_.end_tokens.end(), token) != o_.end_tokens.end();
-  }
-
+  const OpenedModel& opened_;
   const text::Tokenizer& tokenizer_;
-  const ManyTexts& o_;
+  const GenerateOptions& o_;
   nn::Engine engine_;
   std::vector<std::unique_ptr<Text>> texts_;
   std::int64_t tokens_ = 0;
@@ -172,8 +167,13 @@ class Writer {
 
 }  // namespace
 
-int write_many(const nn::LanguageModel& model, const text::Tokenizer& tokenizer, const ManyTexts& o) {
-  Writer writer(model, tokenizer, o);
+void write_text(const std::string& s) {
+  if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
+    throw Error("[generate] cannot write to standard output");
+}
+
+int write_many(const nn::LanguageModel& model, const OpenedModel& opened, const GenerateOptions& o) {
+  Writer writer(model, opened, o);
   const int refused = writer.add_all();
   writer.run();
   return refused;

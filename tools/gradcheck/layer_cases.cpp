@@ -31,6 +31,17 @@ LayerFunction of_one(Layer layer) {
   return [layer](std::span<const Tensor> x) { return layer(x[0]); };
 }
 
+// Layers that add a second tensor to their output.
+template <class Layer>
+LayerFunction with_residual(Layer layer) {
+  return [layer](std::span<const Tensor> x) { return layer(x[0], {.residual = x[1]}); };
+}
+template <class Layer>
+LayerFunction training_with_residual(Layer layer) {
+  return
+      [layer](std::span<const Tensor> x) { return layer(x[0], {.mode = nn::Mode::train, .residual = x[1]}); };
+}
+
 nn::ModelConfig small(bool bias, bool tied, double dropout) {
   return {.vocabulary = 5,
           .context = 4,
@@ -71,11 +82,7 @@ std::vector<Case> layer_cases() {
       layer("Linear", "without bias", {rows},
             [](const nn::Path& at) { return of_one(nn::Linear(at, 4, 3, {.bias = false})); }),
       layer("Linear", "residual", {rows, {{2, 3, 5}}},
-            [](const nn::Path& at) -> LayerFunction {
-              return [linear = nn::Linear(at, 4, 5)](std::span<const Tensor> x) {
-                return linear(x[0], {.residual = x[1]});
-              };
-            }),
+            [](const nn::Path& at) { return with_residual(nn::Linear(at, 4, 5)); }),
       layer("Embedding", "rows", {tokens},
             [](const nn::Path& at) { return of_one(nn::Embedding(at, 5, 4)); }),
       layer("Embedding", "as a head", {rows},
@@ -90,10 +97,8 @@ std::vector<Case> layer_cases() {
       layer("SelfAttention", "two heads", {rows},
             [](const nn::Path& at) { return of_one(nn::SelfAttention(at, 4, 2)); }),
       layer("SelfAttention", "dropout and residual", {rows, rows},
-            [](const nn::Path& at) -> LayerFunction {
-              return [attention = nn::SelfAttention(at, 4, 2, {.dropout = 0.3})](std::span<const Tensor> x) {
-                return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
-              };
+            [](const nn::Path& at) {
+              return training_with_residual(nn::SelfAttention(at, 4, 2, {.dropout = 0.3}));
             }),
       layer("GroupedAttention", "two heads to a key head", {wide},
             [](const nn::Path& at) { return of_one(nn::GroupedAttention(at, 8, 4, {.key_heads = 2})); }),
@@ -103,12 +108,9 @@ std::vector<Case> layer_cases() {
                   at, 4, 2, {.key_heads = 1, .bias = true, .rope = {.theta = 30, .interleaved = true}}));
             }),
       layer("GroupedAttention", "no positions, wider heads, dropout and residual", {rows, rows},
-            [](const nn::Path& at) -> LayerFunction {
-              return [attention =
-                          nn::GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false})](
-                         std::span<const Tensor> x) {
-                return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
-              };
+            [](const nn::Path& at) {
+              return training_with_residual(
+                  nn::GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false}));
             }),
       layer("GroupedAttention", "norms of heads, a window, a scale and a softcap", {wide},
             [](const nn::Path& at) {
@@ -157,12 +159,9 @@ std::vector<Case> layer_cases() {
                                                  .scale = 0.5}));
             }),
       layer("LatentAttention", "dropout and residual", {rows, rows},
-            [](const nn::Path& at) -> LayerFunction {
-              return
-                  [attention = nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3})](
-                      std::span<const Tensor> x) {
-                    return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
-                  };
+            [](const nn::Path& at) {
+              return training_with_residual(
+                  nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3}));
             }),
       layer("Mlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::Mlp(at, 4)); }),
       layer("Mlp", "gelu by tanh", {rows},
@@ -171,11 +170,7 @@ std::vector<Case> layer_cases() {
             }),
       layer("GatedMlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::GatedMlp(at, 4, 5)); }),
       layer("GatedMlp", "bias and residual", {rows, rows},
-            [](const nn::Path& at) -> LayerFunction {
-              return [mlp = nn::GatedMlp(at, 4, 3, {.bias = true})](std::span<const Tensor> x) {
-                return mlp(x[0], {.residual = x[1]});
-              };
-            }),
+            [](const nn::Path& at) { return with_residual(nn::GatedMlp(at, 4, 3, {.bias = true})); }),
       layer("Block", "with bias", {rows}, [](const nn::Path& at) { return of_one(block(at)); }),
       layer("Model", "tied head", {tokens},
             [](const nn::Path& at) { return model(at, small(false, true, 0)); }),

@@ -196,11 +196,11 @@ int Report::exit_code() const {
 
 std::string Report::replay(const Result& r) const {
   std::string s = run_.program;
-  if (run_.ranks > 1) s = "launch -n " + std::to_string(run_.ranks) + " " + s + " --ranks";
+  if (run_.ranks > 1) s = "launch -n " + std::to_string(run_.ranks) + " " + s + " --collectives";
   for (const std::string& p : run_.plugins) s += " --plugin " + quoted(p);
   s += " --op " + quoted(r.text());
   if (run_.ranks == 1) s += " --views " + name_of(r.view);
-  s += " --dtype " + dtype_text(r);
+  s += " --dtypes " + dtype_text(r);
   if (r.order != 1) s += " --order " + std::to_string(r.order);
   if (run_.options.fast) s += " --quick";
   return s + " --seed " + std::to_string(run_.options.seed) + " -v";

@@ -7,6 +7,7 @@
 #include <tilegrad/ops/ops.h>
 #include "backends/cpu/kernel.h"
 #include "core/os/system.h"
+#include "tools/args.h"
 
 namespace tg::gradcheck {
 
@@ -14,15 +15,6 @@ namespace {
 
 bool is_named(const Case& c, const std::string& name) {
   return c.owner == name || c.text() == name;
-}
-
-// The number of letters of a and b that differ, compared from both ends.
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::size_t front = 0, back = 0;
-  const std::size_t n = std::min(a.size(), b.size());
-  while (front < n && a[front] == b[front]) ++front;
-  while (back < n - front && a[a.size() - 1 - back] == b[b.size() - 1 - back]) ++back;
-  return std::max(a.size(), b.size()) - front - back;
 }
 
 bool runs_on_cpu(const Op& op) {
@@ -65,9 +57,9 @@ std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vect
     if (std::any_of(cases.begin(), cases.end(), [&](const Case& c) { return is_named(c, name); })) continue;
     if (const Op* op = find_op(name); op && has_gradient(*op)) continue;  // untested() reports it
     const auto nearest = std::min_element(cases.begin(), cases.end(), [&](const Case& a, const Case& b) {
-      return distance(a.owner, name) < distance(b.owner, name);
+      return edit_distance(a.owner, name) < edit_distance(b.owner, name);
     });
-    const bool near = nearest != cases.end() && distance(nearest->owner, name) <= 1 + name.size() / 3;
+    const bool near = nearest != cases.end() && edit_distance(nearest->owner, name) <= 1 + name.size() / 3;
     lost.push_back("no op or layer is named '" + name + "'" +
                    (near ? ", did you mean " + nearest->owner + "?" : "; --list shows them"));
   }

@@ -1,6 +1,6 @@
-#include "tools/inspect/curves.h"
-
+// The losses of several training runs together.
 #include <tilegrad/core/base/error.h>
+#include "tools/inspect/views.h"
 #include "tools/train_report.h"
 
 namespace tg {
@@ -34,15 +34,12 @@ std::string runs_text(const std::vector<NamedRun>& runs) {
     const train::MetricsRow* best = nullptr;
     for (const train::MetricsRow& r : run.rows)
       if (!std::isnan(r.val_loss) && (!best || r.val_loss < best->val_loss)) best = &r;
-    char line[160];
-    std::snprintf(line, sizeof line, ": %s, smoothed train loss %.4f",
-                  counted(run.rows.back().step, "step").c_str(), loss_series(run.rows).mean.y.back());
-    text += run.name + line;
-    if (best) {
-      std::snprintf(line, sizeof line, ", best validation loss %.4f at step %s", best->val_loss,
-                    grouped(best->step).c_str());
-      text += line;
-    }
+    text +=
+        run.name + formatted(": %s, smoothed train loss %.4f", counted(run.rows.back().step, "step").c_str(),
+                             loss_series(run.rows).mean.y.back());
+    if (best)
+      text +=
+          formatted(", best validation loss %.4f at step %s", best->val_loss, grouped(best->step).c_str());
     text += "\n";
   }
   return text;

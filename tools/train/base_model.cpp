@@ -15,11 +15,6 @@
 namespace tg {
 namespace {
 
-void check_tokenizer(const BaseModel& base, const io::HfConfig& config, const std::string& where) {
-  if (!base.tokenizer) return;
-  nn::check_tokenizer({.config = base.config, .end_tokens = config.end_tokens}, *base.tokenizer, where);
-}
-
 // The text of the tokenizer's own end token: in tokenizer_config.json a string, or an object with its
 // content.
 std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::string& where) {
@@ -33,9 +28,13 @@ std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::str
   return eos->scalar;
 }
 
-// Of several end tokens the tokenizer's own, as a chat model's, which ends an answer; else the first.
-void take_end_token(BaseModel& base, const io::HfConfig& config, const std::string& where) {
+// Checks the tokenizer, of `file`, and takes the end token: of several the tokenizer's own, as a chat
+// model's, which ends an answer; else the first.
+void complete(BaseModel& base, const io::HfConfig& config, const std::string& where,
+              const std::string& file) {
   const std::vector<std::int64_t>& ends = config.end_tokens;
+  if (base.tokenizer)
+    nn::check_tokenizer({.config = base.config, .end_tokens = ends}, *base.tokenizer, where + file);
   if (ends.empty()) return;
   std::int64_t end = ends[0];
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(base.tokenizer.get()))
@@ -51,8 +50,7 @@ BaseModel base_of_folder(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path + "/tokenizer.json", error))
     base.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
-  check_tokenizer(base, folder->config(), "[from] " + path + "/tokenizer.json");
-  take_end_token(base, folder->config(), "[from] " + path);
+  complete(base, folder->config(), "[model] " + path, "/tokenizer.json");
   base.weights = {.dtypes = folder->dtypes(),
                   .bytes = folder->bytes(),
                   .dropped = folder->dropped(),
@@ -62,12 +60,11 @@ BaseModel base_of_folder(const std::string& path) {
 
 BaseModel base_of_gguf(const std::string& path) {
   const auto source = std::make_shared<const io::ModelSource>(io::source_of_gguf(path));
-  const std::string where = "[from] " + path;
+  const std::string where = "[model] " + path;
   BaseModel base{.config = source->config, .files = source->files, .tokenizer = source->tokenizer};
   const io::HfConfig config = io::config_in(base.files, where);
   base.family = config.family;
-  check_tokenizer(base, config, where + ": tokenizer.ggml");
-  take_end_token(base, config, where);
+  complete(base, config, where, ": tokenizer.ggml");
   base.weights = {
       .dtypes = source->dtypes(),
       .bytes = io::pretrained_info(*source).bytes,
@@ -82,7 +79,7 @@ BaseModel base_at(const std::string& path) {
 }
 
 void refuse_without_tokenizer(const std::string& option) {
-  throw Error("[from] the model has no tokenizer (a folder has it in tokenizer.json), which " + option +
+  throw Error("[model] the model has no tokenizer (a folder has it in tokenizer.json), which " + option +
               " needs: give --tokens FILE");
 }
 
@@ -91,8 +88,7 @@ BaseModel base_of_run(const io::Metadata& saved, const std::string& where) {
   const io::HfConfig config = io::config_in(base.files, where);
   base.family = config.family;
   base.tokenizer = text::load_tokenizer(saved, where);
-  check_tokenizer(base, config, where + ": the tokenizer");
-  take_end_token(base, config, where);
+  complete(base, config, where, ": the tokenizer");
   return base;
 }
 
@@ -118,9 +114,7 @@ void BaseModel::print(const std::string& from) const {
     tokens += " ends a document";
   }
   print_row("tokenizer", tokens);
-  if (!weights || weights->dropped.empty()) return;
-  const std::vector<std::string>& d = weights->dropped;
-  print_row("dropped", d[0] + (d.size() > 1 ? " and " + std::to_string(d.size() - 1) + " more" : ""));
+  if (weights) print_dropped(weights->dropped);
 }
 
 }  // namespace tg

@@ -1,4 +1,4 @@
-// The model that train --from begins with.
+// The model that train --model begins with.
 #pragma once
 
 #include <functional>

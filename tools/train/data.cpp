@@ -12,37 +12,24 @@ namespace tg {
 namespace {
 
 // A sequence of tokens, its last tenth held out.
-class CorpusData final : public TrainData {
+class CorpusData final : public BatchedData<train::TextBatches> {
  public:
   // `owner` owns the memory of `tokens`.
   CorpusData(const DataOptions& o, const std::string& path, std::string identity,
              std::shared_ptr<const text::Tokenizer> tokenizer, const text::TokenView& tokens,
              std::shared_ptr<const void> owner)
-      : path_(path),
-        identity_(std::move(identity)),
-        tokenizer_(std::move(tokenizer)),
-        owner_(std::move(owner)),
-        batches_(tokens, o.step_rows, o.batch, o.context) {}
+      : BatchedData(path, std::move(identity), std::move(tokenizer), tokens, o.step_rows, o.batch, o.context),
+        owner_(std::move(owner)) {}
 
-  const text::Tokenizer& tokenizer() const override { return *tokenizer_; }
-  std::string identity() const override { return identity_; }
   std::string name() const override { return "text"; }
   std::string description() const override {
     const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
     const std::string unit(tokenizer_->unit());
     const std::string of = unit == "character" ? " distinct" : " in the vocabulary";
     const text::TextSplit& split = batches_.split();
-    return path_ + ": " + count(split.train.size() + split.validation.size()) + " " + unit + "s" +
+    return file_ + ": " + count(split.train.size() + split.validation.size()) + " " + unit + "s" +
            (unit == "byte" ? "" : ", " + std::to_string(tokenizer_->size()) + of) + "; " +
            count(split.train.size()) + " to train on, " + count(split.validation.size()) + " held out";
-  }
-
-  void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
-    batches_.training(seed, step, x, y);
-  }
-  std::int64_t validation_count() const override { return batches_.validation_count(); }
-  void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
-    batches_.validation(k, count, x, y);
   }
 
   // The prompt is a line break, if the tokenizer has one, as the beginning of a text, and is not shown.
@@ -59,10 +46,7 @@ class CorpusData final : public TrainData {
   }
 
  private:
-  std::string path_, identity_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::shared_ptr<const void> owner_;
-  train::TextBatches batches_;
 };
 
 // BPE is learned from the training part only. Of the held-out part only the set of characters is used.
@@ -108,12 +92,12 @@ std::shared_ptr<const text::Tokenizer> tokenizer_of(const DataOptions& o,
   const std::shared_ptr<const text::Tokenizer> its(file, &file->tokenizer());
   if (o.base == nullptr) return its;
   if (its->size() > o.base->config.vocabulary)
-    throw Error("[from] " + o.tokens + " has " + std::to_string(its->size()) + " tokens, the model " +
+    throw Error("[model] " + o.tokens + " has " + std::to_string(its->size()) + " tokens, the model " +
                 std::to_string(o.base->config.vocabulary));
   const std::shared_ptr<const text::Tokenizer>& known = o.base->tokenizer;
   if (!known || known->kind() == "numbers") return its;
   if (its->kind() != "numbers" && its->metadata() != known->metadata())
-    throw Error("[from] " + o.tokens + " was written with another tokenizer than the model's");
+    throw Error("[model] " + o.tokens + " was written with another tokenizer than the model's");
   return known;
 }
 
@@ -186,13 +170,13 @@ void declare_data_options(Args& args, DataOptions& o) {
               {.shown = "required without --resume, --examples, --tokens or --task"});
   args.option(
       "examples", "FILE",
-      "with --from, instead of a text: lines of JSON with \"prompt\" and \"completion\", which alone is "
+      "with --model, instead of a text: lines of JSON with \"prompt\" and \"completion\", which alone is "
       "learned, or with \"text\"; the last tenth is held out",
       o.examples, {.shown = "none"});
   args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
   args.option("separator", "TEXT",
-              "with --from: what is between two documents of --text; the model's end token takes its place",
+              "with --model: what is between two documents of --text; the model's end token takes its place",
               o.separator, {.shown = "none: the text is one document"});
   args.option("plain", "KIND", "--tokens has ids of 16 or 32 bits, below --vocabulary, and no header",
               o.plain, {.choices = {"none", "u16", "u32"}});
@@ -211,15 +195,16 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   if (kinds == 0) return "missing --text FILE (or --examples FILE, or --tokens FILE, or --task add)";
   if (kinds > 1) return "--text, --examples, --tokens and --task: give only one of them";
   if (args.given("resume")) return {};  // the rest is as when the run was started
-  if (!o.examples.empty() && !args.given("from")) return "--examples is for --from";
-  if (args.given("separator") && !args.given("from")) return "--separator is for --from";
+  if (!o.examples.empty() && !args.given("model")) return "--examples is for --model";
+  if (args.given("separator") && !args.given("model")) return "--separator is for --model";
   if (args.given("separator") && o.text.empty()) return "--separator is for --text";
   if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
   if (!task && args.given("digits")) return "--digits is for --task add";
   if (!file && plain) return "--plain is for --tokens";
   if (args.given("vocabulary") && o.tokenizer != "bpe" && !plain)
     return "--vocabulary is for --tokenizer bpe and for --plain";
-  if (plain && !args.given("vocabulary") && !args.given("from")) return "missing --vocabulary N with --plain";
+  if (plain && !args.given("vocabulary") && !args.given("model"))
+    return "missing --vocabulary N with --plain";
   if (o.tokenizer == "bpe" && o.vocabulary < 257)
     return "--vocabulary got '" + std::to_string(o.vocabulary) +
            "', expected 257 or more with --tokenizer bpe";

@@ -21,7 +21,7 @@ struct DataOptions {
   // Rows of a program's batch (--batch), rows of a step (times --accumulate), and --context.
   std::int64_t batch = 12, step_rows = 12, context = 64;
   std::string separator;            // between the documents of a text
-  const BaseModel* base = nullptr;  // of --from: its tokenizer and the token that ends a document
+  const BaseModel* base = nullptr;  // of --model: its tokenizer and the token that ends a document
   // Those of --examples, where their length was asked for; open_data() takes them.
   std::shared_ptr<std::vector<train::Example>> encoded = {};
 };
@@ -42,6 +42,35 @@ class TrainData : public train::Batches {
       std::function<void(std::vector<std::int32_t>& tokens, std::int64_t count, double temperature)>;
   // Text of about `length` tokens that shows what the model learned.
   virtual std::string sample(std::int64_t length, const Extend& extend) const = 0;
+};
+
+// Sequences that a class of io/training arranges in batches.
+template <class Source>
+class BatchedData : public TrainData {
+ public:
+  // `of`: what the batches are made of.
+  template <class... Of>
+  BatchedData(std::string file, std::string identity, std::shared_ptr<const text::Tokenizer> tokenizer,
+              Of&&... of)
+      : file_(std::move(file)),
+        identity_(std::move(identity)),
+        tokenizer_(std::move(tokenizer)),
+        batches_(std::forward<Of>(of)...) {}
+
+  const text::Tokenizer& tokenizer() const override { return *tokenizer_; }
+  std::string identity() const override { return identity_; }
+  void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
+    batches_.training(seed, step, x, y);
+  }
+  std::int64_t validation_count() const override { return batches_.validation_count(); }
+  void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
+    batches_.validation(k, count, x, y);
+  }
+
+ protected:
+  const std::string file_, identity_;
+  const std::shared_ptr<const text::Tokenizer> tokenizer_;
+  const Source batches_;
 };
 
 // The saved metadata of a resumed run.

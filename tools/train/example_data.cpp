@@ -8,17 +8,14 @@
 namespace tg {
 namespace {
 
-class ExampleData final : public TrainData {
+class ExampleData final : public BatchedData<train::ExampleBatches> {
  public:
   ExampleData(const DataOptions& o, std::string identity)
-      : file_(o.examples),
-        identity_(std::move(identity)),
-        base_(*o.base),
-        batches_(o.encoded ? std::move(*o.encoded) : encode_examples(o.examples, *o.base), o.step_rows,
-                 o.batch, o.context) {}
+      : BatchedData(o.examples, std::move(identity), o.base->tokenizer,
+                    o.encoded ? std::move(*o.encoded) : encode_examples(o.examples, *o.base), o.step_rows,
+                    o.batch, o.context),
+        end_token_(o.base->end_token) {}
 
-  const text::Tokenizer& tokenizer() const override { return *base_.tokenizer; }
-  std::string identity() const override { return identity_; }
   std::string name() const override { return "examples"; }
   std::string description() const override {
     std::int64_t tokens = 0, learned = 0, longest = 0;
@@ -37,14 +34,6 @@ class ExampleData final : public TrainData {
     return s;
   }
 
-  void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
-    batches_.training(seed, step, x, y);
-  }
-  std::int64_t validation_count() const override { return batches_.validation_count(); }
-  void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
-    batches_.validation(k, count, x, y);
-  }
-
   // Held-out prompts, and what the model says to each, up to its end token.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     constexpr std::int64_t shown = 3;
@@ -57,7 +46,7 @@ class ExampleData final : public TrainData {
                                        e.tokens.begin() + static_cast<std::ptrdiff_t>(given));
       extend(tokens, (length + shown - 1) / shown, 0);
       std::vector<std::int32_t> said(tokens.begin() + static_cast<std::ptrdiff_t>(given), tokens.end());
-      if (base_.end_token) said.erase(std::find(said.begin(), said.end(), *base_.end_token), said.end());
+      if (end_token_) said.erase(std::find(said.begin(), said.end(), *end_token_), said.end());
       tokens.resize(given);
       text += "held-out prompt " + std::to_string(i + 1) + "\n" + tokenizer().decode(tokens) + "⏵" +
               tokenizer().decode(said) + "\n";
@@ -66,9 +55,7 @@ class ExampleData final : public TrainData {
   }
 
  private:
-  std::string file_, identity_;
-  const BaseModel& base_;
-  train::ExampleBatches batches_;
+  const std::optional<std::int32_t> end_token_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tools/train/optimizer.h"
+#include "tools/train/options.h"
 
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/muon.h>
@@ -13,7 +13,7 @@ void declare_optimizer_options(Args& args, OptimizerOptions& o) {
               "by adamw",
               o.optimizer, {.choices = {"adamw", "adam", "sgd", "muon"}});
   args.option("lr", "X", "learning rate after warm-up", o.lr,
-              {.min = 0, .max = 1e3, .shown = "0.001; with --from 0.00005"});
+              {.min = 0, .max = 1e3, .shown = "0.001; with --model 0.00005"});
   args.option("schedule", "NAME",
               "decay of the learning rate after warm-up; wsd: only at the end, in --decay-part of all steps",
               o.schedule, {.choices = {"cosine", "linear", "constant", "wsd"}});

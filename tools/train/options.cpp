@@ -1,17 +1,47 @@
 #include "tools/train/options.h"
 
 #include <tilegrad/ops/ring_attention.h>
-#include "backends/cpu/pool.h"
 
 namespace tg {
 
+nn::LoraOptions LoraTraining::options(std::uint64_t seed) const {
+  nn::LoraOptions o{.rank = rank, .alpha = alpha == 0 ? 2.0 * static_cast<double>(rank) : alpha};
+  o.dropout = dropout, o.seed = seed, o.targets = words_of(targets);
+  std::erase(o.targets, "");
+  return o;
+}
+
+void declare_lora_options(Args& args, LoraTraining& o) {
+  args.option("lora", "R",
+              "with --model: train low-rank adapters of rank R instead of the weights, which --dtype bf16 "
+              "and f16 then"
+              " hold in that type; the checkpoint has the adapters and names the folder",
+              o.rank, {.min = 0, .max = 65536, .shown = "0: no adapters"});
+  args.option("lora-alpha", "A", "the adapters' products are scaled by A/R", o.alpha,
+              {.min = 0, .max = 1e9, .shown = "twice R"});
+  args.option("lora-targets", "NAMES", "layers with an adapter, such as q_proj,v_proj", o.targets,
+              {.shown = "all linear ones but the head"});
+  args.option("lora-dropout", "P", "share of an adapted layer's inputs that its adapter does not see",
+              o.dropout, {.min = 0, .max = 0.999});
+  args.example(
+      "train --model SmolLM-135M --lora 8 --lora-targets q_proj,v_proj --text mine.txt --out out/lora",
+      "train adapters alone; export --to peft gives them to PEFT, --merge --to hf adds them to the model");
+}
+
+std::string mistake_in_lora(const Args& args, const LoraTraining& o, bool has_base) {
+  if (o.rank > 0 && !has_base) return "--lora is for --model: an adapter is one of a model that is there";
+  for (const char* name : {"lora-alpha", "lora-targets", "lora-dropout"})
+    if (args.given(name) && o.rank == 0) return "--" + std::string(name) + " is for --lora R";
+  return {};
+}
+
 void declare_options(Args& args, TrainOptions& o) {
   declare_data_options(args, o.data);
-  args.option("from", "FOLDER",
-              "fine-tune the model of a Hugging Face folder or a GGUF file, with its tokenizer, instead of "
-              "training a new one;"
-              " --context may be shorter than the model's",
-              o.from, {.shown = "none"});
+  args.option(
+      "model", "MODEL",
+      "fine-tune this model, a Hugging Face folder or a GGUF file, with its tokenizer, instead of training "
+      "a new one; --context may be shorter than the model's",
+      o.base, {.shown = "none"});
   declare_lora_options(args, o.lora);
   declare_model_options(args, o);
   args.option("batch", "N", "rows of tokens in a step; 64 with --task add", o.batch,
@@ -19,17 +49,11 @@ void declare_options(Args& args, TrainOptions& o) {
   args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
   declare_optimizer_options(args, o.learning);
   args.option("seed", "N", "seed of weights, batches, dropout and sample", o.seed, {.min = 0});
-  args.option("backend", "NAME", "device to train on: cpu, cuda, or cuda:N for GPU N", o.backend);
-  args.option("dtype", "TYPE",
-              "precision of forward and backward; weights and optimizer stay f32; tf32: f32 with"
-              " matmuls on a GPU's tensor cores, exact f32 on the CPU",
-              o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
+  declare_device_options(args, o);
   args.option("context-parallel", "N",
               "ranks that divide the tokens of each sequence among them: all there are; 1: ranks divide the "
               "batches",
               o.context_parallel, {.min = 1, .max = most_ring_ranks});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
-              {.min = 0, .max = cpu::max_threads});
   args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
   args.option("eval-batches", "N",
               "batches per validation; the final validation covers the whole held-out text", o.eval_batches,
@@ -42,7 +66,7 @@ void declare_options(Args& args, TrainOptions& o) {
       "instead of training, run N steps and print where their time goes, compared with this machine's peak "
       "rates",
       o.profile, {.min = 0, .max = 1e4});
-  args.option("out", "DIR", "output directory; created if missing", o.out);
+  args.option("out", "PATH", "folder of the run to write; created if missing", o.out);
   args.option(
       "zero", "STAGE",
       "what ranks divide: 1 the update and the optimizer's state, 2 sums of gradients as well, as soon as "
@@ -78,7 +102,7 @@ void declare_options(Args& args, TrainOptions& o) {
   args.example("train --text input.txt --architecture llama --key-heads 2", "grouped-query attention");
   args.example("train --text input.txt --architecture deepseek --latent 32 --rope-width 8",
                "multi-head latent attention");
-  args.example("train --from SmolLM-135M --text mine.txt --out out/ft",
+  args.example("train --model SmolLM-135M --text mine.txt --out out/ft",
                "fine-tune a model from Hugging Face; export --to hf gives it back");
   args.example("launch -n 4 train --text input.txt --context 4096 --batch 1 --context-parallel 4",
                "long sequences, each divided among four ranks");
@@ -97,16 +121,6 @@ std::string mistake_in_context_parallel(const TrainOptions& o, int ranks) {
            std::to_string(o.model.context);
   if (o.model.dropout > 0) return option + " has no --dropout";
   if (o.data.task == "add") return option + " is not for --task add: no rank has a whole answer";
-  return {};
-}
-
-std::string not_for_from(const Args& args, TrainOptions& o) {
-  std::vector<std::string> names = {"architecture", "init", "init-std", "tokenizer",
-                                    "vocabulary",   "task", "digits"};
-  for (const ModelOption& option : model_options(o))
-    if (option.name() != "context") names.push_back(option.name());
-  for (const std::string& name : names)
-    if (args.given(name)) return "--" + name + " is not for --from: the model says it";
   return {};
 }
 

@@ -1,14 +1,15 @@
 // The command line of tools/train.
 #pragma once
 
+#include <memory>
 #include <string>
 
-#include <tilegrad/core/base/device.h>
 #include <tilegrad/nn/models/lora.h>
-#include "tools/args.h"
+#include <tilegrad/nn/optimizers/optimizer.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include "tools/common_options.h"
 #include "tools/model_options.h"
 #include "tools/train/data.h"
-#include "tools/train/optimizer.h"
 
 namespace tg {
 
@@ -26,13 +27,35 @@ void declare_lora_options(Args& args, LoraTraining& o);
 // What is wrong with a combination of options, or nothing.
 std::string mistake_in_lora(const Args& args, const LoraTraining& o, bool has_base);
 
-struct TrainOptions : ModelOptions {
+struct OptimizerOptions {
+  std::string optimizer = "adamw", schedule = "cosine";
+  double lr = 1e-3, min_lr = 1e-4, decay_part = 0.2;
+  double weight_decay = 0.1, clip = 1, momentum = 0.9;
+  bool nesterov = false;
+  std::int64_t warmup = 100, accumulate = 1;
+};
+
+void declare_optimizer_options(Args& args, OptimizerOptions& o);
+// Gives options that are not on the command line the defaults that match the others. Returns what is wrong
+// with a combination of valid options; empty if nothing is. A model that is trained already is tuned at a
+// lower rate.
+std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tuned);
+
+optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
+                                                 const std::vector<Parameter>& parameters,
+                                                 const std::optional<optim::LossScale>& loss_scale,
+                                                 nn::Precision precision,
+                                                 std::shared_ptr<Communicator> ranks = {});
+// "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up"
+std::string description(const OptimizerOptions& o, std::int64_t steps);
+
+struct TrainOptions : ModelOptions, DeviceOptions {
   DataOptions data;
-  std::string from;  // a Hugging Face folder; empty: a new model
-  std::string out = "out/train", backend = "cpu", dtype = "f32", memory_budget;
-  Device device;           // of `backend`
+  std::string base;  // --model: a Hugging Face folder or a GGUF file; empty: a new model
+  std::string out = "out/train", memory_budget;
   std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
-  std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0, context_parallel = 1, zero = 1;
+  std::int64_t batch = 12, steps = 2000, seed = 1, context_parallel = 1, zero = 1;
   LoraTraining lora;
   OptimizerOptions learning;
   std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;
@@ -43,8 +66,5 @@ struct TrainOptions : ModelOptions {
 void declare_options(Args& args, TrainOptions& o);
 // What does not fit --context-parallel, as a mistake; empty if nothing. `ranks`: how many there are.
 std::string mistake_in_context_parallel(const TrainOptions& o, int ranks);
-// The first option on the command line that a model from a folder does not have, as a mistake; empty if there
-// is none.
-std::string not_for_from(const Args& args, TrainOptions& o);
 
 }  // namespace tg

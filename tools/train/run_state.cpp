@@ -7,9 +7,9 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include "core/base/hash.h"
 #include "core/run/ranks.h"
 #include "io/files/utf8.h"
+#include "tools/train/data.h"
 
 namespace tg {
 namespace {
@@ -23,12 +23,7 @@ constexpr std::string_view of_this_call[] = {"out",  "resume",  "overwrite", "th
 constexpr std::string_view may_change[] = {"text",       "examples",     "tokens",     "backend", "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};
 // Options that may differ between ranks. Of a text only the content is compared.
-constexpr std::string_view of_this_rank[] = {"out", "text", "examples", "tokens", "from", "threads"};
-
-std::string sum_of(std::string_view bytes) {
-  const std::array<std::string_view, 1> pieces{bytes};
-  return xxh3_128(pieces);
-}
+constexpr std::string_view of_this_rank[] = {"out", "text", "examples", "tokens", "model", "threads"};
 
 struct Difference {
   std::size_t rank, text;
@@ -37,7 +32,7 @@ struct Difference {
 // The first text that a rank has other than rank 0, if there is one. All ranks give as many.
 std::optional<Difference> first_difference(std::span<const std::string> texts, Communicator& ranks) {
   std::vector<std::array<char, 32>> own(texts.size());
-  for (std::size_t i = 0; i < own.size(); ++i) sum_of(texts[i]).copy(own[i].data(), own[i].size());
+  for (std::size_t i = 0; i < own.size(); ++i) identity_of(texts[i]).copy(own[i].data(), own[i].size());
   const auto all = gather(ranks, std::span<const std::array<char, 32>>(own));
   for (std::size_t i = 0; i < all.size(); ++i)
     if (all[i] != all[i % own.size()]) return Difference{i / own.size(), i % own.size()};
@@ -52,11 +47,6 @@ std::optional<Difference> first_difference(std::span<const std::string> texts, C
 template <std::size_t n>
 bool contains(const std::string_view (&list)[n], std::string_view name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
-
-std::string text_of(double x) {
-  char digits[40];
-  return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
 }
 
 const std::string& value_of(const io::Metadata& saved, const std::string& key, const std::string& where) {
@@ -80,7 +70,7 @@ T number(const io::Metadata& saved, const std::string& key, const std::string& w
 io::Metadata to_metadata(const RunState& state, const Args& args) {
   io::Metadata m = {{"step", std::to_string(state.step)},
                     {"best_step", std::to_string(state.best_step)},
-                    {"best_loss", text_of(state.best_loss)},
+                    {"best_loss", exact_text(state.best_loss)},
                     {"data.xxh3_128", state.data_sum}};
   for (const std::string& name : args.names())
     if (!contains(of_this_call, name)) m[std::string(option_prefix) + name] = args.value(name);
@@ -119,12 +109,16 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
     if (!key.starts_with(option_prefix)) continue;
     const std::string name = key.substr(option_prefix.size());
     if (contains(of_this_call, name)) continue;
-    if (!args.given(name)) {
-      if (const std::string mistake = args.set(name, value); !mistake.empty())
-        throw FormatError(where + ": " + mistake);
-    } else if (!contains(may_change, name) && args.value(name) != value) {
-      throw Error("[resume] --" + name + " is " + args.value(name) + ", but the run in " + where +
-                  " was started with " + value + ": leave it out, or start a new run in another --out");
+    if (args.given(name)) {
+      if (!contains(may_change, name) && args.value(name) != value)
+        throw Error("[resume] --" + name + " is " + args.value(name) + ", but the run in " + where +
+                    " was started with " + value + ": leave it out, or start a new run in another --out");
+      continue;
+    }
+    try {
+      args.set(name, value);
+    } catch (const UsageError& e) {
+      throw FormatError(where + ": " + e.what());
     }
   }
 }
@@ -142,7 +136,7 @@ void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ran
   std::string sums;
   for (const Parameter& p : weights) {
     const Array values = p.read();
-    sums += sum_of({static_cast<const char*>(values.share().get()), values.bytes()});
+    sums += identity_of({static_cast<const char*>(values.share().get()), values.bytes()});
   }
   if (const auto other = first_difference({&sums, 1}, ranks)) fail_as_other(other->rank, "other weights");
 }

@@ -1,16 +1,20 @@
-// What inspect shows of attention: the maps of a model on a text, the memory that attention needs, and how
-// many numbers it reads from main memory.
+// What inspect shows, as text and as pictures: of attention, the maps of a model on a text, the memory that
+// it needs, and how many numbers it reads from main memory; of memory, the size of each layer, a program's
+// memory plan, and the key-value cache; and the losses of several training runs together.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/core/run/program.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/train/metrics.h>
+#include "tools/cache_memory.h"
 
 namespace tg {
 
@@ -78,5 +82,64 @@ std::vector<ReadsRow> reads_by_chunk(const ReadModel& model);
 
 plot::Plot reads_plot(const ReadModel& model);
 std::string reads_text(const ReadModel& model);  // a table
+
+// The size of a layer of a model.
+struct LayerSize {
+  std::string layer;  // "transformer.h.0", "transformer.wte"
+  std::int64_t count = 0;
+  std::size_t bytes = 0;
+};
+
+// In the order in which the layers were created.
+std::vector<LayerSize> sizes_by_layer(const std::vector<Parameter>& parameters);
+
+// A row for each layer with numbers, bytes and share of all numbers, and one for all of them.
+std::string sizes_text(const std::vector<LayerSize>& sizes);
+
+// The step at which most bytes of the arena are alive, the first of several; 0 without buffers.
+struct FullestStep {
+  int step = 0;
+  std::size_t bytes = 0;
+};
+FullestStep fullest_step(const Program& program);
+
+// A program's memory plan as a picture: every buffer of the arena is a rectangle of its lifetime (x) and its
+// addresses (y). x: steps, counted from 0, each from its number to the next; y: MiB from the start of the
+// arena. Coloured by the part of the model (model_parts of tools/train_report.h) whose step writes the buffer
+// first. `name` begins the title.
+plot::Plot plan_plot(const Program& program, const std::string& name);
+
+// What a token costs in a key-value cache: a row for each layer with the numbers in each of its tensors and
+// all their bytes, and one for all layers.
+std::string cache_text(const std::vector<CacheRow>& token);
+
+// How many texts of some lengths a memory holds: each with room reserved for the whole context, or in pages
+// [Stratos, PagedAttention].
+struct CacheFit {
+  std::int64_t page = 0;            // tokens; 0: contiguous, the context for each text
+  std::int64_t tokens = 0;          // room for so many
+  std::vector<std::int64_t> texts;  // of each of the lengths
+};
+
+// Contiguous, and in pages of each size. Of a pool of pages one is no text's.
+std::vector<CacheFit> cache_fits(double bytes, std::int64_t bytes_of_token, std::int64_t context,
+                                 const std::vector<std::int64_t>& pages,
+                                 const std::vector<std::int64_t>& lengths);
+std::string fits_text(const std::vector<CacheFit>& fits, const std::vector<std::int64_t>& lengths);
+
+struct NamedRun {
+  std::string name;
+  std::vector<train::MetricsRow> rows;  // not empty
+};
+
+// The metrics.jsonl that train wrote to the directory, whose name becomes the run's name. Throws Error if
+// there is none or it has no step, FormatError for a line that is not a row.
+NamedRun read_run(const std::string& directory);
+
+// Each run in two colours: the training loss faint under its smoothed mean; validation with markers.
+plot::Plot curves_plot(const std::vector<NamedRun>& runs);
+
+// A line for each run: steps, the smoothed training loss at the end, the best validation loss.
+std::string runs_text(const std::vector<NamedRun>& runs);
 
 }  // namespace tg
