@@ -9,8 +9,8 @@
 #include <tilegrad/core/run/program.h>
 #include <tilegrad/io/plots/image.h>
 #include <tilegrad/nn/models/language_model.h>
+#include "tools/bench/measure.h"
 #include "tools/bench/other_libraries.h"
-#include "tools/bench/step_times.h"
 
 namespace tg::bench {
 

@@ -2,7 +2,7 @@
 """Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`, which ask for
 one cell a line on standard input, "forward|backward|graph DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds; "-" is
 what a backend refuses. "linear DTYPE - m=…,n=…,k=…,calls=…" is F.linear of x [m, k] and weights [n, k] in such a graph: "MS -". The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
-tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events;
+tools/bench/measure.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events;
 of "graph" the forward of calls=… calls in a CUDA graph, each with inputs of its own, the median of 150 ms of graphs."""
 import statistics
 import sys

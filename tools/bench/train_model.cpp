@@ -2,9 +2,8 @@
 // memory it needs, and PyTorch's beside it.
 #include <cmath>
 
-#include <tilegrad/io/files/file.h>
 #include "tools/bench/measured_step.h"
-#include "tools/bench/modes.h"
+#include "tools/bench/other_libraries.h"
 #include "tools/train_report.h"
 
 namespace tg::bench {
@@ -23,13 +22,12 @@ std::string memory_text(std::size_t bytes) {
 
 class ModelReport {
  public:
-  ModelReport(const Settings& settings, const Machine& machine, Report& report)
-      : s_(settings), config_(*settings.train.model), machine_(machine), report_(report) {}
+  explicit ModelReport(Report& report)
+      : s_(report.settings), config_(*s_.train.model), machine_(report.machine), report_(report) {}
 
   void run() {
     const MeasuredStep m = measure_step(s_, machine_);
-    if (!s_.train.plot.empty())
-      draw_step(m.picture, description() + ": a training step").save_png(s_.train.plot);
+    if (!s_.plot.empty()) draw_step(m.picture, description() + ": a training step").save_png(s_.plot);
     print(m);
     print_families(m);
     print_memory(m);
@@ -42,20 +40,15 @@ class ModelReport {
   }
   double tokens() const { return static_cast<double>(s_.train.batch * config_.context); }
 
-  Row row(const std::string& name) const {
-    const std::int64_t sizes[] = {config_.layers, config_.heads, config_.width, config_.context,
-                                  s_.train.batch};
-    return {.name = name, .shape = joined(sizes), .dtype = s_.dtype_name(), .threads = s_.threads};
+  Row row(const std::string& name, const char* pass = "") const {
+    return report_.row(
+        name, joined({config_.layers, config_.heads, config_.width, config_.context, s_.train.batch}), pass);
   }
   Row timed(const std::string& name, double seconds) const {
-    Row r = row(name);
-    r.pass = "step", r.ms = seconds * 1e3, r.rate = tokens() / seconds, r.unit = "tokens/s";
-    return r;
+    return row(name, "step").time(seconds).at(tokens() / seconds, "tokens/s");
   }
   void keep(const std::string& name, double rate, const std::string& unit) {
-    Row r = row(name);
-    r.rate = rate, r.unit = unit;
-    report_.keep(std::move(r));
+    report_.keep(row(name).at(rate, unit));
   }
 
   void print(const MeasuredStep& m) {
@@ -71,9 +64,7 @@ class ModelReport {
     print_row("utilisation", formatted("%.1f %% of %.4g TFLOP/s, ", 100 * rate / peak, peak * 1e-12) + of);
     print_row("first steps", formatted("loss %.4f, then %.4f; gradient norm %.4f", m.first.loss,
                                        m.first.next_loss, m.first.grad_norm));
-    Row best = timed("step", t.best);
-    best.share = rate / peak, best.of = of;
-    report_.keep(best);
+    report_.keep(timed("step", t.best).part(rate / peak, of));
     report_.keep(timed("step, median", t.median));
     keep("parameters", static_cast<double>(m.parameters), "numbers");
     keep("model FLOP", m.flops.step() * 1e-9, "GFLOP");
@@ -88,9 +79,7 @@ class ModelReport {
       if (f.steps == 0) continue;
       const char* name = name_of(static_cast<Family>(i));
       std::printf("%-20s %10.3f %6.1f %% %8d\n", name, f.seconds * 1e3, 100 * f.seconds / sum, f.steps);
-      Row r = row(name);
-      r.ms = f.seconds * 1e3, r.share = f.seconds / sum, r.of = "step";
-      report_.keep(r);
+      report_.keep(row(name).time(f.seconds).part(f.seconds / sum, "step"));
     }
     std::printf("%-20s %10.3f, one by one\n\n", "all", sum * 1e3);
   }
@@ -113,18 +102,15 @@ class ModelReport {
   void compare(const MeasuredStep& m) {
     std::fflush(stdout);  // PyTorch takes its time
     TorchTraining torch(s_, weights_seed);
-    if (!torch.ready()) {
-      std::printf("\nno PyTorch to compare with: %s\n", torch.about().c_str());
-      return;
-    }
-    std::printf("\n%s; from the same weights\n", torch.about().c_str());
+    std::printf("\n%s%s\n", torch.about().c_str(), torch.ready() ? "; from the same weights" : "");
+    if (!torch.ready()) return;
     std::printf("%-30s %10s %10s %12s %10s %12s\n", "", "ms", "median", "tokens/s", "tilegrad",
                 "peak memory");
     const auto line = [&](const std::string& name, double best, double median, double ratio,
                           const std::string& memory) {
       std::printf("%-30s %10.3f %10.3f %12s %10s %12s\n", name.c_str(), best * 1e3, median * 1e3,
-                  grouped(std::llround(tokens() / best)).c_str(),
-                  (std::isnan(ratio) ? "" : formatted("%.2f x", ratio)).c_str(), memory.c_str());
+                  grouped(std::llround(tokens() / best)).c_str(), number(ratio, "%.2f x").c_str(),
+                  memory.c_str());
       std::fflush(stdout);
     };
     line("tilegrad", m.times.best, m.times.median, Row::none, memory_text(m.memory.peak()));
@@ -139,9 +125,7 @@ class ModelReport {
       if (const std::string other = difference(t.first, m.first, s_.dtype_name()); !other.empty())
         throw Error("[train] " + name + ", is not the same model: " + other);
       line(name, t.best, t.median, t.best / m.times.best, std::isnan(t.bytes) ? "-" : size_text(t.bytes));
-      Row r = timed(name, t.best);
-      r.share = t.best / m.times.best, r.of = "tilegrad's time";
-      report_.keep(r);
+      report_.keep(timed(name, t.best).part(t.best / m.times.best, "tilegrad's time"));
       report_.keep(timed(name + ", median", t.median));
       if (!std::isnan(t.bytes)) keep(name + ", peak memory", t.bytes / (1 << 20), "MiB");
     }
@@ -155,8 +139,8 @@ class ModelReport {
 
 }  // namespace
 
-void report_model(const Settings& settings, const Machine& machine, Report& report) {
-  ModelReport(settings, machine, report).run();
+void report_model(Report& report) {
+  ModelReport(report).run();
 }
 
 }  // namespace tg::bench
