@@ -18,18 +18,6 @@ std::string megabytes(const Bytes& b) {
   return s;
 }
 
-struct Counters {
-  std::optional<Bytes> forward, backward;
-};
-
-Counters count(const AttentionCell& c, bool materialises, const Settings& settings) {
-  if (!materialises) return {counted(c, once_forward, settings), counted(c, once_backward, settings)};
-  const auto forward = counted(c, once_materialised, settings);
-  const auto both = forward ? counted(c, once_materialised_both, settings) : std::nullopt;
-  if (!both) return {forward, {}};
-  return {forward, Bytes{both->read - forward->read, both->written - forward->written}};
-}
-
 std::string megabytes(const std::optional<Bytes>& counters) {
   return counters ? megabytes(*counters) : "not measured";
 }
@@ -44,17 +32,19 @@ void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
   const auto size = static_cast<std::int64_t>(size_of(settings.dtype));
   const std::string gpu = settings.on_cpu() ? "" : backend(settings.device).name();
   std::printf("%s %s %s\n", c.name().c_str(), c.shape().c_str(), settings.dtype_name().c_str());
-  const Counters whole = counts ? count(c, true, settings) : Counters{},
-                 tiled = counts ? count(c, false, settings) : Counters{};
+  using Counted = std::optional<Bytes>;
+  const auto run = [&](const char* once) { return counts ? counted(c, once, settings) : Counted(); };
+  Counted whole[2] = {run(once_materialised)};  // of the forward and the backward
+  if (const Counted both = whole[0] ? run(once_materialised_both) : Counted())
+    whole[1] = {both->read - whole[0]->read, both->written - whole[0]->written};
+  const Counted tiled[2] = {run(once_forward), run(once_backward)};
   for (bool backward : {false, true}) {
     const char* pass = backward ? "backward" : "forward";
     const Tile tile = tile_of(c, backward, size, gpu);
     const std::string tiles = std::to_string(tile.queries) + "×" + std::to_string(tile.keys) + ", " +
                               std::to_string(tile.on_chip(c, backward, size) / 1024) + " KiB";
-    print_pass(pass, "materialised", "", materialised(c, backward, size),
-               megabytes(backward ? whole.backward : whole.forward));
-    print_pass(pass, "fused", tiles, fused(c, backward, size, tile),
-               megabytes(backward ? tiled.backward : tiled.forward));
+    print_pass(pass, "materialised", "", materialised(c, backward, size), megabytes(whole[backward]));
+    print_pass(pass, "fused", tiles, fused(c, backward, size, tile), megabytes(tiled[backward]));
     print_pass(pass, "least", "", least(c, backward, size), "");
   }
   std::fflush(stdout);

@@ -62,9 +62,8 @@ void measure(const std::string& kind, const nn::Architecture& architecture, std:
   const std::int64_t half = (context + 1) / 2;
   for (int threads = settings.threads;; threads = 1) {
     const auto row = [&](const std::string& name, std::int64_t length, double s) {
-      Row r = report.row(name, kind + ", " + std::to_string(length) + " of " + std::to_string(context));
-      r.threads = threads;
-      return r.time(s).at(1 / s, "tokens/s");
+      const std::string shape = kind + ", " + std::to_string(length) + " of " + std::to_string(context);
+      return report.row(name, shape, "", threads).time(s).at(1 / s, "tokens/s");
     };
     nn::Generator plain(model, {.threads = threads, .precision = settings.precision(), .cache = false}),
         cached(model, {.threads = threads, .precision = settings.precision()});

@@ -68,8 +68,8 @@ void report_exchange(const Exchange& e, const std::string& shape, const Sizes& s
   for (int i = 0; i < 15; ++i)
     runs.push_back(settings.on_cpu() ? seconds_of([&] { program.run(); }) : profiled_seconds(program));
   const double seconds = median(runs);
-  Row row{e.name, shape, settings.dtype_name(), in_words(n), 1};
-  report.add(row.time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
+  report.add(
+      report.row(e.name, shape, in_words(n), 1).time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
 }
 
 // What all ranks do in a second, where this one takes `seconds` for `work`: each has such work of its own, or
@@ -112,7 +112,7 @@ void report_ring(const AttentionCell& c, Report& report) {
         return program.fetch_later({});
       });
       const double rate = rate_of_all(*settings.ranks, flops, seconds, together);
-      Row row{together ? name : c.name(), c.shape(), settings.dtype_name(), name_of(pass), 1};
+      Row row = report.row(together ? name : c.name(), c.shape(), name_of(pass), 1);
       row.time(seconds).at(rate * 1e-12, "TFLOP/s");
       if (together)
         row.part(rate / alone, all_alone);
@@ -172,7 +172,7 @@ void report_steps(Report& report) {
         *ranks, counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
     training.gather_weights();
     const double rate = rate_of_all(*ranks, static_cast<double>(batch.tokens.size()), seconds, way.together);
-    Row row{way.name, joined({options.batch, config.context}, "x"), settings.dtype_name(), in_words(n), 1};
+    Row row = report.row(way.name, joined({options.batch, config.context}, "x"), in_words(n), 1);
     row.time(seconds).at(rate, "tokens/s");
     if (way.together)
       row.part(rate / alone, all_alone);

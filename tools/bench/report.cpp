@@ -114,8 +114,9 @@ void Report::head() const {
               "threads", "ms", "rate", "unit", "share");
 }
 
-Row Report::row(std::string name, std::string shape, std::string pass) const {
-  return {std::move(name), std::move(shape), settings.dtype_name(), std::move(pass), settings.threads};
+Row Report::row(std::string name, std::string shape, std::string pass, int threads) const {
+  return {std::move(name), std::move(shape), settings.dtype_name(), std::move(pass),
+          threads > 0 ? threads : settings.threads};
 }
 
 void Report::add(const Row& row) {

@@ -38,8 +38,8 @@ class Report {
 
   bool selects(const std::string& name) const { return settings.selects(name); }
   void head() const;  // of the table
-  // A row to be completed, in the dtype and on the threads of the settings.
-  Row row(std::string name, std::string shape, std::string pass = "") const;
+  // A row to be completed, in the dtype of the settings; on their threads, or on so many.
+  Row row(std::string name, std::string shape, std::string pass = "", int threads = 0) const;
   void add(const Row& row);
   void add_selected(const Row& row) {
     if (selects(row.name)) add(row);

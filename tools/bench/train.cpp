@@ -48,9 +48,7 @@ void run_train(Report& report) {
     training.run(data.tokens, data.targets, bench_learning_rate);
     Program& program = training.program();
     const auto row = [&](const std::string& name, const std::string& pass, double seconds) {
-      Row r = report.row(name, joined(sizes), pass);
-      r.threads = threads;
-      return r.time(seconds);
+      return report.row(name, joined(sizes), pass, threads).time(seconds);
     };
     const StepTimes t = time_steps(training, data, threads, settings, report.machine);
     if (!settings.on_cpu())

@@ -2,13 +2,106 @@
 // memory it needs, and PyTorch's beside it.
 #include <cmath>
 
-#include "tools/bench/measured_step.h"
+#include <tilegrad/core/report/profile.h>
+#include <tilegrad/core/run/cost.h>
+#include <tilegrad/nn/models/model.h>
+#include "tools/batch_room.h"
+#include "tools/bench/measure.h"
 #include "tools/bench/other_libraries.h"
-#include "tools/train_report.h"
+#include "tools/bench/step_picture.h"
 
 namespace tg::bench {
 
 namespace {
+
+constexpr std::uint64_t weights_seed = 0;  // of the initial weights
+
+// The arithmetic that a training step of a model needs, however a program computes it.
+// A forward pass multiplies each token by each weight once, 2 FLOPs, and a backward pass takes twice as many:
+// 6 per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1]. Attention
+// comes on top [Chowdhery et al., PaLM, 2022, appendix B], here of the pairs of query and key that its mask
+// leaves: half of theirs. What is computed a second time to save memory does not count.
+struct ModelFlops {
+  double tokens = 0;   // of a step
+  double weights = 0;  // of linear layers and the head, tied or not; no lookups in embeddings, gains, biases
+  double attention = 0;  // FLOPs of a forward pass: 2·(d + dv) for each head and pair
+  double step() const { return 6 * weights * tokens + 3 * attention; }
+  std::string formula() const {  // with its numbers
+    const auto whole = [](double x) { return grouped(std::llround(x)); };
+    return "6 · " + whole(weights) + " weights · " + whole(tokens) + " tokens + 3 · " +
+           short_number(attention * 1e-9) + " GFLOP of attention (causal)";
+  }
+};
+
+// A model's training step of this library's, measured.
+struct MeasuredStep {
+  std::int64_t parameters = 0;
+  std::size_t weights = 0;  // bytes of these
+  MemoryReport memory = {};
+  std::int64_t loss_chunks = 1;
+  ModelFlops flops = {};
+  FirstSteps first = {};
+  StepTimes times = {};
+  std::vector<FamilyTime> families = {};  // of kernels one by one
+  StepPicture picture = {};
+};
+
+void check_room(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                train::ProgramOptions options) {
+  options.plan_only = true;
+  check_batch(model.device(), options.batch, [&](std::int64_t batch) {
+    options.batch = batch;
+    const MemoryReport m = train::TrainingProgram(model, optimizer, options).memory();
+    return m.peak() - m.parameters;
+  });
+}
+
+ModelFlops model_flops(const nn::LanguageModel& model, std::int64_t batch) {
+  train::EvaluationProgram evaluation(model, {.batch = batch, .plan_only = true});
+  ModelFlops f{.tokens = static_cast<double>(batch * model.context)};
+  for (const Step& s : evaluation.program().steps()) {
+    if (s.op->product) f.weights += cost_of(s).flops / (2 * f.tokens);
+    if (attention_of(*s.op, s.attrs)) f.attention += cost_of(s).flops;
+  }
+  return f;
+}
+
+// Of settings.train. Throws OutOfMemory if the batch does not fit. Nothing of the model remains in memory.
+MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
+  const TrainSettings& t = settings.train;
+  const nn::ModelConfig& config = *t.model;
+  const auto bytes = static_cast<double>(config.parameters()) * static_cast<double>(size_of(f32));
+  check_memory(settings.device, 3 * bytes, "the model with its optimizer");
+  nn::Params params(weights_seed, f32, settings.device);
+  const nn::Model model(params, config);
+  optim::AdamW::Options adamw;
+  if (settings.dtype == f16) adamw.loss_scale = optim::LossScale{};
+  const optim::AdamW optimizer(params.all(), adamw);
+  const train::ProgramOptions options{.batch = t.batch,
+                                      .threads = settings.threads,
+                                      .precision = settings.precision(),
+                                      .recompute = t.recompute,
+                                      .memory_budget = t.budget};
+  check_room(model, optimizer, options);
+  train::TrainingProgram training(model, optimizer, options);
+  MeasuredStep m{.parameters = params.count(),
+                 .memory = training.memory(),
+                 .loss_chunks = training.loss_chunks(),
+                 .flops = model_flops(model, t.batch)};
+  for (const Parameter& p : params.all()) m.weights += p.bytes();
+  const TrainBatch data(t.batch, config);
+  const auto start = [&] { return training.start(data.tokens, data.targets, bench_learning_rate); };
+  const auto first = training.result(start());
+  m.first = {first.loss, first.grad_norm, training.result(start()).loss};
+  m.times = time_steps(training, data, settings.threads, settings, machine);
+  // About as long as the steps that were timed.
+  const int runs = std::clamp(static_cast<int>(settings.seconds / m.times.median), 3, 50);
+  std::vector<double> seconds;
+  for (const StepTime& s : profile(training.program(), {}, runs, start).steps) seconds.push_back(s.seconds);
+  m.families = by_family(training.program().steps(), seconds);
+  m.picture = step_picture(training.program(), seconds);
+  return m;
+}
 
 std::string formatted(const char* format, auto... values) {
   char text[200];
