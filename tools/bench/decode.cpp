@@ -24,32 +24,6 @@ double bytes_read(const AttentionCell& c, DType dtype) {
   return static_cast<double>(c.Hk * keys * row) * static_cast<double>(size_of(dtype));
 }
 
-// x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts.
-struct ThinProduct {
-  std::int64_t m, n, k;
-  bool rows_alone = false;  // as in CompileOptions
-};
-
-// The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
-struct Prompts {
-  const char* name;
-  std::int64_t texts, length;
-  bool rows_alone = false;
-};
-
-// Rates of the machine change from moment to moment, so all three are measured in turns: the best of each.
-struct DecodeRates {
-  double seconds = std::numeric_limits<double>::infinity(), reading = 0, peak = 0;
-  DecodeRates(Program& program, Reading& memory, const Settings& settings) {
-    constexpr int turns = 10;
-    repeat(settings.seconds, [&] {
-      reading = std::max(reading, memory.gbytes());
-      peak = std::max(peak, peak_now(settings.dtype == f64 ? f64 : f32, settings.threads));
-      seconds = std::min(seconds, best_seconds(settings.seconds / turns, [&] { program.run(); }));
-    });
-  }
-};
-
 class DecodeBench {
  public:
   explicit DecodeBench(Report& report) : report_(report), settings_(report.settings) {
@@ -74,48 +48,49 @@ class DecodeBench {
     add(", FA2", theirs.flash);
   }
 
-  // Several such products in a program, of the same x with weights of their own each.
-  void run(const ThinProduct& p) {
+  // x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts. Several in a
+  // program, of the same x with weights of their own each.
+  void run(std::int64_t m, std::int64_t n, std::int64_t k, bool rows_alone) {
     const double bytes =
-        static_cast<double>(p.n * p.k + p.m * (p.n + p.k)) * static_cast<double>(size_of(settings_.dtype));
-    if (!begin(p.rows_alone ? "thin product, rows alone" : "thin product", joined({p.m, p.n, p.k}), bytes))
-      return;
+        static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));
+    if (!begin(rows_alone ? "thin product, rows alone" : "thin product", joined({m, n, k}), bytes)) return;
     {
       Graph g;
-      const Tensor x = g.input("x", {p.m, p.k}, settings_.dtype);
+      const Tensor x = g.input("x", {m, k}, settings_.dtype);
       std::vector<Tensor> weights, out;
-      for (int n = 0; n < calls_; ++n) {
-        weights.push_back(g.input("w" + std::to_string(n), {p.n, p.k}, settings_.dtype));
+      for (int call = 0; call < calls_; ++call) {
+        weights.push_back(g.input("w" + std::to_string(call), {n, k}, settings_.dtype));
         out.push_back(matmul(x, weights.back().transpose(0, 1)));
       }
-      Program program = compiled(g, out, p.rows_alone);
+      Program program = compiled(g, out, rows_alone);
       program.feed({x, normal_array(x.shape(), x.dtype(), 1)});
       const Array numbers = normal_array(weights[0].shape(), settings_.dtype, 2);
       for (const Tensor& w : weights) program.feed({w, numbers});
-      measure(program, out.back(), 2. * static_cast<double>(p.m * p.n * p.k), false);
+      measure(program, out.back(), 2. * static_cast<double>(m * n * k), false);
     }
-    if (torch_ && !p.rows_alone) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, calls_, settings_));
+    if (torch_ && !rows_alone) add(", F.linear", torch_->time_linear(m, n, k, calls_, settings_));
   }
 
-  void run(const Prompts& p) {
+  // The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
+  void run(const std::string& name, std::int64_t texts, std::int64_t length, bool rows_alone) {
     nn::ModelConfig config =
         config_of(nn::Gpt{.activation = "gelu_tanh"},
                   settings_.on_cpu() ? Sizes{4, 4, 128, 1024, 65} : Sizes{12, 12, 768, 1024, 50304});
     config.bias = true;
-    Row row = report_.row(std::string(p.name) + (p.rows_alone ? ", rows alone" : ""),
-                          joined({p.texts, p.length, config.layers, config.width}), "forward");
+    Row row = report_.row(name + (rows_alone ? ", rows alone" : ""),
+                          joined({texts, length, config.layers, config.width}), "forward");
     if (!report_.selects(row.name)) return;
     nn::Params params(1, settings_.dtype, settings_.device);
     const nn::Model model(params, config);
     Graph g;
-    const Tensor tokens = g.input("tokens", {p.texts, p.length}, i32);
+    const Tensor tokens = g.input("tokens", {texts, length}, i32);
     const nn::Autocast autocast(g, settings_.precision());
-    const Tensor logits = model.head(slice(model.features(tokens), 1, p.length - 1, p.length));
-    Program program = compiled(g, {logits}, p.rows_alone);
+    const Tensor logits = model.head(slice(model.features(tokens), 1, length - 1, length));
+    Program program = compiled(g, {logits}, rows_alone);
     program.feed({tokens, Array(tokens.shape(), i32)});
     const double seconds = cold_ ? cold_->median_in_graph(program, 1, logits)
                                  : best_seconds(settings_.seconds, [&] { program.run(); });
-    report_.add(row.time(seconds).at(static_cast<double>(p.texts * p.length) / seconds, "tokens/s"));
+    report_.add(row.time(seconds).at(static_cast<double>(texts * length) / seconds, "tokens/s"));
   }
 
  private:
@@ -142,10 +117,18 @@ class DecodeBench {
         add_products(flops, seconds, report_.machine.product_peak(settings_.dtype), "product");
       return;
     }
-    const DecodeRates best(program, *memory_, settings_);
-    of_ = "reading", best_rate_ = best.reading;
-    add("", best.seconds);
-    add_products(flops, best.seconds, best.peak, "multiply-add");
+    // Rates of the machine change from moment to moment, so all three are measured in turns: the best of
+    // each.
+    constexpr int turns = 10;
+    double seconds = std::numeric_limits<double>::infinity(), peak = 0;
+    of_ = "reading", best_rate_ = 0;
+    repeat(settings_.seconds, [&] {
+      best_rate_ = std::max(best_rate_, memory_->gbytes());
+      peak = std::max(peak, peak_now(settings_.dtype == f64 ? f64 : f32, settings_.threads));
+      seconds = std::min(seconds, best_seconds(settings_.seconds / turns, [&] { program.run(); }));
+    });
+    add("", seconds);
+    add_products(flops, seconds, peak, "multiply-add");
   }
 
   // The rate of reading; nothing if it was not measured.
@@ -188,9 +171,9 @@ void run_decode(Report& report) {
   if (settings.is_quick()) weights = {{128, 128}};
   for (const auto& [n, k] : weights)
     for (const std::int64_t m : {1, 4, 16, 64, 128, 256})
-      for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, n, k, rows_alone});
-  for (const Prompts& p : {Prompts{"64 tokens of 64 texts", 64, 1}, {"a prompt of 256 tokens", 1, 256}})
-    for (const bool rows_alone : {false, true}) bench.run(Prompts{p.name, p.texts, p.length, rows_alone});
+      for (const bool rows_alone : {false, true}) bench.run(m, n, k, rows_alone);
+  for (const bool rows_alone : {false, true}) bench.run("64 tokens of 64 texts", 64, 1, rows_alone);
+  for (const bool rows_alone : {false, true}) bench.run("a prompt of 256 tokens", 1, 256, rows_alone);
 }
 
 }  // namespace tg::bench

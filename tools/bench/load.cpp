@@ -68,31 +68,21 @@ class LlamaFolder : public TemporaryPath {
 
 // Reads the file on so many threads, in pieces: each into the same memory, which stays in a core's cache, or
 // all into memory of the file's size, which the process has already.
-class FileReading {
- public:
-  FileReading(const std::string& path, int threads, bool keeps)
-      : file_(path, "bench"),
-        threads_(static_cast<std::size_t>(threads)),
-        keeps_(keeps),
-        memory_(keeps ? file_.bytes().size() : threads_ * piece) {}
-
-  void read_all() {
-    on_all(static_cast<int>(threads_), [&](int t) {
-      const auto thread = static_cast<std::size_t>(t);
-      const std::size_t part = file_.bytes().size() / threads_, end = (thread + 1) * part;
-      for (std::size_t at = thread * part; at < end; at += piece)
-        file_.read(at, std::span(memory_).subspan(keeps_ ? at : thread * piece, std::min(piece, end - at)));
+double seconds_of_reading(const std::string& path, bool keeps, const Settings& settings) {
+  constexpr std::size_t piece = 256 << 10;
+  const io::MappedFile file(path, "bench");
+  const auto threads = static_cast<std::size_t>(settings.threads);
+  const std::size_t part = file.bytes().size() / threads;
+  std::vector<std::byte> memory(keeps ? file.bytes().size() : threads * piece);
+  return best_seconds(settings.seconds, [&] {
+    on_all(settings.threads, [&](int t) {
+      const std::size_t begin = static_cast<std::size_t>(t) * part, end = begin + part,
+                        own = static_cast<std::size_t>(t) * piece;
+      for (std::size_t at = begin; at < end; at += piece)
+        file.read(at, std::span(memory).subspan(keeps ? at : own, std::min(piece, end - at)));
     });
-  }
-
- private:
-  static constexpr std::size_t piece = 256 << 10;
-
-  io::MappedFile file_;
-  std::size_t threads_;
-  bool keeps_;
-  std::vector<std::byte> memory_;
-};
+  });
+}
 
 // Memory of so many bytes as parameters get it, which is new: each thread writes to every page of its part,
 // and the system clears them before.
@@ -139,13 +129,9 @@ void run_load(Report& report) {
   const auto timed = [&](const std::string& name, double seconds) {
     return row(name).time(seconds).at(static_cast<double>(folder.bytes()) / seconds * 1e-9, "GB/s");
   };
-  const auto seconds_of_reading = [&](bool keeps) {
-    FileReading reading(folder.weights(), settings.threads, keeps);
-    return best_seconds(settings.seconds, [&] { reading.read_all(); });
-  };
-  const double read = seconds_of_reading(true);
+  const double read = seconds_of_reading(folder.weights(), true, settings);
   report.add_selected(timed("read into memory", read));
-  report.add_selected(timed("read into caches", seconds_of_reading(false)));
+  report.add_selected(timed("read into caches", seconds_of_reading(folder.weights(), false, settings)));
   // What loading cannot do without: the file is read, and memory that was not there is cleared.
   const double touch =
       best_seconds(settings.seconds, [&] { touch_new_memory(folder.bytes(), settings.threads); });

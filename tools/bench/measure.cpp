@@ -14,24 +14,23 @@ namespace tg::bench {
 
 namespace {
 
-// The highest peak that the CPU has between runs, measured every 10 ms; a GPU's is known.
+// The highest peak of the CPU between runs, measured every 10 ms; a GPU's is known.
 struct PeakProbe {
   DType dtype;
   int threads;
-  bool on_cpu;
+  const Settings& settings;
   double peak, probed = 0;
 
-  PeakProbe(DType of, int on_threads, const Settings& settings, const Machine& machine)
-      : dtype(of),
-        threads(on_threads),
-        on_cpu(settings.on_cpu()),
-        peak(on_cpu ? 0 : machine.product_peak(of)) {}
   void measure() {
-    if (!on_cpu || now() <= probed + 0.01) return;
+    if (!settings.on_cpu() || now() <= probed + 0.01) return;
     peak = std::max(peak, peak_now(dtype, threads));
     probed = now();
   }
 };
+
+PeakProbe probe_of(DType dtype, int threads, const Settings& settings, const Machine& machine) {
+  return {dtype, threads, settings, settings.on_cpu() ? 0 : machine.product_peak(dtype)};
+}
 
 // Values by `draw`, of which there are at most a million: the rest repeats them.
 template <class F>
@@ -76,7 +75,7 @@ double time_of_run(Program& program, const Settings& settings) {
 
 Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
                     const Machine& machine) {
-  PeakProbe probe(dtype, threads, settings, machine);
+  PeakProbe probe = probe_of(dtype, threads, settings, machine);
   if (!settings.on_cpu()) return {time_of_run(program, settings), probe.peak};
   double best = std::numeric_limits<double>::infinity();
   repeat(settings.seconds, [&] {
@@ -134,7 +133,7 @@ StepTimes time_steps(train::TrainingProgram& training, const TrainBatch& batch, 
                      const Settings& settings, const Machine& machine) {
   const int steps = settings.on_cpu() ? 1 : 20;
   std::vector<double> all, host;
-  PeakProbe probe(settings.dtype, threads, settings, machine);
+  PeakProbe probe = probe_of(settings.dtype, threads, settings, machine);
   repeat(settings.seconds, [&] {
     probe.measure();
     Pending last;

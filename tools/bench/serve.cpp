@@ -49,30 +49,21 @@ class Clock {
 };
 
 // Tokens in the cache, those that several texts share counted once.
-class UsefulTokens {
- public:
-  explicit UsefulTokens(const nn::PagePool& pool) : held_(static_cast<std::size_t>(pool.pages()) + 1) {}
-
-  std::int64_t count(const nn::Scheduler& scheduler, const std::vector<CachedText>& texts) {
-    std::fill(held_.begin(), held_.end(), 0);
-    std::int64_t sum = 0;
-    const std::int64_t size = scheduler.pool().page_size();
-    for (const CachedText& t : texts) {
-      std::int64_t left = t.table->length();
-      for (const std::int32_t page : t.table->pages()) {
-        const std::int64_t n = std::clamp<std::int64_t>(left, 0, size);
-        std::int64_t& held = held_[static_cast<std::size_t>(page)];
-        sum += std::max<std::int64_t>(0, n - held);
-        held = std::max(held, n);
-        left -= n;
-      }
+std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedText>& texts) {
+  std::vector<std::int64_t> held_by_page(static_cast<std::size_t>(pool.pages()) + 1);
+  std::int64_t sum = 0;
+  for (const CachedText& t : texts) {
+    std::int64_t left = t.table->length();
+    for (const std::int32_t page : t.table->pages()) {
+      const std::int64_t n = std::clamp<std::int64_t>(left, 0, pool.page_size());
+      std::int64_t& held = held_by_page[static_cast<std::size_t>(page)];
+      sum += std::max<std::int64_t>(0, n - held);
+      held = std::max(held, n);
+      left -= n;
     }
-    return sum;
   }
-
- private:
-  std::vector<std::int64_t> held_;  // by page
-};
+  return sum;
+}
 
 // Of sorted numbers the least that p of them do not exceed; NaN if there are none.
 double percentile(const std::vector<double>& sorted, double p) {
@@ -86,6 +77,7 @@ double percentile(const std::vector<double>& sorted, double p) {
 Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
               const std::vector<std::vector<std::int32_t>>& prompts, CacheHistory* history) {
   const nn::Scheduler& scheduler = engine.scheduler();
+  const nn::PagePool& pool = scheduler.pool();
   const std::int64_t preempted_before = scheduler.preemptions(), found_before = scheduler.found();
   Replay r;
   std::map<nn::Engine::Handle, std::size_t> texts;  // the request of each that has not ended
@@ -99,7 +91,6 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   all_written.reserve(std::accumulate(
       trace.begin(), trace.end(), std::size_t{0},
       [](std::size_t n, const Arrival& a) { return n + static_cast<std::size_t>(a.output); }));
-  UsefulTokens useful(scheduler.pool());
   Clock clock;
   bool looked = false;          // in this step
   double time = 0;              // when its tokens were there
@@ -113,9 +104,8 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
         if (scheduler.is_running(handle))
           cached.push_back(
               {static_cast<std::int64_t>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
-      const double share =
-          static_cast<double>(useful.count(scheduler, cached)) /
-          (static_cast<double>(scheduler.pool().pages()) * static_cast<double>(scheduler.pool().page_size()));
+      const double share = static_cast<double>(useful_tokens(pool, cached)) /
+                           (static_cast<double>(pool.pages()) * static_cast<double>(pool.page_size()));
       r.texts += static_cast<double>(cached.size());
       r.useful += share;
       if (scheduler.waiting() > 0) r.useful_full += share, ++full_steps;
@@ -171,38 +161,30 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   return r;
 }
 
-// Adds the rows of a cache, a replay or another library: `what` follows its name.
-class ServeRows {
- public:
-  ServeRows(std::string name, std::string shape, Report& report)
-      : name_(std::move(name)), shape_(std::move(shape)), report_(report) {}
-
-  Row row(const std::string& what) const { return report_.row(name_ + what, shape_); }
-  void add(const Row& row) { report_.add_selected(row); }
-  void add(const Replay& r) {
-    const auto steps = static_cast<double>(r.steps);
-    const auto timed = [&](const std::string& what, double seconds) { return row(what).time(seconds); };
-    const auto counted = [&](const char* what, double n, const char* unit) { add(row(what).at(n, unit)); };
-    const auto cached = [&](const char* what, double share) { add(row(what).part(share, "cache")); };
-    add(timed("", r.seconds).at(static_cast<double>(r.tokens) / r.seconds, "tokens/s"));
-    counted(", requests", static_cast<double>(r.first.size()) / r.seconds, "requests/s");
-    add(timed(", step", r.stepping / steps).at(r.texts, "texts"));
-    add(timed(", host in a step", r.host / steps));
-    cached(", cache in use", r.useful);
-    if (!std::isnan(r.useful_full)) cached(", in use, texts wait", r.useful_full);
-    cached(", most in use", r.most_useful);
-    counted(", preemptions", static_cast<double>(r.preemptions), "texts");
-    counted(", found in the cache", static_cast<double>(r.found), "tokens");
-    for (const auto& [part, name] : {std::pair(0.5, " p50"), {0.99, " p99"}}) {
-      add(timed(std::string(", first token") + name, percentile(r.first, part)));
-      add(timed(std::string(", between tokens") + name, percentile(r.between, part)));
-    }
+void add_rows(const std::string& name, const std::string& shape, const Replay& r, Report& report) {
+  const auto row = [&](const std::string& what) { return report.row(name + what, shape); };
+  const auto timed = [&](const std::string& what, double seconds) { return row(what).time(seconds); };
+  const auto counted = [&](const char* what, double n, const char* unit) {
+    report.add_selected(row(what).at(n, unit));
+  };
+  const auto cached = [&](const char* what, double share) {
+    report.add_selected(row(what).part(share, "cache"));
+  };
+  const auto steps = static_cast<double>(r.steps);
+  report.add_selected(timed("", r.seconds).at(static_cast<double>(r.tokens) / r.seconds, "tokens/s"));
+  counted(", requests", static_cast<double>(r.first.size()) / r.seconds, "requests/s");
+  report.add_selected(timed(", step", r.stepping / steps).at(r.texts, "texts"));
+  report.add_selected(timed(", host in a step", r.host / steps));
+  cached(", cache in use", r.useful);
+  if (!std::isnan(r.useful_full)) cached(", in use, texts wait", r.useful_full);
+  cached(", most in use", r.most_useful);
+  counted(", preemptions", static_cast<double>(r.preemptions), "texts");
+  counted(", found in the cache", static_cast<double>(r.found), "tokens");
+  for (const auto& [part, which] : {std::pair(0.5, " p50"), {0.99, " p99"}}) {
+    report.add_selected(timed(std::string(", first token") + which, percentile(r.first, part)));
+    report.add_selected(timed(std::string(", between tokens") + which, percentile(r.between, part)));
   }
-
- private:
-  std::string name_, shape_;
-  Report& report_;
-};
+}
 
 void check_equal(const Replay& contiguous, const Replay& paged) {
   for (std::size_t i = 0; i < contiguous.texts_written.size(); ++i) {
@@ -270,17 +252,16 @@ void run_serve(Report& report) {
     constexpr std::int64_t most_columns = 2000;
     if (!settings.plot.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
     c.replay = replay(*c.engine, trace, prompts, c.history ? &*c.history : nullptr);
-    ServeRows(c.name, shape, report).add(c.replay);
+    add_rows(c.name, shape, c.replay, report);
   }
   check_equal(caches[0].replay, caches[1].replay);
   for (OtherDecoding& other : others) {
     const OtherDecoding::Replay r = other.replay(caches[0].seats, trace);
-    ServeRows rows(other.name(), shape, report);
-    rows.add(rows.row("")
-                 .time(r.seconds)
-                 .at(static_cast<double>(caches[0].replay.tokens) / r.seconds, "tokens/s")
-                 .part(caches[1].replay.seconds / r.seconds, caches[1].name));
-    rows.add(rows.row(", step").time(r.seconds / r.steps));
+    report.add_selected(report.row(other.name(), shape)
+                            .time(r.seconds)
+                            .at(static_cast<double>(caches[0].replay.tokens) / r.seconds, "tokens/s")
+                            .part(caches[1].replay.seconds / r.seconds, caches[1].name));
+    report.add_selected(report.row(other.name() + ", step", shape).time(r.seconds / r.steps));
   }
   add_one("paged / contiguous", caches[0].replay.seconds / caches[1].replay.seconds, "×");
   if (settings.plot.empty()) return;
