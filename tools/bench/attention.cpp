@@ -25,13 +25,6 @@ struct AttentionRates {
 constexpr std::pair<const char*, plot::Color> comparands[] = {
     {"tilegrad", {0, 114, 178}}, {"cuDNN", {230, 159, 0}}, {"FlashAttention-2", {150, 156, 166}}};
 
-// A line of the table: the name, and numbers of nine characters.
-void print_line(const std::string& name, const std::vector<std::string>& numbers) {
-  std::string s = column(name, 64);
-  for (const std::string& n : numbers) s += std::string(n.size() < 10 ? 10 - n.size() : 1, ' ') + n;
-  std::printf("%s\n", s.c_str());
-}
-
 // Of all x that are numbers, as text.
 std::string geometric_mean(const std::vector<double>& values) {
   double sum = 0;
@@ -43,9 +36,12 @@ std::string geometric_mean(const std::vector<double>& values) {
 
 // Ours, the share of a matrix product's rate and, if `compares`, PyTorch's with the ratios ours / theirs.
 void print_rates(const std::vector<AttentionRates>& all, bool compares) {
+  // A line: the name, and numbers of nine characters.
   const auto print = [&](const std::string& name, std::vector<std::string> numbers) {
     if (!compares) numbers.resize(2);
-    print_line(name, numbers);
+    std::printf("%s", column(name, 64).c_str());
+    for (const std::string& n : numbers) std::printf(" %9s", n.c_str());
+    std::printf("\n");
   };
   print("TFLOP/s", {"ours", "share", "cuDNN", "ratio", "FA2", "ratio"});
   const auto rate = [](double x) { return number(x, "%.1f", "-"); };
@@ -168,7 +164,7 @@ class AttentionBench {
     const AttentionKernels kernels = settings_.attention.kernels;
     Row ours = row(c, kernels == AttentionKernels::best ? "" : ", " + std::string(name_of(kernels)), pass,
                    t.seconds);
-    report_.set_rate(ours, flops * 1e-9 / t.seconds, t.peak);
+    ours.products(flops * 1e-9 / t.seconds, t.peak, report_.machine);
     ours.share_sgemm = ours.share / product_;
     report_.add(ours);
     AttentionRates rates{
@@ -178,9 +174,8 @@ class AttentionBench {
       std::size_t place = 1;
       for (const auto& [who, seconds] : {std::pair(", cuDNN", cudnn), {", FA2", flash}}) {
         rates.rates[place++] = flops * 1e-12 / seconds;
-        if (std::isnan(seconds)) continue;
-        Row theirs = row(c, who, pass, seconds);
-        report_.add(report_.set_rate(theirs, flops * 1e-9 / seconds, t.peak));
+        if (!std::isnan(seconds))
+          report_.add(row(c, who, pass, seconds).products(flops * 1e-9 / seconds, t.peak, report_.machine));
       }
     }
     rates_.push_back(rates);

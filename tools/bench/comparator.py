@@ -1,5 +1,6 @@
-"""What scripts that `bench --compare` starts have in common. They get a request in each line of standard input and answer in a
-line. The first line of output is "ready VERSIONS" or "none REASON"; an answer "-" is what cannot be measured. Needs no packages."""
+"""What scripts that `bench --compare` starts have in common. They get a request in each line of standard input and answer in
+a line. The first line of output is "ready VERSIONS" or "none REASON"; an answer "-" is what cannot be measured. Needs no
+packages."""
 import pathlib
 import sys
 import time

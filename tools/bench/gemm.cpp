@@ -75,8 +75,7 @@ Timing measure(const Product& p, int threads, Report& report, Rates& sgemm_rates
   const auto key = std::tuple(p.shape(), p.form, threads);
   if (p.dtype == f32) sgemm_rates[key] = rate;
   const auto found = sgemm_rates.find(key);
-  Row row = row_of(p, "", threads, t.seconds);
-  report.set_rate(row, rate, t.peak);
+  Row row = row_of(p, "", threads, t.seconds).products(rate, t.peak, report.machine);
   if (p.dtype == bf16 && found != sgemm_rates.end()) row.share_sgemm = rate / found->second;
   report.add(row);
   return t;

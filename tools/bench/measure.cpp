@@ -3,12 +3,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <random>
 
 #include <tilegrad/ops/ops.h>
-#include "core/os/process.h"
 
 namespace tg::bench {
 
@@ -171,15 +169,6 @@ double bytes_of(std::span<const Tensor> tensors) {
   for (const Tensor& t : tensors)
     bytes += static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
   return bytes;
-}
-
-TemporaryPath::TemporaryPath(const std::string& begin, const std::string& end)
-    : path_((std::filesystem::temp_directory_path() / (begin + std::to_string(os::process_id()) + end))
-                .string()) {}
-
-TemporaryPath::~TemporaryPath() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace tg::bench

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <vector>
 
 #include <tilegrad/nn/training/training.h>
+#include "core/os/process.h"
 #include "core/run/ranks.h"
 #include "tools/bench/machine.h"
 
@@ -135,8 +137,12 @@ double bytes_of(std::span<const Tensor> tensors);
 // A file or folder of this process, which is removed in the end.
 class TemporaryPath {
  public:
-  TemporaryPath(const std::string& begin, const std::string& end);
-  ~TemporaryPath();
+  TemporaryPath(const std::string& begin, const std::string& end)
+      : path_(std::filesystem::temp_directory_path() / (begin + std::to_string(os::process_id()) + end)) {}
+  ~TemporaryPath() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
   TemporaryPath(const TemporaryPath&) = delete;
   TemporaryPath& operator=(const TemporaryPath&) = delete;
   const std::string& path() const { return path_; }

@@ -152,12 +152,6 @@ std::string Report::json() const {
   return s + "\n]}\n";
 }
 
-Row& Report::set_rate(Row& row, double gflops, double peak) const {
-  const bool tera = gflops >= 1e4;
-  return row.at(tera ? gflops * 1e-3 : gflops, tera ? "TFLOP/s" : "GFLOP/s")
-      .part(gflops / peak, machine.peak_name);
-}
-
 SavedRows read_rows(const std::string& file) {
   SavedRows run;
   const std::string text = io::read_file(file, "bench");

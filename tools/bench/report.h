@@ -25,6 +25,12 @@ struct Row {
 
   Row& time(double seconds) { return ms = seconds * 1e3, *this; }
   Row& at(double its_rate, std::string of_unit) { return rate = its_rate, unit = std::move(of_unit), *this; }
+  // A rate of products as GFLOP/s, from 10,000 on TFLOP/s, and its share of a peak.
+  Row& products(double gflops, double peak, const Machine& machine) {
+    const bool tera = gflops >= 1e4;
+    return at(tera ? gflops * 1e-3 : gflops, tera ? "TFLOP/s" : "GFLOP/s")
+        .part(gflops / peak, machine.peak_name);
+  }
   Row& part(double its_share, std::string whole) { return share = its_share, of = std::move(whole), *this; }
 };
 
@@ -51,8 +57,6 @@ class Report {
 
   // Of the first --shape, or else these.
   Sizes sizes(Sizes otherwise) const { return settings.shapes.empty() ? otherwise : settings.shapes[0]; }
-  // A rate of products as GFLOP/s, from 10,000 on TFLOP/s, and its share of the peak.
-  Row& set_rate(Row& row, double gflops, double peak) const;
 
  private:
   std::vector<Row> rows_;
