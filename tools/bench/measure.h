@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 #include "core/os/process.h"
 #include "core/run/ranks.h"
 #include "tools/bench/machine.h"
