@@ -1,4 +1,5 @@
-// The tiles of bench's model of traffic (tools/bench/attention_tiles.cpp) are those of the kernels that run.
+// The tiles of bench's model of traffic (tools/bench/attention_traffic.cpp) are those of the kernels that
+// run.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/attention/division_sm90.h"

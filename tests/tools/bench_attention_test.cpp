@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tools/bench/attention_counters.h"
+#include "tools/bench/attention_traffic.h"
 
 namespace tg::bench {
 namespace {

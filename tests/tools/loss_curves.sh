@@ -40,7 +40,7 @@ compares 2 'late2 has 29 steps' ours late
 "$python" - "$bench" <<'EOT' || fail "batches"
 import sys
 sys.path.insert(0, sys.argv[1])
-from text_batches import philox, validation_starts
+from run_files import philox, validation_starts
 # The known answers of Random123, and rows at even distances.
 assert philox((0, 0, 0, 0), 0) == (0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8)
 assert philox((2**32 - 1,) * 4, 2**64 - 1) == (0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd)

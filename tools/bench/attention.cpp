@@ -1,149 +1,204 @@
 // flash_attn forward and backward: the rate of each cell, as a share of the machine's multiply-add rate and
-// of this library's own matrix product, beside PyTorch's if it is asked for.
+// of this library's own matrix product, beside PyTorch's if it is asked for; as a table and as bars.
+#include <array>
 #include <cmath>
 #include <optional>
 
-#include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
 #include "tools/bench/attention_programs.h"
-#include "tools/bench/attention_rates.h"
-#include "tools/bench/cold_runs.h"
-#include "tools/bench/modes.h"
+#include "tools/bench/chart.h"
 #include "tools/bench/other_libraries.h"
 
 namespace tg::bench {
 
 namespace {
 
-// Bytes besides inputs and results, by the plan.
-void memory(const AttentionCell& c, bool with_backward, const Settings& settings, Report& report) {
-  RecordedAttention r(c, settings);
-  std::vector<Tensor> outputs{r.out.o, r.out.lse};
-  if (with_backward) {
-    const Tensor z = r.g.input("z", r.out.o.shape(), settings.dtype);
-    for (const Tensor& t : gradients(r.out.o, {r.q, r.k, r.v}, z)) outputs.push_back(t);
+// TFLOP/s of this library, cuDNN and FlashAttention-2; NaN where one was not measured or refuses the call.
+struct AttentionRates {
+  std::string name, shape;
+  Pass pass;
+  double share;  // of ours
+  std::array<double, 3> rates;
+  double ratio(std::size_t i) const { return rates[0] / rates[i]; }
+};
+
+constexpr std::pair<const char*, plot::Color> comparands[] = {
+    {"tilegrad", {0, 114, 178}}, {"cuDNN", {230, 159, 0}}, {"FlashAttention-2", {150, 156, 166}}};
+
+// Of all x that are numbers, as text.
+std::string geometric_mean(const std::vector<double>& values) {
+  double sum = 0;
+  int n = 0;
+  for (double x : values)
+    if (!std::isnan(x)) sum += std::log(x), ++n;
+  return number(n > 0 ? std::exp(sum / n) : Row::none, "%.3f", "-");
+}
+
+// Ours, the share of a matrix product's rate and, if `compares`, PyTorch's with the ratios ours / theirs.
+void print_rates(const std::vector<AttentionRates>& all, bool compares) {
+  // A line: the name, and numbers of nine characters.
+  const auto print = [&](const std::string& name, std::vector<std::string> numbers) {
+    if (!compares) numbers.resize(2);
+    std::printf("%s", column(name, 64).c_str());
+    for (const std::string& n : numbers) std::printf(" %9s", n.c_str());
+    std::printf("\n");
+  };
+  print("TFLOP/s", {"ours", "share", "cuDNN", "ratio", "FA2", "ratio"});
+  const auto rate = [](double x) { return number(x, "%.1f", "-"); };
+  const auto ratio = [](double x) { return number(x, "%.3f", "-"); };
+  for (const AttentionRates& r : all)
+    print(column(r.shape, 26) + column(r.name, 28) + name_of(r.pass),
+          {rate(r.rates[0]), ratio(r.share), rate(r.rates[1]), ratio(r.ratio(1)), rate(r.rates[2]),
+           ratio(r.ratio(2))});
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    std::vector<double> cudnn, flash;
+    for (const AttentionRates& r : all)
+      if (r.pass == pass) cudnn.push_back(r.ratio(1)), flash.push_back(r.ratio(2));
+    if (compares && !cudnn.empty())
+      print(std::string("geometric mean, ") + name_of(pass),
+            {"", "", "", geometric_mean(cudnn), "", geometric_mean(flash)});
   }
-  const MemoryReport m = compile(r.g, outputs, options_of(settings, settings.threads)).memory();
-  double extra = static_cast<double>(m.peak() - m.inputs);
-  for (const Tensor& t : outputs)
-    extra -= static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
-  report.add({.name = c.name() + " extra memory",
-              .shape = c.shape(),
-              .dtype = settings.dtype_name(),
-              .pass = with_backward ? "both" : "forward",
-              .threads = settings.threads,
-              .rate = extra / (1 << 20),
-              .unit = "MiB"});
+}
+
+// Bars for each cell, the forward above the backward.
+plot::Image draw_rates(const std::vector<AttentionRates>& all, const std::string& title) {
+  constexpr int right = 30, top = 110;
+  BarPanel panels[] = {{"forward, TFLOP/s", "", 0, 3, 14, 2, 14, 10},
+                       {"backward, TFLOP/s", "", 0, 3, 14, 2, 14, 10}};
+  double highest = 0;
+  int names = 0;  // pixels
+  std::size_t count = 0;
+  for (const AttentionRates& r : all) {
+    BarPanel& panel = panels[r.pass == Pass::backward];
+    BarGroup& group = panel.groups.emplace_back();
+    // The sizes and the mask.
+    group.name = r.shape + r.name.substr(std::min(r.name.size(), std::string("flash_attn").size()));
+    for (std::size_t i = 0; i < r.rates.size(); ++i) {
+      group.bars.push_back({i, r.rates[i], comparands[i].second});
+      if (!std::isnan(r.rates[i])) highest = std::max(highest, r.rates[i]);
+    }
+    names = std::max(names, height_of_names(panel.groups));
+    count = std::max(count, panel.groups.size());
+  }
+  const int group = panels[0].group(), most = (plot::Image::most - BarPanel::left - right) / group,
+            cells = std::min(most, static_cast<int>(count)),
+            width = std::max(900, BarPanel::left + right + group * cells);
+  plot::Image image(width, top + 2 * (BarPanel::high + names), chart_paper);
+  std::vector<LegendEntry> legend;
+  for (const auto& [name, color] : comparands)
+    legend.push_back({name, color, 60 + 12 * static_cast<int>(std::string(name).size())});
+  draw_head(image, 40, title, legend);
+  int bottom = top + BarPanel::high;
+  for (BarPanel& panel : panels) {
+    panel.highest = highest;
+    panel.groups.resize(std::min(panel.groups.size(), static_cast<std::size_t>(most)));
+    panel.draw(image, width - right - BarPanel::left, bottom);
+    bottom += BarPanel::high + names;
+  }
+  return image;
+}
+
+// Bytes besides inputs and results, by the plan.
+void report_memory(const AttentionCell& c, bool with_backward, Report& report) {
+  RecordedAttention r(c, report.settings);
+  if (with_backward) r.add_gradients();
+  const MemoryReport m = compile(r.g, r.outputs, report.settings.compile_options()).memory();
+  const double extra = static_cast<double>(m.peak() - m.inputs) - bytes_of(r.outputs);
+  report.add(report.row(c.name() + " extra memory", c.shape(), with_backward ? "both" : "forward")
+                 .at(extra / (1 << 20), "MiB"));
 }
 
 class AttentionBench {
  public:
-  AttentionBench(const Settings& settings, const Machine& machine, Report& report)
-      : settings_(settings), machine_(machine), report_(report) {
-    if (on_cpu())
-      product_ = sgemm(settings, settings.threads, machine, report);
+  explicit AttentionBench(Report& report) : report_(report), settings_(report.settings) {
+    if (settings_.on_cpu())
+      product_ = sgemm(report);
     else
-      cold_.emplace(settings);
-    if (settings.compare) {
-      torch_.emplace(settings.device);
-      std::printf("%s%s\n", torch_->ready() ? "" : "no PyTorch to compare with: ", torch_->about().c_str());
-    }
+      cold_.emplace(settings_);
+    if (settings_.compare) torch_.emplace(settings_.device);
   }
 
-  void run(bool backward) {
+  void run(Pass pass) {
     const AttentionCell* full = nullptr;  // the cell before, if it has no mask
     double full_seconds = 0;
     for (const AttentionCell& c : settings_.attention.cells) {
       if (!report_.selects(c.name())) continue;
-      const Timing t = time(c, backward, settings_.threads);
-      add_row(c, backward, t);
+      const Timing t = time(c, pass, settings_.threads);
+      add_row(c, pass, t);
       if (full && c.causal && c.window < 0 && full->shape() == c.shape())
-        add_ratio(c, " / full", backward, t, t.seconds / full_seconds, "×");
+        report_.add(row(c, " / full", pass, t.seconds).at(t.seconds / full_seconds, "×"));
       full = c.causal || c.window >= 0 ? nullptr : &c, full_seconds = t.seconds;
       if (settings_.threads == 1 || !full) continue;
-      const double times = time(c, backward, 1).seconds / t.seconds;
-      add_ratio(c, ", all / one", backward, t, times, "×", times / settings_.threads);
+      const double times = time(c, pass, 1).seconds / t.seconds;
+      report_.add(
+          row(c, ", all / one", pass, t.seconds).at(times, "×").part(times / settings_.threads, "threads"));
     }
   }
 
   // The table of all rates, and the picture of it.
   void finish() const {
-    const bool compares = torch_ && torch_->ready();
     if (rates_.empty()) return;
-    if (!on_cpu() || settings_.compare) std::printf("\n%s", rates_table(rates_, compares).c_str());
-    if (!settings_.attention.plot.empty())
-      draw_rates(rates_, machine_.model + ", flash_attn in " + settings_.dtype_name() + ", TFLOP/s")
-          .save_png(settings_.attention.plot);
+    if (!settings_.on_cpu() || settings_.compare) {
+      std::printf("\n");
+      print_rates(rates_, torch_ && torch_->ready());
+    }
+    if (!settings_.plot.empty())
+      draw_rates(rates_, report_.machine.model + ", flash_attn in " + settings_.dtype_name() + ", TFLOP/s")
+          .save_png(settings_.plot);
   }
 
  private:
-  bool on_cpu() const { return settings_.device.kind == Device::cpu_kind; }
-
-  Timing time(const AttentionCell& c, bool backward, int threads) {
-    Program program =
-        backward ? backward_program(c, threads, settings_) : forward_program(c, threads, settings_);
-    if (on_cpu()) return run_and_peak(program, settings_.dtype, threads, settings_, machine_);
-    return {cold_->median(program), product_peak(machine_, settings_.dtype)};
+  Timing time(const AttentionCell& c, Pass pass, int threads) {
+    Program program = attention_program(c, pass, threads, settings_);
+    if (settings_.on_cpu())
+      return run_and_peak(program, settings_.dtype, threads, settings_, report_.machine);
+    return {cold_->median(program), report_.machine.product_peak(settings_.dtype)};
   }
 
-  Row row_of(const AttentionCell& c, const std::string& suffix, bool backward, double seconds) const {
-    return {c.name() + suffix, c.shape(),    settings_.dtype_name(), backward ? "backward" : "forward",
-            settings_.threads, seconds * 1e3};
+  Row row(const AttentionCell& c, const std::string& suffix, Pass pass, double seconds) const {
+    return report_.row(c.name() + suffix, c.shape(), name_of(pass)).time(seconds);
   }
 
-  void add_row(const AttentionCell& c, bool backward, const Timing& t) {
-    const double flops = c.flops(backward);
+  void add_row(const AttentionCell& c, Pass pass, const Timing& t) {
+    const double flops = c.flops(pass == Pass::backward);
     const AttentionKernels kernels = settings_.attention.kernels;
-    Row row = row_of(c, kernels == AttentionKernels::best ? "" : ", " + std::string(name_of(kernels)),
-                     backward, t.seconds);
-    set_rate(row, flops * 1e-9 / t.seconds, t.peak, machine_);
-    row.share_sgemm = row.share / product_;
-    report_.add(row);
-    AttentionRates rates{c.name(), c.shape(), backward, flops * 1e-12 / t.seconds, row.share};
-    if (torch_ && torch_->ready()) {
-      const TorchProcess::Seconds theirs = torch_->time(c, backward, settings_);
-      rates.cudnn = add_comparator(c, ", cuDNN", backward, theirs.cudnn, t.peak);
-      rates.flash = add_comparator(c, ", FA2", backward, theirs.flash, t.peak);
+    Row ours = row(c, kernels == AttentionKernels::best ? "" : ", " + std::string(name_of(kernels)), pass,
+                   t.seconds);
+    ours.products(flops * 1e-9 / t.seconds, t.peak, report_.machine);
+    ours.share_sgemm = ours.share / product_;
+    report_.add(ours);
+    AttentionRates rates{
+        c.name(), c.shape(), pass, ours.share, {flops * 1e-12 / t.seconds, Row::none, Row::none}};
+    if (torch_) {
+      const auto [cudnn, flash] = torch_->time(c, name_of(pass), 1, settings_);
+      std::size_t place = 1;
+      for (const auto& [who, seconds] : {std::pair(", cuDNN", cudnn), {", FA2", flash}}) {
+        rates.rates[place++] = flops * 1e-12 / seconds;
+        if (!std::isnan(seconds))
+          report_.add(row(c, who, pass, seconds).products(flops * 1e-9 / seconds, t.peak, report_.machine));
+      }
     }
     rates_.push_back(rates);
   }
 
-  // Its TFLOP/s; NaN, and no row, if it was not measured.
-  double add_comparator(const AttentionCell& c, const char* who, bool backward, double seconds, double peak) {
-    if (std::isnan(seconds)) return Row::none;
-    Row row = row_of(c, who, backward, seconds);
-    set_rate(row, c.flops(backward) * 1e-9 / seconds, peak, machine_);
-    report_.add(row);
-    return c.flops(backward) * 1e-12 / seconds;
-  }
-
-  void add_ratio(const AttentionCell& c, const char* suffix, bool backward, const Timing& t, double ratio,
-                 const char* unit, double share = Row::none) {
-    Row row = row_of(c, suffix, backward, t.seconds);
-    row.rate = ratio, row.unit = unit, row.share = share;
-    if (!std::isnan(share)) row.of = "threads";
-    report_.add(row);
-  }
-
-  const Settings& settings_;
-  const Machine& machine_;
   Report& report_;
+  const Settings& settings_;
   double product_ = Row::none;  // the share of the peak that a matrix product reaches, on the CPU
   std::optional<ColdRuns> cold_;
-  std::optional<TorchProcess> torch_;
+  std::optional<TorchAttention> torch_;
   std::vector<AttentionRates> rates_;
 };
 
 }  // namespace
 
-void run_attention(const Settings& settings, const Machine& machine, Report& report) {
-  AttentionBench bench(settings, machine, report);
-  for (bool backward : {false, true}) bench.run(backward);
+void run_attention(Report& report) {
+  AttentionBench bench(report);
+  for (const Pass pass : {Pass::forward, Pass::backward}) bench.run(pass);
   bench.finish();
-  if (!settings.attention.whole_suite) return;
+  if (!report.settings.attention.whole_suite) return;
   for (bool with_backward : {false, true})
     if (report.selects("flash_attn extra memory"))
-      memory({.L = 32768, .T = 32768, .d = 64, .dv = 64}, with_backward, settings, report);
+      report_memory({.L = 32768, .T = 32768, .d = 64, .dv = 64}, with_backward, report);
 }
 
 }  // namespace tg::bench

@@ -4,11 +4,39 @@
 #include <charconv>
 #include <random>
 #include <set>
+#include <variant>
 
 #include <tilegrad/core/base/error.h>
+
 namespace tg::bench {
 
 namespace {
+
+using Cells = std::vector<AttentionCell>;
+using Size = std::int64_t AttentionCell::*;
+using Flag = bool AttentionCell::*;
+
+// The words of a cell, in the order in which words() writes them.
+struct Word {
+  const char* key;
+  std::variant<Size, Flag> member;
+  std::int64_t least = 1, none = 0;  // of a size; `none`: it is left out
+};
+const Word all_words[] = {{"B", &AttentionCell::B},
+                          {"H", &AttentionCell::H},
+                          {"Hk", &AttentionCell::Hk},
+                          {"L", &AttentionCell::L},
+                          {"T", &AttentionCell::T},
+                          {"d", &AttentionCell::d},
+                          {"dv", &AttentionCell::dv},
+                          {"length", &AttentionCell::length},
+                          {"page", &AttentionCell::page},
+                          {"causal", &AttentionCell::causal},
+                          {"window", &AttentionCell::window, 0, -1},
+                          {"softcap", &AttentionCell::softcap},
+                          {"free_order", &AttentionCell::free_order},
+                          {"ragged", &AttentionCell::ragged},
+                          {"v_in_k", &AttentionCell::v_in_k}};
 
 std::string both(std::int64_t a, std::int64_t b) {
   return std::to_string(a) + (a == b ? "" : "/" + std::to_string(b));
@@ -28,114 +56,79 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
   const std::size_t equals = word.find('=');
   const std::string key = word.substr(0, equals);
   if (!given.insert(key).second) throw Error("'" + key + "' is given twice");
-  if (equals == std::string::npos && key == "causal") {
-    c.causal = true;
-  } else if (equals == std::string::npos && key == "free_order") {
-    c.free_order = true;
-  } else if (equals == std::string::npos && key == "v_in_k") {
-    c.v_in_k = true;
-  } else if (equals == std::string::npos && key == "ragged") {
-    c.ragged = true;
-  } else if (equals != std::string::npos && key == "window") {
-    c.window = number_of(word, equals, 0);
-  } else {
-    const std::pair<const char*, std::int64_t*> sizes[] = {
-        {"B", &c.B}, {"H", &c.H},   {"Hk", &c.Hk},         {"L", &c.L},       {"T", &c.T},
-        {"d", &c.d}, {"dv", &c.dv}, {"length", &c.length}, {"page", &c.page}, {"softcap", &c.softcap}};
-    for (const auto& [name, size] : sizes)
-      if (equals != std::string::npos && key == name) {
-        *size = number_of(word, equals, 1);
-        return;
-      }
+  const auto known = std::ranges::find(all_words, key, &Word::key);
+  if (known == std::end(all_words) ||
+      std::holds_alternative<Size>(known->member) != (equals != std::string::npos))
     throw Error("'" + word +
                 "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, softcap=, causal, "
                 "free_order, ragged and v_in_k");
-  }
+  if (const Size* size = std::get_if<Size>(&known->member))
+    c.*(*size) = number_of(word, equals, known->least);
+  else
+    c.*std::get<Flag>(known->member) = true;
 }
 
-// 16,384 tokens of width 2048, without and with a causal mask.
-void add_square(std::vector<AttentionCell>& list, std::int64_t L, std::int64_t d) {
-  for (bool causal : {false, true})
-    list.push_back(
-        {.B = 16384 / L, .H = 2048 / d, .Hk = 2048 / d, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
-}
-
-std::vector<AttentionCell> parsed(std::initializer_list<const char*> texts) {
-  std::vector<AttentionCell> list;
+void add(Cells& list, std::initializer_list<const char*> texts) {
   for (const char* text : texts) list.push_back(parse_cell(text));
-  return list;
 }
 
-std::vector<AttentionCell> gpu_suite() {
-  std::vector<AttentionCell> list;
+// Without and with a causal mask.
+void add_square(Cells& list, std::int64_t B, std::int64_t H, std::int64_t L, std::int64_t d) {
+  for (bool causal : {false, true})
+    list.push_back({.B = B, .H = H, .Hk = H, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
+}
+
+Cells gpu_suite(bool free_order) {
+  Cells list;
   for (std::int64_t d : {64, 128, 256})
-    for (std::int64_t L : {512, 2048, 8192, 16384})
-      if (d != 256 || L != 512) add_square(list, L, d);
-  for (const AttentionCell& c :
-       parsed({"B=2,H=16,L=8192,d=192,dv=128,causal", "B=4,H=32,Hk=8,L=4096,d=128,causal",
-               "B=64,H=6,L=256,d=64,causal", "B=32,H=12,L=1024,d=64,causal"}))
-    list.push_back(c);
+    for (std::int64_t L : {512, 2048, 8192, 16384})  // 16,384 tokens of width 2048
+      if (d != 256 || L != 512) add_square(list, 16384 / L, 2048 / d, L, d);
+  add(list, {"B=2,H=16,L=8192,d=192,dv=128,causal", "B=4,H=32,Hk=8,L=4096,d=128,causal",
+             "B=64,H=6,L=256,d=64,causal", "B=32,H=12,L=1024,d=64,causal"});
+  for (AttentionCell& c : list) c.free_order = free_order;
   return list;
 }
 
-std::vector<AttentionCell> cpu_suite() {
-  std::vector<AttentionCell> list;
-  const auto add = [&](std::int64_t B, std::int64_t H, std::int64_t L, std::int64_t d) {
-    for (bool causal : {false, true})
-      list.push_back({.B = B, .H = H, .Hk = H, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
-  };
+Cells cpu_suite() {
+  Cells list;
   for (std::int64_t d : {64, 128})
     for (std::int64_t L : {1024, 4096})
-      for (std::int64_t H : {1, 8}) add(1, H, L, d);
-  list.push_back(parse_cell("H=8,Hk=2,L=1024,d=64,causal"));
-  add(12, 4, 64, 32);  // the small character GPT
+      for (std::int64_t H : {1, 8}) add_square(list, 1, H, L, d);
+  add(list, {"H=8,Hk=2,L=1024,d=64,causal"});
+  add_square(list, 12, 4, 64, 32);  // the small character GPT
   return list;
 }
 
 // Few queries with many keys, and many short heads.
-std::vector<AttentionCell> few_queries_suite() {
-  std::vector<AttentionCell> list;
+Cells few_queries_suite() {
+  Cells list;
   for (std::int64_t d : {64, 128, 256})
     for (std::int64_t T : {2048, 8192, 32768})
       for (std::int64_t L : {1, 16, 128, 512})
         list.push_back({.H = 16, .Hk = 16, .L = L, .T = T, .d = d, .dv = d, .causal = true});
-  for (const AttentionCell& c :
-       parsed({"H=32,Hk=8,L=1,T=8192,d=128", "H=32,Hk=8,L=16,T=8192,d=128,causal",
-               "B=8,H=32,Hk=8,L=1,T=8192,d=128", "H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
-               "H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k", "B=64,H=32,L=16,d=64", "B=64,H=32,L=64,d=64",
-               "B=64,H=32,L=16,d=128", "B=64,H=32,L=64,d=128"}))
-    list.push_back(c);
+  add(list,
+      {"H=32,Hk=8,L=1,T=8192,d=128", "H=32,Hk=8,L=16,T=8192,d=128,causal", "B=8,H=32,Hk=8,L=1,T=8192,d=128",
+       "H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k", "H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
+       "B=64,H=32,L=16,d=64", "B=64,H=32,L=64,d=64", "B=64,H=32,L=16,d=128", "B=64,H=32,L=64,d=128"});
   return list;
 }
 
 // Each in one piece, and in pages of 16 and 64; the last two are few of the keys that there is room for.
-std::vector<AttentionCell> gpu_decode_suite() {
-  std::vector<AttentionCell> list;
-  for (AttentionCell c : parsed(
-           {"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=64,H=32,Hk=8,L=1,T=8192,d=128,ragged",
-            "B=32,H=32,Hk=8,L=1,T=4096,d=128", "B=1,H=32,Hk=8,L=1,T=65536,d=128",
-            "B=1,H=32,Hk=4,L=1,T=1024,d=128", "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64",
-            "B=16,H=16,Hk=8,L=1,T=8192,d=256", "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
-            "B=1,H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k", "B=32,H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
-            "B=16,H=32,Hk=8,L=1,T=256,d=128,length=128", "B=16,H=32,Hk=8,L=1,T=8192,d=128,length=128"}))
+Cells gpu_decode_suite() {
+  Cells whole, list;
+  add(whole,
+      {"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=64,H=32,Hk=8,L=1,T=8192,d=128,ragged",
+       "B=32,H=32,Hk=8,L=1,T=4096,d=128", "B=1,H=32,Hk=8,L=1,T=65536,d=128", "B=1,H=32,Hk=4,L=1,T=1024,d=128",
+       "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64", "B=16,H=16,Hk=8,L=1,T=8192,d=256",
+       "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k", "B=1,H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k",
+       "B=32,H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k", "B=16,H=32,Hk=8,L=1,T=256,d=128,length=128",
+       "B=16,H=32,Hk=8,L=1,T=8192,d=128,length=128"});
+  for (AttentionCell c : whole)
     for (const std::int64_t page : {0, 16, 64}) {
       c.page = page, c.causal = page > 0;
       list.push_back(c);
     }
   return list;
-}
-
-// One query after many keys: in the caches of a core; many more of them in memory, for multi-head, grouped,
-// multi-query and latent attention; and few of the keys that there is room for.
-std::vector<AttentionCell> decode_suite() {
-  return parsed({"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",
-                 "H=8,L=1,T=32768,d=64", "H=32,Hk=8,L=1,T=32768,d=128", "B=4,H=8,Hk=1,L=1,T=32768,d=128",
-                 "H=4,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k", "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k",
-                 "H=8,L=1,T=256,d=64,length=128", "H=8,L=1,T=8192,d=64,length=128",
-                 "H=4,L=1,T=1024,d=64,page=16", "H=4,L=1,T=1024,d=64,page=64",
-                 "H=32,Hk=8,L=1,T=32768,d=128,page=16", "H=32,Hk=8,L=1,T=32768,d=128,page=64",
-                 "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k,page=16", "H=8,L=64,T=4096,d=64,causal",
-                 "H=8,L=64,T=4096,d=64,causal,page=16"});
 }
 
 }  // namespace
@@ -158,15 +151,15 @@ std::string AttentionCell::shape() const {
 }
 
 std::string AttentionCell::words() const {
-  const std::pair<const char*, std::int64_t> sizes[] = {{"B=", B},  {",H=", H}, {",Hk=", Hk}, {",L=", L},
-                                                        {",T=", T}, {",d=", d}, {",dv=", dv}};
   std::string s;
-  for (const auto& [name, size] : sizes) s += name + std::to_string(size);
-  return s + (length > 0 ? ",length=" + std::to_string(length) : "") +
-         (page > 0 ? ",page=" + std::to_string(page) : "") + (causal ? ",causal" : "") +
-         (window >= 0 ? ",window=" + std::to_string(window) : "") +
-         (softcap > 0 ? ",softcap=" + std::to_string(softcap) : "") + (free_order ? ",free_order" : "") +
-         (ragged ? ",ragged" : "") + (v_in_k ? ",v_in_k" : "");
+  for (const Word& w : all_words) {
+    const Size* size = std::get_if<Size>(&w.member);
+    if (size && this->*(*size) != w.none)
+      s += std::string(",") + w.key + "=" + std::to_string(this->*(*size));
+    else if (!size && this->*std::get<Flag>(w.member))
+      s += std::string(",") + w.key;
+  }
+  return s.substr(1);
 }
 
 std::vector<std::int32_t> AttentionCell::lengths() const {
@@ -240,20 +233,28 @@ AttentionCell parse_cell(const std::string& text) {
 
 std::vector<AttentionCell> attention_suite(const std::string& name) {
   if (name == "cpu") return cpu_suite();
-  if (name == "gpu") return gpu_suite();
-  if (name == "gpu-free-order") {
-    std::vector<AttentionCell> list = gpu_suite();
-    for (AttentionCell& c : list) c.free_order = true;
-    return list;
-  }
+  if (name == "gpu" || name == "gpu-free-order") return gpu_suite(name != "gpu");
   if (name == "few-queries") return few_queries_suite();
-  if (name == "decode") return decode_suite();
   if (name == "gpu-decode") return gpu_decode_suite();
-  return parsed({"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
-                 "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
-                 "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal",
-                 "B=4,H=16,L=4096,d=192,dv=128", "B=4,H=32,Hk=1,L=4096,d=128,causal",
-                 "B=4,H=32,Hk=8,L=4096,d=128,causal,window=1024"});
+  Cells list;
+  if (name == "decode")
+    // One query after many keys: in the caches of a core; many more of them in memory, for multi-head,
+    // grouped, multi-query and latent attention; and few of the keys that there is room for.
+    add(list,
+        {"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",
+         "H=8,L=1,T=32768,d=64", "H=32,Hk=8,L=1,T=32768,d=128", "B=4,H=8,Hk=1,L=1,T=32768,d=128",
+         "H=4,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k", "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k",
+         "H=8,L=1,T=256,d=64,length=128", "H=8,L=1,T=8192,d=64,length=128", "H=4,L=1,T=1024,d=64,page=16",
+         "H=4,L=1,T=1024,d=64,page=64", "H=32,Hk=8,L=1,T=32768,d=128,page=16",
+         "H=32,Hk=8,L=1,T=32768,d=128,page=64", "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k,page=16",
+         "H=8,L=64,T=4096,d=64,causal", "H=8,L=64,T=4096,d=64,causal,page=16"});
+  else
+    add(list,
+        {"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
+         "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
+         "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal", "B=4,H=16,L=4096,d=192,dv=128",
+         "B=4,H=32,Hk=1,L=4096,d=128,causal", "B=4,H=32,Hk=8,L=4096,d=128,causal,window=1024"});
+  return list;
 }
 
 }  // namespace tg::bench

@@ -4,9 +4,9 @@
 #endif
 
 #include "core/os/system.h"
-#include "tools/bench/attention_counters.h"
 #include "tools/bench/attention_programs.h"
-#include "tools/bench/modes.h"
+#include "tools/bench/attention_traffic.h"
+#include "tools/bench/report.h"
 
 namespace tg::bench {
 
@@ -18,45 +18,34 @@ std::string megabytes(const Bytes& b) {
   return s;
 }
 
-struct Counters {
-  std::optional<Bytes> forward, backward;
-};
-
-Counters count(const AttentionCell& c, bool materialises, const Settings& settings) {
-  if (!materialises) return {counted(c, once_forward, settings), counted(c, once_backward, settings)};
-  const auto forward = counted(c, once_materialised, settings);
-  const auto both = forward ? counted(c, once_materialised_both, settings) : std::nullopt;
-  if (!both) return {forward, {}};
-  return {forward, Bytes{both->read - forward->read, both->written - forward->written}};
-}
-
 std::string megabytes(const std::optional<Bytes>& counters) {
   return counters ? megabytes(*counters) : "not measured";
 }
 
-void print_row(const char* pass, const char* way, const std::string& tile, const Bytes& model,
-               const std::string& counters) {
+void print_pass(const char* pass, const char* way, const std::string& tile, const Bytes& model,
+                const std::string& counters) {
   std::printf("  %-9s %-13s %s %24s %24s\n", pass, way, column(tile, 18).c_str(), megabytes(model).c_str(),
               counters.c_str());
 }
 
 void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
   const auto size = static_cast<std::int64_t>(size_of(settings.dtype));
-  const bool on_cpu = settings.device.kind == Device::cpu_kind;
-  const std::string gpu = on_cpu ? "" : backend(settings.device).name();
+  const std::string gpu = settings.on_cpu() ? "" : backend(settings.device).name();
   std::printf("%s %s %s\n", c.name().c_str(), c.shape().c_str(), settings.dtype_name().c_str());
-  const Counters whole = counts ? count(c, true, settings) : Counters{},
-                 tiled = counts ? count(c, false, settings) : Counters{};
+  using Counted = std::optional<Bytes>;
+  const auto run = [&](const char* once) { return counts ? counted(c, once, settings) : Counted(); };
+  Counted whole[2] = {run(once_materialised)};  // of the forward and the backward
+  if (const Counted both = whole[0] ? run(once_materialised_both) : Counted())
+    whole[1] = {both->read - whole[0]->read, both->written - whole[0]->written};
+  const Counted tiled[2] = {run(once_forward), run(once_backward)};
   for (bool backward : {false, true}) {
     const char* pass = backward ? "backward" : "forward";
     const Tile tile = tile_of(c, backward, size, gpu);
     const std::string tiles = std::to_string(tile.queries) + "×" + std::to_string(tile.keys) + ", " +
                               std::to_string(tile.on_chip(c, backward, size) / 1024) + " KiB";
-    print_row(pass, "materialised", "", materialised(c, backward, size),
-              megabytes(backward ? whole.backward : whole.forward));
-    print_row(pass, "fused", tiles, fused(c, backward, size, tile),
-              megabytes(backward ? tiled.backward : tiled.forward));
-    print_row(pass, "least", "", least(c, backward, size), "");
+    print_pass(pass, "materialised", "", materialised(c, backward, size), megabytes(whole[backward]));
+    print_pass(pass, "fused", tiles, fused(c, backward, size, tile), megabytes(tiled[backward]));
+    print_pass(pass, "least", "", least(c, backward, size), "");
   }
   std::fflush(stdout);
 }
@@ -78,7 +67,7 @@ void profiled(F&& f) {
 }  // namespace
 
 int run_attention_traffic(const Settings& settings) {
-  const bool counts = settings.device.kind != Device::cpu_kind && os::has_program("ncu");
+  const bool counts = !settings.on_cpu() && os::has_program("ncu");
   std::printf(
       "Megabytes read + written. fused: loads and stores of blocks of threads, of which caches serve a "
       "part;\nleast: each operand once. Tiles are queries×keys, with the on-chip memory that they "
@@ -87,7 +76,7 @@ int run_attention_traffic(const Settings& settings) {
   std::printf("  %-9s %-13s %-18s %24s %24s\n", "pass", "way", "tile", "model", "counters");
   bool any = false;
   for (const AttentionCell& c : settings.attention.cells) {
-    if (c.name().find(settings.filter) == std::string::npos) continue;
+    if (!settings.selects(c.name())) continue;
     print_cell(c, settings, counts);
     any = true;
   }
@@ -98,8 +87,8 @@ int run_attention_traffic(const Settings& settings) {
 int run_attention_once(const Settings& settings) {
   const std::string& once = settings.attention.once;
   for (const AttentionCell& c : settings.attention.cells) {
-    Program program = once == once_forward    ? forward_program(c, settings.threads, settings)
-                      : once == once_backward ? backward_program(c, settings.threads, settings, false)
+    Program program = once == once_forward ? attention_program(c, Pass::forward, settings.threads, settings)
+                      : once == once_backward ? backward_program(c, settings.threads, settings, false, 1)
                                               : materialised_program(c, once != once_materialised, settings);
     profiled([&] {
       program.run();

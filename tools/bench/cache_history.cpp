@@ -5,11 +5,9 @@
 
 namespace tg::bench {
 
-using i64 = std::int64_t;
-
-CacheHistory::CacheHistory(const nn::PagePool& pool, i64 unit, i64 most_columns)
+CacheHistory::CacheHistory(const nn::PagePool& pool, std::int64_t unit, std::int64_t most_columns)
     : pool_(pool),
-      unit_(std::min<i64>(unit, pool.page_size())),
+      unit_(std::min<std::int64_t>(unit, pool.page_size())),
       units_((pool.page_size() + unit_ - 1) / unit_),
       rows_(pool.pages() * units_),
       most_columns_(most_columns),
@@ -17,7 +15,7 @@ CacheHistory::CacheHistory(const nn::PagePool& pool, i64 unit, i64 most_columns)
 
 void CacheHistory::add(const std::vector<CachedText>& texts) {
   std::vector<Cell> column(static_cast<std::size_t>(rows_));
-  const i64 size = pool_.page_size();
+  const std::int64_t size = pool_.page_size();
   for (const CachedText& t : texts) {
     Text& known = texts_[t.request];
     const auto& pages = t.table->pages();
@@ -37,13 +35,13 @@ void CacheHistory::add(const std::vector<CachedText>& texts) {
       content = known.hashes[i];
     }
     for (std::size_t i = 0; i < pages.size(); ++i)
-      for (i64 u = 0; u < units_; ++u) {
+      for (std::int64_t u = 0; u < units_; ++u) {
         Cell& cell = column[static_cast<std::size_t>((pages[i] - 1) * units_ + u)];
         cell.request = static_cast<std::int32_t>(t.request);
-        cell.state = static_cast<i64>(i) * size + u * unit_ >= t.table->length() ? State::reserved
-                     : pool_.holders(pages[i]) > 1                               ? State::shared
-                     : i < full && known.found[i]                                ? State::found
-                                                                                 : State::used;
+        cell.state = static_cast<std::int64_t>(i) * size + u * unit_ >= t.table->length() ? State::reserved
+                     : pool_.holders(pages[i]) > 1                                        ? State::shared
+                     : i < full && known.found[i]                                         ? State::found
+                                                                                          : State::used;
       }
   }
   if (steps_++ % stride_ != 0) return;
@@ -54,7 +52,7 @@ void CacheHistory::add(const std::vector<CachedText>& texts) {
   stride_ *= 2;
 }
 
-const CacheHistory::Cell& CacheHistory::at(i64 row, i64 step) const {
+const CacheHistory::Cell& CacheHistory::at(std::int64_t row, std::int64_t step) const {
   const auto column = std::min(static_cast<std::size_t>(step / stride_), columns_.size() - 1);
   return columns_[column][static_cast<std::size_t>(row)];
 }

@@ -2,22 +2,19 @@
 #include "tools/bench/cache_history.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "io/plots/plot_parts.h"
+#include "tools/bench/chart.h"
 
 namespace tg::bench {
 
 namespace {
 
-using i64 = std::int64_t;
 using State = CacheHistory::State;
 using plot::Color, plot::Image, plot::TextStyle;
 
-constexpr Color cache_paper{255, 255, 255}, cache_ink{34, 38, 46}, cache_soft{92, 98, 110};
 constexpr Color free_color{22, 24, 30}, reserved_color{70, 74, 84}, shared_color{255, 255, 255},
     found_color{255, 214, 10};
-constexpr float cache_title_size = 30, cache_panel_size = 24, cache_tick_size = 20;
+constexpr float cache_title_size = 30, cache_panel_size = 24;
 constexpr int cells_wide = 1500, most_high = 1100, least_high = 480, panel_gap = 60;
 constexpr int margin_left = 130, margin_right = 40, margin_top = 210, margin_bottom = 90;
 
@@ -33,19 +30,9 @@ Color color_of_request(std::int32_t request) {
 }
 
 Color color_of(const CacheHistory::Cell& cell) {
-  switch (cell.state) {
-    case State::free:
-      return free_color;
-    case State::reserved:
-      return reserved_color;
-    case State::shared:
-      return shared_color;
-    case State::found:
-      return found_color;
-    case State::used:
-      break;
-  }
-  return color_of_request(cell.request);
+  constexpr Color colors[] = {free_color, reserved_color, {}, shared_color, found_color};  // by state
+  return cell.state == State::used ? color_of_request(cell.request)
+                                   : colors[static_cast<std::size_t>(cell.state)];
 }
 
 void draw_panel(Image& image, const CachePanel& panel, int x0, int wide, int high) {
@@ -57,33 +44,27 @@ void draw_panel(Image& image, const CachePanel& panel, int x0, int wide, int hig
   for (const std::string& line : panel.lines) {
     // One that is longer than the panel ends with it.
     const float width = plot::stroke_text(line, cache_panel_size).width;
-    image.text({static_cast<float>(x0) + std::min(0.f, static_cast<float>(wide) - width), y}, line,
-               {.size = cache_panel_size, .color = cache_ink});
+    draw_text(image, static_cast<float>(x0) + std::min(0.f, static_cast<float>(wide) - width), y, line,
+              {cache_panel_size});
     y += 1.3f * cache_panel_size;
   }
-  const plot::PlotAxis axis =
-      plot::make_plot_axis(0, static_cast<double>(h.steps()), false, std::max(1, wide / 130));
-  for (const plot::PlotTick& t : axis.ticks) {
-    if (t.value > static_cast<double>(h.steps()) || t.label.empty()) continue;
-    const auto x = static_cast<float>(x0 + t.value * wide / static_cast<double>(h.steps()));
-    const auto below = static_cast<float>(margin_top + high);
-    image.line({x, below}, {x, below + 8}, 1.8f, cache_soft);
-    image.text({x, below + 12 + cache_tick_size}, t.label,
-               {.size = cache_tick_size, .color = cache_soft, .align = TextStyle::Align::center});
-  }
+  const auto steps = static_cast<double>(h.steps());
+  draw_ticks_below(
+      image, plot::make_plot_axis(0, steps, false, std::max(1, wide / 130)), steps,
+      [&](double step) { return static_cast<float>(x0 + step * wide / steps); },
+      static_cast<float>(margin_top + high), 12 + tick_size);
 }
 
 void draw_legend(Image& image, float y) {
   auto x = static_cast<float>(margin_left);
-  const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
   const auto entry = [&](std::initializer_list<Color> colors, const std::string& text) {
     for (const Color color : colors) {
-      image.fill(whole(x) - 1, whole(y) - 1, whole(x) + 23, whole(y) + 17, cache_soft);
+      image.fill(whole(x) - 1, whole(y) - 1, whole(x) + 23, whole(y) + 17, chart_soft);
       image.fill(whole(x), whole(y), whole(x) + 22, whole(y) + 16, color);
       x += 26;
     }
-    image.text({x + 6, y + 15}, text, {.size = cache_tick_size, .color = cache_ink});
-    x += plot::stroke_text(text, cache_tick_size).width + 42;
+    draw_text(image, x + 6, y + 15, text, {tick_size});
+    x += plot::stroke_text(text, tick_size).width + 42;
   };
   entry({color_of_request(0), color_of_request(1), color_of_request(2)}, "tokens of a text");
   entry({shared_color}, "of several texts");
@@ -95,21 +76,21 @@ void draw_legend(Image& image, float y) {
 }  // namespace
 
 Image draw_caches(const std::string& title, const std::vector<CachePanel>& panels) {
-  i64 steps = 0, rows = 1, unit = 1;
+  std::int64_t steps = 0, rows = 1, unit = 1;
   for (const CachePanel& p : panels)
     steps += p.history->steps(), rows = std::max(rows, p.history->rows()), unit = p.history->unit();
   // A page has a whole number of pixels, or a pixel a page of several.
   const int high = static_cast<int>(
-      rows >= most_high ? most_high : rows * std::max<i64>(1, (least_high + rows - 1) / rows));
+      rows >= most_high ? most_high : rows * std::max<std::int64_t>(1, (least_high + rows - 1) / rows));
   const auto count = static_cast<int>(panels.size());
   Image image(margin_left + cells_wide + panel_gap * (count - 1) + margin_right,
-              margin_top + high + margin_bottom, cache_paper);
-  image.text({margin_left, 56}, title, {.size = cache_title_size, .color = cache_ink, .weight = 1.35f});
+              margin_top + high + margin_bottom, chart_paper);
+  image.text({margin_left, 56}, title, {.size = cache_title_size, .color = chart_ink, .weight = 1.35f});
   draw_legend(image, 96);
   int x = margin_left;
   for (const CachePanel& p : panels) {
-    const int wide =
-        std::max<int>(1, static_cast<int>(cells_wide * p.history->steps() / std::max<i64>(1, steps)));
+    const int wide = std::max<int>(
+        1, static_cast<int>(cells_wide * p.history->steps() / std::max<std::int64_t>(1, steps)));
     draw_panel(image, p, x, wide, high);
     x += wide + panel_gap;
   }
@@ -118,16 +99,14 @@ Image draw_caches(const std::string& title, const std::vector<CachePanel>& panel
   for (const plot::PlotTick& t : axis.ticks) {
     if (t.value > static_cast<double>(rows * unit) || t.label.empty()) continue;
     const auto y = static_cast<float>(margin_top + high - t.value * high / static_cast<double>(rows * unit));
-    image.line({margin_left - 9, y}, {margin_left - 1, y}, 1.8f, cache_soft);
-    image.text({margin_left - 14, y + 0.35f * cache_tick_size}, t.label,
-               {.size = cache_tick_size, .color = cache_soft, .align = TextStyle::Align::right});
+    image.line({margin_left - 9, y}, {margin_left - 1, y}, 1.8f, chart_soft);
+    draw_text(image, margin_left - 14, y + 0.35f * tick_size, t.label,
+              {tick_size, chart_soft, TextStyle::Align::right});
   }
-  image.text({margin_left + cells_wide / 2.f, static_cast<float>(margin_top + high + margin_bottom - 16)},
-             "step", {.size = cache_panel_size, .color = cache_ink, .align = TextStyle::Align::center});
-  image.text(
-      {16 + 0.7f * cache_panel_size, static_cast<float>(margin_top + high / 2)},
-      "place in the cache (tokens)",
-      {.size = cache_panel_size, .color = cache_ink, .align = TextStyle::Align::center, .upwards = true});
+  draw_text(image, margin_left + cells_wide / 2.f, static_cast<float>(margin_top + high + margin_bottom - 16),
+            "step", {cache_panel_size, chart_ink, TextStyle::Align::center});
+  draw_upwards(image, 16 + 0.7f * cache_panel_size, static_cast<float>(margin_top + high / 2),
+               "place in the cache (tokens)", cache_panel_size);
   return image;
 }
 

@@ -10,9 +10,6 @@
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/ops/ops.h>
 #include "tools/bench/attention_programs.h"
-#include "tools/bench/cold_runs.h"
-#include "tools/bench/machine.h"
-#include "tools/bench/modes.h"
 #include "tools/bench/other_libraries.h"
 
 namespace tg::bench {
@@ -20,174 +17,118 @@ namespace tg::bench {
 namespace {
 
 // Of the keys and values that some query sees.
-double bytes_of(const AttentionCell& c, DType dtype) {
+double bytes_read(const AttentionCell& c, DType dtype) {
   const std::int64_t row = c.v_in_k ? c.d : c.d + c.dv;
   std::int64_t keys = 0;
   for (const AttentionCell& e : c.entries()) keys += e.B * (keys_seen(e, e.L - 1).to - keys_seen(e, 0).from);
   return static_cast<double>(c.Hk * keys * row) * static_cast<double>(size_of(dtype));
 }
 
-// x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts.
-struct ThinProduct {
-  std::int64_t m, n, k;
-  bool rows_alone = false;  // as in CompileOptions
-
-  double flops() const { return 2. * static_cast<double>(m * n * k); }
-  double bytes(DType dtype) const {
-    return static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(dtype));
-  }
-};
-
-// A program of several such products, of the same x with weights of their own each.
-struct ThinProducts {
-  Graph g;
-  std::vector<Tensor> weights, out;
-  Program program;
-
-  ThinProducts(const ThinProduct& p, int calls, const Settings& settings)
-      : program([&] {
-          const Tensor x = g.input("x", {p.m, p.k}, settings.dtype);
-          for (int n = 0; n < calls; ++n) {
-            weights.push_back(g.input("w" + std::to_string(n), {p.n, p.k}, settings.dtype));
-            out.push_back(matmul(x, weights.back().transpose(0, 1)));
-          }
-          CompileOptions options = options_of(settings, settings.threads);
-          options.rows_alone = p.rows_alone;
-          Program made = compile(g, out, options);
-          made.feed({x, normal_array(x.shape(), x.dtype(), 1)});
-          const Array numbers = normal_array(weights[0].shape(), settings.dtype, 2);
-          for (const Tensor& w : weights) made.feed({w, numbers});
-          return made;
-        }()) {}
-};
-
-// The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
-struct Prompts {
-  const char* name;
-  std::int64_t texts, length;
-  bool rows_alone = false;
-
-  nn::ModelConfig config(bool is_large) const {
-    nn::ModelConfig c{.architecture = nn::Gpt{.activation = "gelu_tanh"},
-                      .vocabulary = 50304,
-                      .context = 1024,
-                      .layers = 12,
-                      .heads = 12,
-                      .width = 768,
-                      .bias = true};
-    if (!is_large) c.vocabulary = 65, c.layers = 4, c.heads = 4, c.width = 128;
-    return c;
-  }
-};
-
-// Rates of the machine change from moment to moment, so all three are measured in turns: the best of each.
-struct DecodeRates {
-  double seconds = std::numeric_limits<double>::infinity(), reading = 0, peak = 0;
-  DecodeRates(Program& program, Reading& memory, const Settings& settings) {
-    constexpr int turns = 10;
-    best_seconds(settings.seconds, [&] {
-      reading = std::max(reading, memory.gbytes());
-      peak = std::max(peak, peak_now(settings.dtype == f64 ? f64 : f32, settings.threads));
-      seconds = std::min(seconds, best_seconds(settings.seconds / turns, [&] { program.run(); }));
-    });
-  }
-};
-
 class DecodeBench {
  public:
-  DecodeBench(const Settings& settings, const Machine& machine, Report& report)
-      : settings_(settings), machine_(machine), report_(report) {
-    if (settings.device.kind == Device::cpu_kind)
-      memory_.emplace(settings);
+  explicit DecodeBench(Report& report) : report_(report), settings_(report.settings) {
+    if (settings_.on_cpu())
+      memory_.emplace(settings_);
     else
-      cold_.emplace(settings);
-    if (!settings.compare) return;
-    torch_.emplace(settings.device);
-    std::printf("%s%s\n", torch_->ready() ? "" : "no PyTorch to compare with: ", torch_->about().c_str());
+      cold_.emplace(settings_);
+    if (settings_.compare) torch_.emplace(settings_.device);
   }
 
   void run(const AttentionCell& c) {
-    row_.name = c.name() + " decode", row_.shape = c.shape();
-    if (!report_.selects(row_.name)) return;
-    bytes_ = bytes_of(c, settings_.dtype);
-    const int calls = cold_ ? cold_->calls(bytes_) : 1;
+    if (!begin(c.name() + " decode", c.shape(), bytes_read(c, settings_.dtype))) return;
     {
-      RecordedAttention r(c, settings_, false, calls);
-      Program program = compile(r.g, r.outputs, options_of(settings_, settings_.threads));
-      r.feed(program);
-      if (cold_)
-        measure_on_gpu(cold_->median_in_graph(program, calls, r.out.lse), c);
-      else
-        measure_on_cpu(program, c.flops(false));
+      RecordedAttention r(c, settings_, false, calls_);
+      Program program = r.program(settings_.threads);
+      // On a GPU with its products where they may be what bounds it: of 64 rows or more, a tile of wgmma.
+      measure(program, r.out.lse, c.flops(false), c.H / c.Hk * c.L >= 64);
     }
     if (!torch_ || c.page > 0) return;
-    const TorchProcess::Seconds theirs = torch_->time_in_graph(c, calls, settings_);
+    const TorchAttention::Seconds theirs = torch_->time(c, "graph", calls_, settings_);
     add(", cuDNN", theirs.cudnn);
     add(", FA2", theirs.flash);
   }
 
-  void run(const ThinProduct& p) {
-    const std::int64_t sizes[] = {p.m, p.n, p.k};
-    row_.name = p.rows_alone ? "thin product, rows alone" : "thin product", row_.shape = joined(sizes);
-    if (!report_.selects(row_.name)) return;
-    bytes_ = p.bytes(settings_.dtype);
-    const int calls = cold_ ? cold_->calls(bytes_) : 1;
+  // x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts. Several in a
+  // program, of the same x with weights of their own each.
+  void run(std::int64_t m, std::int64_t n, std::int64_t k, bool rows_alone) {
+    const double bytes =
+        static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));
+    if (!begin(rows_alone ? "thin product, rows alone" : "thin product", joined({m, n, k}), bytes)) return;
     {
-      ThinProducts products(p, calls, settings_);
-      if (cold_)
-        add_copied(cold_->median_in_graph(products.program, calls, products.out.back()));
-      else
-        measure_on_cpu(products.program, p.flops());
+      Graph g;
+      const Tensor x = g.input("x", {m, k}, settings_.dtype);
+      std::vector<Tensor> weights, out;
+      for (int call = 0; call < calls_; ++call) {
+        weights.push_back(g.input("w" + std::to_string(call), {n, k}, settings_.dtype));
+        out.push_back(matmul(x, weights.back().transpose(0, 1)));
+      }
+      Program program = compiled(g, out, rows_alone);
+      program.feed({x, normal_array(x.shape(), x.dtype(), 1)});
+      const Array numbers = normal_array(weights[0].shape(), settings_.dtype, 2);
+      for (const Tensor& w : weights) program.feed({w, numbers});
+      measure(program, out.back(), 2. * static_cast<double>(m * n * k), false);
     }
-    if (torch_ && !p.rows_alone) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, calls, settings_));
+    if (torch_ && !rows_alone) add(", F.linear", torch_->time_linear(m, n, k, calls_, settings_));
   }
 
-  void run(const Prompts& p) {
-    const nn::ModelConfig config = p.config(cold_.has_value());
-    const std::int64_t sizes[] = {p.texts, p.length, config.layers, config.width};
-    row_.name = std::string(p.name) + (p.rows_alone ? ", rows alone" : ""), row_.shape = joined(sizes);
-    if (!report_.selects(row_.name)) return;
+  // The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
+  void run(const std::string& name, std::int64_t texts, std::int64_t length, bool rows_alone) {
+    nn::ModelConfig config =
+        config_of(nn::Gpt{.activation = "gelu_tanh"},
+                  settings_.on_cpu() ? Sizes{4, 4, 128, 1024, 65} : Sizes{12, 12, 768, 1024, 50304});
+    config.bias = true;
+    Row row = report_.row(name + (rows_alone ? ", rows alone" : ""),
+                          joined({texts, length, config.layers, config.width}), "forward");
+    if (!report_.selects(row.name)) return;
     nn::Params params(1, settings_.dtype, settings_.device);
     const nn::Model model(params, config);
     Graph g;
-    const Tensor tokens = g.input("tokens", {p.texts, p.length}, i32);
-    const nn::Autocast autocast(g, nn::precision_named(settings_.dtype_name()));
-    const Tensor logits = model.head(slice(model.features(tokens), 1, p.length - 1, p.length));
-    CompileOptions options = options_of(settings_, settings_.threads);
-    options.rows_alone = p.rows_alone;
-    Program program = compile(g, {logits}, options);
+    const Tensor tokens = g.input("tokens", {texts, length}, i32);
+    const nn::Autocast autocast(g, settings_.precision());
+    const Tensor logits = model.head(slice(model.features(tokens), 1, length - 1, length));
+    Program program = compiled(g, {logits}, rows_alone);
     program.feed({tokens, Array(tokens.shape(), i32)});
     const double seconds = cold_ ? cold_->median_in_graph(program, 1, logits)
                                  : best_seconds(settings_.seconds, [&] { program.run(); });
-    report_.add({.name = row_.name,
-                 .shape = row_.shape,
-                 .dtype = settings_.dtype_name(),
-                 .pass = "forward",
-                 .threads = settings_.threads,
-                 .ms = seconds * 1e3,
-                 .rate = static_cast<double>(p.texts * p.length) / seconds,
-                 .unit = "tokens/s"});
+    report_.add(row.time(seconds).at(static_cast<double>(texts * length) / seconds, "tokens/s"));
   }
 
  private:
-  void add_copied(double seconds) {
-    of_ = "copy", best_rate_ = machine_.copy;
+  // Whether it is to be measured.
+  bool begin(const std::string& name, const std::string& shape, double bytes) {
+    row_ = report_.row(name, shape, "forward");
+    bytes_ = bytes;
+    calls_ = cold_ ? cold_->calls(bytes) : 1;
+    return report_.selects(name);
+  }
+
+  Program compiled(Graph& g, const std::vector<Tensor>& out, bool rows_alone) const {
+    CompileOptions options = settings_.compile_options();
+    options.rows_alone = rows_alone;
+    return compile(g, out, options);
+  }
+
+  void measure(Program& program, const Tensor& output, double flops, bool products_on_gpu) {
+    if (cold_) {
+      of_ = "copy", best_rate_ = report_.machine.copy;
+      const double seconds = cold_->median_in_graph(program, calls_, output);
+      add("", seconds);
+      if (products_on_gpu)
+        add_products(flops, seconds, report_.machine.product_peak(settings_.dtype), "product");
+      return;
+    }
+    // Rates of the machine change from moment to moment, so all three are measured in turns: the best of
+    // each.
+    constexpr int turns = 10;
+    double seconds = std::numeric_limits<double>::infinity(), peak = 0;
+    of_ = "reading", best_rate_ = 0;
+    repeat(settings_.seconds, [&] {
+      best_rate_ = std::max(best_rate_, memory_->gbytes());
+      peak = std::max(peak, peak_now(settings_.dtype == f64 ? f64 : f32, settings_.threads));
+      seconds = std::min(seconds, best_seconds(settings_.seconds / turns, [&] { program.run(); }));
+    });
     add("", seconds);
-  }
-  // With its products where they may be what bounds it: of 64 rows or more, a tile of wgmma.
-  void measure_on_gpu(double seconds, const AttentionCell& c) {
-    add_copied(seconds);
-    const double rate = c.flops(false) * 1e-9 / seconds;
-    if (c.H / c.Hk * c.L >= 64)
-      add_row(", products", seconds, rate, "GFLOP/s", rate / product_peak(machine_, settings_.dtype),
-              "product");
-  }
-  void measure_on_cpu(Program& program, double flops) {
-    const DecodeRates best(program, *memory_, settings_);
-    of_ = "reading", best_rate_ = best.reading;
-    add("", best.seconds);
-    const double rate = flops * 1e-9 / best.seconds;
-    add_row(", products", best.seconds, rate, "GFLOP/s", rate / best.peak, "multiply-add");
+    add_products(flops, seconds, peak, "multiply-add");
   }
 
   // The rate of reading; nothing if it was not measured.
@@ -195,49 +136,44 @@ class DecodeBench {
     const double rate = bytes_ * 1e-9 / seconds;
     if (!std::isnan(seconds)) add_row(who, seconds, rate, "GB/s", rate / best_rate_, of_);
   }
+  void add_products(double flops, double seconds, double peak, const char* of) {
+    const double rate = flops * 1e-9 / seconds;
+    add_row(", products", seconds, rate, "GFLOP/s", rate / peak, of);
+  }
   void add_row(const char* suffix, double seconds, double rate, const char* unit, double share,
                const char* of) {
-    report_.add({.name = row_.name + suffix,
-                 .shape = row_.shape,
-                 .dtype = settings_.dtype_name(),
-                 .pass = "forward",
-                 .threads = settings_.threads,
-                 .ms = seconds * 1e3,
-                 .rate = rate,
-                 .unit = unit,
-                 .share = share,
-                 .of = of});
+    Row row = row_;
+    row.name += suffix;
+    report_.add(row.time(seconds).at(rate, unit).part(share, of));
   }
 
-  const Settings& settings_;
-  const Machine& machine_;
   Report& report_;
+  const Settings& settings_;
   std::optional<Reading> memory_;  // on the CPU
   std::optional<ColdRuns> cold_;   // on a GPU
-  std::optional<TorchProcess> torch_;
+  std::optional<TorchAttention> torch_;
   Row row_;               // name and shape of what is measured
   double bytes_ = 0;      // that it reads and writes
+  int calls_ = 1;         // of a program
   const char* of_ = "";   // what its rate is a share of
   double best_rate_ = 0;  // GB/s of that
 };
 
 }  // namespace
 
-void run_decode(const Settings& settings, const Machine& machine, Report& report) {
-  DecodeBench bench(settings, machine, report);
+void run_decode(Report& report) {
+  const Settings& settings = report.settings;
+  DecodeBench bench(report);
   for (const AttentionCell& c : settings.attention.cells) bench.run(c);
   if (!settings.attention.whole_suite) return;
-  struct Weights {
-    std::int64_t n, k;
-  };
-  std::vector<Weights> weights = {{768, 768},  {2304, 768},  {3072, 768},
-                                  {768, 3072}, {2048, 2048}, {4096, 4096}};
-  if (settings.seconds == 0) weights = {{128, 128}};  // a quick run measures nothing
-  for (const Weights& w : weights)
+  std::vector<std::pair<std::int64_t, std::int64_t>> weights = {{768, 768},  {2304, 768},  {3072, 768},
+                                                                {768, 3072}, {2048, 2048}, {4096, 4096}};
+  if (settings.is_quick()) weights = {{128, 128}};
+  for (const auto& [n, k] : weights)
     for (const std::int64_t m : {1, 4, 16, 64, 128, 256})
-      for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, w.n, w.k, rows_alone});
-  for (const Prompts& p : {Prompts{"64 tokens of 64 texts", 64, 1}, {"a prompt of 256 tokens", 1, 256}})
-    for (const bool rows_alone : {false, true}) bench.run(Prompts{p.name, p.texts, p.length, rows_alone});
+      for (const bool rows_alone : {false, true}) bench.run(m, n, k, rows_alone);
+  for (const bool rows_alone : {false, true}) bench.run("64 tokens of 64 texts", 64, 1, rows_alone);
+  for (const bool rows_alone : {false, true}) bench.run("a prompt of 256 tokens", 1, 256, rows_alone);
 }
 
 }  // namespace tg::bench

@@ -9,24 +9,20 @@
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
-#include "tools/bench/modes.h"
+#include "tools/bench/measure.h"
 #include "tools/bench/other_libraries.h"
 
 namespace tg::bench {
 
 namespace {
 
-struct Kind {
-  const char* name;
-  nn::Architecture architecture;
-};
-
 // Seconds of an engine's step in which each of `texts` texts reads one token, after half its context.
 double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_t texts, int threads,
-                       nn::Precision precision, double seconds) {
+                       const Settings& settings) {
   const std::int64_t length = (context + 1) / 2;
-  nn::Engine engine(model,
-                    {.seats = texts, .chunk = texts * length, .threads = threads, .precision = precision});
+  nn::Engine engine(
+      model,
+      {.seats = texts, .chunk = texts * length, .threads = threads, .precision = settings.precision()});
   double best = std::numeric_limits<double>::infinity(), end = 0;
   for (bool compiled = false; !compiled || now() < end;) {
     engine.forget();
@@ -38,12 +34,10 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
     }
     engine.step();  // reads all prompts
     engine.step();  // the first time, compiles the next program
-    if (!compiled) compiled = true, end = now() + seconds;
+    if (!compiled) compiled = true, end = now() + settings.seconds;
     const auto all = static_cast<std::size_t>(texts);
     while (engine.texts() == all) {
-      const double start = now();
-      engine.step();
-      const double step = now() - start;
+      const double step = seconds_of([&] { engine.step(); });
       if (engine.texts() == all || std::isinf(best)) best = std::min(best, step);
       if (now() >= end) return best;
     }
@@ -52,16 +46,12 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
   return best;
 }
 
-void measure(const Kind& kind, std::int64_t context, const Settings& settings, Report& report) {
-  const nn::ModelConfig config{.architecture = kind.architecture,
-                               .vocabulary = 65,
-                               .context = context,
-                               .layers = 4,
-                               .heads = 4,
-                               .width = 128};
+void measure(const std::string& kind, const nn::Architecture& architecture, std::int64_t context,
+             Report& report) {
+  const Settings& settings = report.settings;
+  const Sizes sizes{4, 4, 128, context, 65};
   nn::Params params(0, settings.dtype, settings.device);
-  const nn::Model model(params, config);
-  const nn::Precision precision = nn::precision_named(settings.dtype_name());
+  const nn::Model model(params, config_of(architecture, sizes));
   // If a generator gets the same text again, it reads only its last token again.
   const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
     std::vector<std::int32_t> text(static_cast<std::size_t>(length));
@@ -69,44 +59,36 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
     generator.next(text);
     return best_seconds(settings.seconds, [&] { generator.next(text); });
   };
+  const std::int64_t half = (context + 1) / 2;
   for (int threads = settings.threads;; threads = 1) {
-    const auto add = [&](const std::string& name, std::int64_t length, double s, double share,
-                         const char* of = "whole text") {
-      report.add(
-          {.name = name,
-           .shape = std::string(kind.name) + ", " + std::to_string(length) + " of " + std::to_string(context),
-           .dtype = settings.dtype_name(),
-           .threads = threads,
-           .ms = s * 1e3,
-           .rate = 1 / s,
-           .unit = "tokens/s",
-           .share = share,
-           .of = std::isnan(share) ? "" : of});
+    const auto row = [&](const std::string& name, std::int64_t length, double s) {
+      const std::string shape = kind + ", " + std::to_string(length) + " of " + std::to_string(context);
+      return report.row(name, shape, "", threads).time(s).at(1 / s, "tokens/s");
     };
-    nn::Generator plain(model, {.threads = threads, .precision = precision, .cache = false}),
-        cached(model, {.threads = threads, .precision = precision});
+    nn::Generator plain(model, {.threads = threads, .precision = settings.precision(), .cache = false}),
+        cached(model, {.threads = threads, .precision = settings.precision()});
     const double whole = seconds(plain, context);
-    if (report.selects("whole text")) add("whole text", context, whole, Row::none);
-    for (const std::int64_t length : {std::int64_t{1}, (context + 1) / 2, context}) {
+    report.add_selected(row("whole text", context, whole));
+    for (const std::int64_t length : {std::int64_t{1}, half, context}) {
       if (!report.selects("cached")) break;
       const double s = seconds(cached, length);
-      add("cached", length, s, s / whole);
+      report.add(row("cached", length, s).part(s / whole, "whole text"));
     }
-    const std::int64_t sizes[] = {config.layers, config.heads, config.width, context, config.vocabulary};
     std::list<OtherDecoding> others;  // that have a GPT
-    if (report.selects("engine") && kind.architecture.name() == nn::Gpt::name)
+    if (report.selects("engine") && architecture.name() == nn::Gpt::name)
       others = other_decodings(settings, sizes);
     double alone = Row::none;
     for (const std::int64_t texts : {1, 4, 16, 64}) {
       if (!report.selects("engine")) break;
       const auto count = static_cast<double>(texts);
       const std::string name = ", " + std::to_string(texts) + (texts == 1 ? " text" : " texts");
-      const double s = seconds_of_step(model, context, texts, threads, precision, settings.seconds) / count;
+      const double s = seconds_of_step(model, context, texts, threads, settings) / count;
       if (texts == 1) alone = s;
-      add("engine" + name, (context + 1) / 2, s, alone / s, "engine, 1 text");
+      report.add(row("engine" + name, half, s).part(alone / s, "engine, 1 text"));
       for (OtherDecoding& other : others) {
-        const double theirs = other.seconds_of_step(texts, (context + 1) / 2 + 1) / count;
-        if (!std::isnan(theirs)) add(other.name() + name, (context + 1) / 2, theirs, s / theirs, "engine");
+        const double theirs = other.seconds_of_step(texts, half + 1) / count;
+        if (!std::isnan(theirs))
+          report.add(row(other.name() + name, half, theirs).part(s / theirs, "engine"));
       }
     }
     if (threads == 1) break;
@@ -115,13 +97,12 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
 
 }  // namespace
 
-void run_generate(const Settings& settings, const Machine&, Report& report) {
-  const std::vector<std::int64_t> contexts =
-      settings.shapes.empty() ? std::vector<std::int64_t>{64, 1024} : settings.shapes[0];
-  for (const std::int64_t context : contexts)
-    for (const Kind& kind :
-         {Kind{"MHA", nn::Gpt{}}, Kind{"GQA", nn::Llama{.key_heads = 2}}, Kind{"MLA", nn::DeepSeek{}}})
-      measure(kind, context, settings, report);
+void run_generate(Report& report) {
+  for (const std::int64_t context : report.sizes({64, 1024})) {
+    measure("MHA", nn::Gpt{}, context, report);
+    measure("GQA", nn::Llama{.key_heads = 2}, context, report);
+    measure("MLA", nn::DeepSeek{}, context, report);
+  }
 }
 
 }  // namespace tg::bench

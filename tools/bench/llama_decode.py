@@ -1,12 +1,9 @@
 #!/usr/bin/env python3
 """Times llama.cpp's decoding of a GPT-2 on the CPU for `bench generate --compare` and `bench serve --compare`, by the C
 functions of the library that the Python package xllamacpp contains. Arguments are the device, the dtype,
-LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY and the number of threads. Requests, one a line on standard input, and answers:
+LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY and the number of threads. Requests and answers are those of comparator.serve_decoding.
 
-    step TEXTS KEYS           milliseconds of a step in which each text reads one token, with KEYS keys including its own
-    trace SEATS P:O P:O …     seconds and steps for texts (tokens of the prompt, tokens to write) that are all there at once
-
-The first line of output is "ready VERSIONS" or "none REASON". Weights are random, in f32, written into a temporary file by
+Weights are random, in f32, written into a temporary file by
 the Python package gguf; all else is as llama.cpp has it by default: the cache is in f16, with a part for each text. Tokens
 are chosen greedily. A text of a trace begins when a seat is free, and its prompt is read together with the tokens of the
 others."""
@@ -17,15 +14,17 @@ import sys
 import tempfile
 import time
 
+from comparator import refuse, repeated, seconds_of, serve_decoding
+
 try:
     import gguf
     import numpy as np
     import xllamacpp
 except ImportError as error:
-    sys.exit(print(f"none {error}"))
+    refuse(error)
 DTYPE, SHAPE, THREADS = sys.argv[2], sys.argv[3], int(sys.argv[4])
 if DTYPE != "f32":
-    sys.exit(print("none only f32 is compared with llama.cpp"))
+    refuse("only f32 is compared with llama.cpp")
 LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
 
 
@@ -148,16 +147,19 @@ def read_before(context, keys):
 
 def step_seconds(context, keys, least=0.3):
     read_before(context, keys - 1)
-    best, end, count = float("inf"), time.perf_counter() + least, 0
-    while count < 3 or time.perf_counter() < end:
-        begin = time.perf_counter()
+
+    def step():
         for text in range(context.texts):
             context.batch.add(text, [text % VOCABULARY], keys - 1)
         context.decode()
-        best, count = min(best, time.perf_counter() - begin), count + 1
+
+    def measure():
+        seconds = seconds_of(step)
         for text in range(context.texts):
             context.cut(text, keys - 1)
-    return best
+        return seconds
+
+    return min(repeated(measure, least))
 
 
 def replay(context, requests):
@@ -195,21 +197,21 @@ def main():
         write_model(path)
         model = library.llama_model_load_from_file(path.encode(), library.llama_model_default_params())
     if not model:
-        sys.exit(print("none llama.cpp does not load its model"))
-    features = [word for word in ("AVX2", "AVX512") if word + " = 1" in xllamacpp.get_system_info()]
-    print(f"ready llama.cpp of xllamacpp {xllamacpp.__version__}, built for {features[-1] if features else 'any processor'}",
-          flush=True)
+        refuse("llama.cpp does not load its model")
     context = None
-    for line in sys.stdin:
-        what, texts, *rest = line.split()
-        if context is None or context.texts != int(texts):
+
+    def with_texts(texts):
+        nonlocal context
+        if context is None or context.texts != texts:
             if context is not None:
                 context.close()
-            context = Context(library, model, int(texts))
-        if what == "step":
-            print(f"{1e3 * step_seconds(context, int(rest[0])):.6f}", flush=True)
-        else:
-            print(*replay(context, [tuple(int(n) for n in r.split(":")) for r in rest]), flush=True)
+            context = Context(library, model, texts)
+        return context
+
+    features = [word for word in ("AVX2", "AVX512") if word + " = 1" in xllamacpp.get_system_info()]
+    serve_decoding(
+        f"llama.cpp of xllamacpp {xllamacpp.__version__}, built for {features[-1] if features else 'any processor'}",
+        lambda texts, keys: step_seconds(with_texts(texts), keys), lambda seats, requests: replay(with_texts(seats), requests))
 
 
 main()

@@ -7,7 +7,7 @@
 #include <tilegrad/ops/ops.h>
 #include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernel.h"
-#include "backends/cpu/pool.h"
+#include "tools/bench/measure.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -100,19 +100,13 @@ Loops loops_for_this_machine() {
   return {fma_f32_16, fma_f64_16, nullptr, 16};
 }
 
-// Calls f(thread) on every thread at once.
-template <class F>
-void on_all(int threads, F f) {
-  cpu::run_on_pool(
-      threads, [](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
-}
-
 // GFLOP/s of `rounds` rounds on every thread.
 double gflops_of(PeakLoop loop, int threads, long rounds, int flops_per_round) {
   std::vector<double> sinks(static_cast<std::size_t>(threads) * 8);  // each on a cache line of its own
-  const double start = now();
-  on_all(threads, [&](int t) { sinks[static_cast<std::size_t>(t) * 8] = loop(rounds, 0.999f, 1e-3f); });
-  return flops_per_round * 1e-9 * static_cast<double>(rounds) * threads / (now() - start);
+  const double seconds = seconds_of([&] {
+    on_all(threads, [&](int t) { sinks[static_cast<std::size_t>(t) * 8] = loop(rounds, 0.999f, 1e-3f); });
+  });
+  return flops_per_round * 1e-9 * static_cast<double>(rounds) * threads / seconds;
 }
 
 // Copies past the caches: the line is written without being read first.
@@ -151,6 +145,27 @@ double copy_gbytes(const Settings& settings) {
   return 2.0 * static_cast<double>(part * threads) / s * 1e-9;
 }
 
+// Reads all bytes, a multiple of 64, and returns a value that depends on each.
+std::int64_t read_all(const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  __m128i a{}, b{}, c{}, d{};
+  for (const std::byte* end = from + bytes; from < end; from += 64) {
+    const auto* line = reinterpret_cast<const __m128i*>(from);
+    a = _mm_xor_si128(a, line[0]), b = _mm_xor_si128(b, line[1]);
+    c = _mm_xor_si128(c, line[2]), d = _mm_xor_si128(d, line[3]);
+  }
+  return _mm_cvtsi128_si64(_mm_xor_si128(_mm_xor_si128(a, b), _mm_xor_si128(c, d)));
+#else
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < bytes; i += sizeof all) {
+    std::int64_t x;
+    std::memcpy(&x, from + i, sizeof x);
+    all ^= x;
+  }
+  return all;
+#endif
+}
+
 }  // namespace
 
 double peak_now(DType dtype, int threads) {
@@ -167,57 +182,49 @@ double peak_now(DType dtype, int threads) {
 }
 
 Machine measure_machine(const Settings& settings) {
-  if (settings.device.kind != Device::cpu_kind) return measure_gpu(settings);
-  Machine m{.model = backend(Device::cpu()).name(),
-            .cores = cpu::default_threads(),
-            .isa = std::string(cpu::kernel_set().isa),
-            .peak_name = "multiply-add"};
+  if (!settings.on_cpu()) {
+    Graph g;
+    const Program any = compile(g, {copy(g.input("x", {1}))}, settings.compile_options(0));
+    const Ceilings c = measure_ceilings(any, {f32, f64, bf16});
+    const auto gflops = [&](std::size_t i) { return c.product[i].second * 1e-9; };
+    return {.model = backend(settings.device).name(),
+            .peak_f32 = gflops(0),
+            .peak_f64 = gflops(1),
+            .peak_bf16 = gflops(2),
+            .peak_name = "product",
+            .copy = c.copy * 1e-9};
+  }
   const auto best = [&](DType t) {
     double rate = 0;
-    best_seconds(settings.seconds, [&] { rate = std::max(rate, peak_now(t, settings.threads)); });
+    repeat(settings.seconds, [&] { rate = std::max(rate, peak_now(t, settings.threads)); });
     return rate;
   };
-  m.peak_f32 = best(f32);
-  m.peak_f64 = best(f64);
-  m.peak_bf16 = best(bf16);
-  m.copy = copy_gbytes(settings);
-  return m;
+  return {.model = backend(Device::cpu()).name(),
+          .cores = cpu::default_threads(),
+          .isa = std::string(cpu::kernel_set().isa),
+          .peak_f32 = best(f32),
+          .peak_f64 = best(f64),
+          .peak_bf16 = best(bf16),
+          .peak_name = "multiply-add",
+          .copy = copy_gbytes(settings)};
 }
 
-Machine measure_gpu(const Settings& settings) {
-  Graph g;
-  const Program any = compile(g, {copy(g.input("x", {1}))}, options_of(settings, 0));
-  const Ceilings c = measure_ceilings(any, {f32, f64, bf16});
-  const auto gflops = [&](std::size_t i) { return c.product[i].second * 1e-9; };
-  return {.model = backend(settings.device).name(),
-          .peak_f32 = gflops(0),
-          .peak_f64 = gflops(1),
-          .peak_bf16 = gflops(2),
-          .peak_name = "product",
-          .copy = c.copy * 1e-9};
+Reading::Reading(const Settings& settings)
+    : threads_(static_cast<std::size_t>(settings.threads)),
+      part_(settings.copy_bytes / threads_ / 64 * 64),
+      memory_(backend(Device::cpu()).allocate(part_ * threads_, "the memory that is read")),
+      sinks_(threads_ * 8) {  // each on a cache line of its own
+  std::memset(memory_.get(), 1, part_ * threads_);
 }
 
-double product_peak(const Machine& machine, DType dtype) {
-  return dtype == f64 ? machine.peak_f64 : dtype == f32 ? machine.peak_f32 : machine.peak_bf16;
-}
-
-Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
-                    const Machine& machine) {
-  if (settings.device.kind != Device::cpu_kind)
-    return {time_of_run(program, settings), product_peak(machine, dtype)};
-  Timing best{std::numeric_limits<double>::infinity(), 0};
-  double probed = 0;
-  const double end = now() + settings.seconds;
-  for (int n = 0; n < 3 || now() < end; ++n) {
-    if (now() > probed + 0.01) {
-      best.peak = std::max(best.peak, peak_now(dtype, threads));
-      probed = now();
-    }
-    const double start = now();
-    program.run();
-    best.seconds = std::min(best.seconds, now() - start);
-  }
-  return best;
+double Reading::gbytes() {
+  const double seconds = seconds_of([&] {
+    on_all(static_cast<int>(threads_), [&](int t) {
+      const auto thread = static_cast<std::size_t>(t);
+      sinks_[thread * 8] = read_all(memory_.get() + thread * part_, part_);
+    });
+  });
+  return static_cast<double>(part_ * threads_) / seconds * 1e-9;
 }
 
 }  // namespace tg::bench

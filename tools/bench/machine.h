@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/measure.h"
+#include "backends/cpu/pool.h"
+#include "tools/bench/settings.h"
 
 namespace tg::bench {
 
@@ -20,19 +21,26 @@ struct Machine {
   double peak_f32 = 0, peak_f64 = 0, peak_bf16 = 0;
   std::string peak_name;
   double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
+
+  // A GPU's rate of products of that dtype, GFLOP/s; f16 is multiplied as fast as bf16.
+  double product_peak(DType dtype) const {
+    return dtype == f64 ? peak_f64 : dtype == f32 ? peak_f32 : peak_bf16;
+  }
 };
 
-// A GPU's rate of products of that dtype, GFLOP/s; f16 is multiplied as fast as bf16.
-double product_peak(const Machine& machine, DType dtype);
-
-// On `settings.threads` threads, each rate for `settings.seconds`.
+// The CPU on `settings.threads` threads, each rate for `settings.seconds`; a GPU by programs of its own
+// backend.
 Machine measure_machine(const Settings& settings);
 
 // The current rate of multiply-adds: clock rates vary, most of all on virtual machines.
 double peak_now(DType dtype, int threads);
 
-// A GPU's rates, by programs of its own backend.
-Machine measure_gpu(const Settings& settings);
+// Calls f(thread) on every thread at once.
+template <class F>
+void on_all(int threads, F f) {
+  cpu::run_on_pool(
+      threads, [](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
+}
 
 // The rate at which threads read memory and do nothing else.
 class Reading {
@@ -46,12 +54,5 @@ class Reading {
   std::shared_ptr<std::byte> memory_;  // [threads, part]
   std::vector<std::int64_t> sinks_;    // what each thread has read, so that it must
 };
-
-// The seconds of time_of_run, and the highest peak measured between runs, at the clock rate of the run.
-struct Timing {
-  double seconds, peak;  // GFLOP/s
-};
-Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
-                    const Machine& machine);
 
 }  // namespace tg::bench

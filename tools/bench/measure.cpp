@@ -1,51 +1,38 @@
 #include "tools/bench/measure.h"
 
-#include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <random>
 
-#include <tilegrad/io/files/json.h>
-#include "tools/bench/machine.h"
+#include <tilegrad/ops/ops.h>
 
 namespace tg::bench {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-CompileOptions options_of(const Settings& settings, int threads) {
-  return {.device = settings.device, .threads = threads, .tf32 = settings.tf32};
-}
-
-double time_of_run(Program& program, const Settings& settings) {
-  if (settings.device.kind == Device::cpu_kind) return best_seconds(settings.seconds, [&] { program.run(); });
-  std::vector<double> runs;
-  best_seconds(settings.seconds, [&] {
-    const std::vector<double> steps = program.profile();
-    runs.push_back(std::accumulate(steps.begin(), steps.end(), 0.));
-  });
-  std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2), runs.end());
-  return runs[runs.size() / 2];
-}
-
-void set_rate(Row& row, double gflops, double peak, const Machine& machine) {
-  const bool tera = gflops >= 1e4;
-  row.rate = tera ? gflops * 1e-3 : gflops;
-  row.unit = tera ? "TFLOP/s" : "GFLOP/s";
-  row.share = gflops / peak;
-  row.of = machine.peak_name;
-}
-
 namespace {
+
+// The highest peak of the CPU between runs, measured every 10 ms; a GPU's is known.
+struct PeakProbe {
+  DType dtype;
+  int threads;
+  const Settings& settings;
+  double peak, probed = 0;
+
+  void measure() {
+    if (!settings.on_cpu() || now() <= probed + 0.01) return;
+    peak = std::max(peak, peak_now(dtype, threads));
+    probed = now();
+  }
+};
+
+PeakProbe probe_of(DType dtype, int threads, const Settings& settings, const Machine& machine) {
+  return {dtype, threads, settings, settings.on_cpu() ? 0 : machine.product_peak(dtype)};
+}
 
 // Values by `draw`, of which there are at most a million: the rest repeats them.
 template <class F>
-Array filled(const Shape& shape, DType dtype, F draw) {
+Array filled_array(const Shape& shape, DType dtype, F draw) {
   Array a(shape, dtype);
   constexpr std::int64_t drawn = 1000003;  // a prime, so that no two rows begin alike
   for (std::int64_t i = 0; i < std::min(a.numel(), drawn); ++i) {
@@ -64,9 +51,108 @@ Array filled(const Shape& shape, DType dtype, F draw) {
 
 }  // namespace
 
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double profiled_seconds(Program& program) {
+  const std::vector<double> steps = program.profile();
+  return std::accumulate(steps.begin(), steps.end(), 0.);
+}
+
+double time_of_run(Program& program, const Settings& settings) {
+  if (settings.on_cpu()) return best_seconds(settings.seconds, [&] { program.run(); });
+  return median_of(settings.seconds, [&] { return profiled_seconds(program); });
+}
+
+Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
+                    const Machine& machine) {
+  PeakProbe probe = probe_of(dtype, threads, settings, machine);
+  if (!settings.on_cpu()) return {time_of_run(program, settings), probe.peak};
+  double best = std::numeric_limits<double>::infinity();
+  repeat(settings.seconds, [&] {
+    probe.measure();
+    best = std::min(best, seconds_of([&] { program.run(); }));
+  });
+  return {best, probe.peak};
+}
+
+ColdRuns::ColdRuns(const Settings& settings)
+    : seconds_(settings.seconds), bytes_(static_cast<double>(settings.copy_bytes)) {
+  Graph g;
+  const auto numbers =
+      static_cast<std::int64_t>(settings.copy_bytes / 2 / sizeof(float));  // read and written
+  const Tensor x = g.input("flushed", {numbers});
+  flush_ = compile(g, {x + 1}, settings.compile_options());
+  flush_->feed({x, Array(x.shape(), f32)});
+}
+
+double ColdRuns::one_run(Program& program) {
+  flush_->run();
+  return profiled_seconds(program);
+}
+
+double ColdRuns::median(Program& program) {
+  for (const double end = now() + seconds_ / 10; now() < end;) one_run(program);
+  return median_of(seconds_ / 2, [&] { return one_run(program); });
+}
+
+int ColdRuns::calls(double bytes) const {
+  return static_cast<int>(std::clamp(std::ceil(bytes_ / bytes), 2., 128.));
+}
+
+double ColdRuns::median_in_graph(Program& program, int calls, const Tensor& output) {
+  const auto seconds_of_runs = [&](int runs) {
+    return seconds_of([&] {
+             for (int n = 0; n < runs; ++n) program.run();
+             program.fetch_later({output}).wait();
+           }) /
+           runs;
+  };
+  seconds_of_runs(2);  // what is prepared at the first run
+  const int queued = static_cast<int>(std::clamp(0.01 / seconds_of_runs(3), 2., 100.));
+  return median_of(seconds_ / 2, [&] { return seconds_of_runs(queued); }) / calls;
+}
+
+TrainBatch::TrainBatch(std::int64_t rows, const nn::ModelConfig& config) {
+  for (std::int64_t i = 0; i < rows * config.context; ++i) {
+    tokens.push_back(static_cast<std::int32_t>(i * 7919 % config.vocabulary));
+    targets.push_back(static_cast<std::int32_t>(i * 104729 % config.vocabulary));
+  }
+}
+
+StepTimes time_steps(train::TrainingProgram& training, const TrainBatch& batch, int threads,
+                     const Settings& settings, const Machine& machine) {
+  const int steps = settings.on_cpu() ? 1 : 20;
+  std::vector<double> all, host;
+  PeakProbe probe = probe_of(settings.dtype, threads, settings, machine);
+  repeat(settings.seconds, [&] {
+    probe.measure();
+    Pending last;
+    const double start = now();
+    for (int n = 0; n < steps; ++n)
+      host.push_back(
+          seconds_of([&] { last = training.start(batch.tokens, batch.targets, bench_learning_rate); }));
+    last.wait();
+    all.push_back((now() - start) / steps);
+  });
+  return {.best = std::ranges::min(all),
+          .median = median(all),
+          .host = std::ranges::min(host),
+          .host_median = median(host),
+          .peak = probe.peak,
+          .runs = static_cast<int>(all.size()) * steps};
+}
+
 Array random_array(const Shape& shape, DType dtype, double low, double high) {
   std::uint32_t state = 1;  // a linear congruential generator: fast, and good enough for timing
-  return filled(shape, dtype, [&] {
+  return filled_array(shape, dtype, [&] {
     state = state * 1664525u + 1013904223u;
     return low + (high - low) * static_cast<double>(state >> 8) / (1 << 24);
   });
@@ -75,94 +161,14 @@ Array random_array(const Shape& shape, DType dtype, double low, double high) {
 Array normal_array(const Shape& shape, DType dtype, std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   std::normal_distribution<double> normal;
-  return filled(shape, dtype, [&] { return normal(bits); });
+  return filled_array(shape, dtype, [&] { return normal(bits); });
 }
 
-std::string joined(std::span<const std::int64_t> sizes) {
-  std::string s;
-  for (std::int64_t n : sizes) s += (s.empty() ? "" : "×") + std::to_string(n);
-  return s;
-}
-
-std::vector<std::int64_t> parse_shape(const std::string& text) {
-  std::vector<std::int64_t> sizes;
-  for (const char *at = text.data(), *end = at + text.size();; ++at) {
-    std::int64_t n = 0;
-    const auto [stop, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || n < 1) return {};
-    sizes.push_back(n);
-    if (stop == end) return sizes;
-    if (*stop != 'x') return {};
-    at = stop;
-  }
-}
-
-std::string column(const std::string& s, int width) {
-  int characters = 0;
-  for (char c : s) characters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return s + std::string(static_cast<std::size_t>(std::max(1, width - characters)), ' ');
-}
-
-namespace {
-
-constexpr int name_width = 34, shape_width = 26;  // of nearly all, and a space between columns
-
-std::string number(double x, const char* format) {
-  char s[40];
-  std::snprintf(s, sizeof s, format, x);
-  return std::isnan(x) ? "" : s;
-}
-
-}  // namespace
-
-Report::Report(const Machine& machine, const Settings& settings) : machine_(machine), settings_(settings) {
-  if (settings.device.kind == Device::cpu_kind)
-    std::printf("%s, %d cores, kernels for %s; on %d thread%s:\n", machine.model.c_str(), machine.cores,
-                machine.isa.c_str(), settings.threads, settings.threads == 1 ? "" : "s");
-  else
-    std::printf("%s:\n", machine.model.c_str());
-  std::printf("  %s %.1f GFLOP/s %s, %.1f f64, %.1f bf16", machine.peak_name.c_str(), machine.peak_f32,
-              settings.tf32 ? "tf32" : "f32", machine.peak_f64, machine.peak_bf16);
-  std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
-}
-
-void Report::head() const {
-  std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", name_width).c_str(),
-              column("shape", shape_width).c_str(), column("dtype", 6).c_str(), column("pass", 10).c_str(),
-              "threads", "ms", "rate", "unit", "share");
-}
-
-void Report::add(Row row) {
-  std::printf(
-      "%s%s%s%s%8d %11s %10s %-10s %6s%s%s\n", column(row.name, name_width).c_str(),
-      column(row.shape, shape_width).c_str(), column(row.dtype, 6).c_str(), column(row.pass, 10).c_str(),
-      row.threads, number(row.ms, row.ms < 0.1 ? "%.5f" : "%.3f").c_str(), number(row.rate, "%.4g").c_str(),
-      row.unit.c_str(), number(row.share, "%.3f").c_str(), row.of.empty() ? "" : (" of " + row.of).c_str(),
-      number(row.share_sgemm, ", %.3f of sgemm").c_str());
-  std::fflush(stdout);
-  rows_.push_back(std::move(row));
-}
-
-std::string Report::json() const {
-  std::string s = "{\"machine\": {\"model\": " + io::json_string(machine_.model) +
-                  ", \"cores\": " + std::to_string(machine_.cores) +
-                  ", \"isa\": " + io::json_string(machine_.isa) +
-                  ", \"threads\": " + std::to_string(settings_.threads) +
-                  (settings_.ranks ? ", \"ranks\": " + std::to_string(settings_.ranks->size()) : "") +
-                  ", \"peak_f32_gflops\": " + io::json_number(machine_.peak_f32) +
-                  ", \"peak_f64_gflops\": " + io::json_number(machine_.peak_f64) +
-                  ", \"peak_bf16_gflops\": " + io::json_number(machine_.peak_bf16) +
-                  ", \"copy_gbytes\": " + io::json_number(machine_.copy) + "},\n \"rows\": [";
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    const Row& r = rows_[i];
-    s += std::string(i ? "," : "") + "\n  {\"name\": " + io::json_string(r.name) +
-         ", \"shape\": " + io::json_string(r.shape) + ", \"dtype\": " + io::json_string(r.dtype) +
-         ", \"pass\": " + io::json_string(r.pass) + ", \"threads\": " + std::to_string(r.threads) +
-         ", \"ms\": " + io::json_number(r.ms) + ", \"rate\": " + io::json_number(r.rate) +
-         ", \"unit\": " + io::json_string(r.unit) + ", \"share\": " + io::json_number(r.share) +
-         ", \"of\": " + io::json_string(r.of) + ", \"share_sgemm\": " + io::json_number(r.share_sgemm) + "}";
-  }
-  return s + "\n]}\n";
+double bytes_of(std::span<const Tensor> tensors) {
+  double bytes = 0;
+  for (const Tensor& t : tensors)
+    bytes += static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
+  return bytes;
 }
 
 }  // namespace tg::bench

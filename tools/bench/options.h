@@ -1,59 +1,58 @@
-// The options that only some modes of bench have. Each group declares its options and fills the settings.
+// The command line of bench: options of all modes, and those that only some modes have.
 #pragma once
 
 #include "tools/args.h"
-#include "tools/bench/settings.h"
+#include "tools/bench/report.h"
 #include "tools/model_options.h"
 
 namespace tg::bench {
 
-// The options of the mode attention, and the cells of other modes.
-struct AttentionCommandLine {
-  std::string suite, layout = "BHLd", kernels = "best", once;
-  bool compare = false, traffic = false;
-
-  void declare(Args& args);
-  // Writes them into the settings, which know the device. Returns what is wrong with them, or "".
-  std::string take(const Args& args, const std::string& mode, const std::vector<std::string>& shapes,
-                   Settings& settings) const;
-
- private:
-  // The cells of `shapes`, or if there are none the suite of that name.
-  std::string take_cells(const std::vector<std::string>& shapes, const std::string& name,
-                         Settings& settings) const;
-  static std::string add_cells(const std::vector<std::string>& shapes, Settings& settings);
+struct Mode {
+  const char* name;
+  void (*run)(Report&);
+  std::size_t sizes;  // numbers in its --shape
 };
 
-// Whether a --shape is that of a cell: words or four sizes.
-bool is_cell(const std::string& shape);
+struct CommandLine : ModelOptions {
+  Args args;
+  Settings settings;
+  std::string mode, json, backend = "cpu";
+  bool overwrite = false;
 
-// The options of the mode serve.
-struct ServeCommandLine {
-  ServeSettings settings;
-  std::string cache_memory;
-
-  void declare(Args& args);
-  // Completes the settings. Returns what is wrong with the options, or "".
-  std::string take(const Args& args, const std::string& mode);
-};
-
-// A size of GPT by its name (124M), or else the text itself.
-std::string serve_shape(const std::string& text);
-
-// The options of a model, which the modes train and ranks have.
-struct TrainCommandLine : ModelOptions {
-  std::int64_t vocabulary = 65;
-  double peak = 0;  // TFLOP/s
-  std::string memory_budget;
-  TrainSettings settings;
-
-  void declare(Args& args);
-  // Completes the settings, with a model if there is an option of a model or of a report on one. Returns
-  // what is wrong with the options, or "".
-  std::string take(const Args& args, const std::string& mode, const std::vector<std::string>& shapes);
+  explicit CommandLine(std::span<const Mode> modes);
+  // Completes the settings from what args.parse has read. Returns what is wrong with the options, or "".
+  std::string take();
+  const Mode& chosen() const;
+  // Whether it measures ranks, which meet before take().
+  bool has_ranks() const { return mode == "ranks" && settings.train.rows.empty(); }
 
  private:
-  std::string take_shape(const Args& args, const std::string& report, const std::vector<std::string>& shapes);
+  std::span<const Mode> modes_;
+  std::string dtype_ = "f32", suite_, layout_ = "BHLd", kernels_ = "best", cache_memory_, memory_budget_;
+  std::vector<std::string> shapes_;
+  std::int64_t threads_ = 0, vocabulary_ = 65;
+  double peak_ = 0;  // TFLOP/s
+  bool quick_ = false;
+
+  void declare_common();
+  void declare_attention();
+  void declare_serve();
+  void declare_train();
+  void declare_examples();
+
+  bool is_mode(std::span<const std::string> names) const { return std::ranges::count(names, mode) > 0; }
+  std::vector<std::string> train_options();  // of a model and of the report on it
+  // The first of these options that is given, as "--name"; "" if none is.
+  std::string first_given(std::span<const std::string> names) const;
+  std::string take_threads();
+  std::string take_shapes();
+  std::string take_attention();
+  // The cells of --shape, or if there is none the suite of that name.
+  std::string take_cells(const std::string& name);
+  std::string add_cells(std::span<const std::string> shapes);
+  std::string take_train();
+  // The sizes of the model that the report named by an option is about.
+  std::string take_model_shape(const std::string& report);
 };
 
 }  // namespace tg::bench

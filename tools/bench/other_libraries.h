@@ -4,12 +4,11 @@
 
 #include <cstdio>
 #include <list>
-#include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
-#include <tilegrad/nn/models/model_config.h>
-#include "tools/bench/measure.h"
+#include "tools/bench/report.h"
 
 namespace tg::bench {
 
@@ -18,13 +17,17 @@ class PythonProcess {
  public:
   // Starts python3 with tools/bench/`script` of the source tree that this tool was built in, or of the
   // current folder. The script's first line is "ready VERSIONS" or "none REASON".
-  PythonProcess(const std::string& script, const std::vector<std::string>& arguments);
+  PythonProcess(std::string library, const std::string& script, const std::vector<std::string>& arguments);
   ~PythonProcess();
   PythonProcess(const PythonProcess&) = delete;
   PythonProcess& operator=(const PythonProcess&) = delete;
 
+  const std::string& name() const { return name_; }  // of the library
   bool ready() const { return ready_; }
-  const std::string& about() const { return about_; }  // its versions, or why it is not ready
+  // Its versions, or "no LIBRARY to compare with: " and why it is not ready.
+  std::string about() const { return (ready_ ? "" : "no " + name_ + " to compare with: ") + about_; }
+
+ protected:
   // The answer to a line: a line; "" if it is not ready or has ended.
   std::string ask(const std::string& request);
 
@@ -35,29 +38,22 @@ class PythonProcess {
   int pid_ = -1;
   std::FILE *to_ = nullptr, *from_ = nullptr;
   bool ready_ = false;
-  std::string about_;
+  std::string name_, about_;
 };
 
-// PyTorch's attention and products beside this library's.
-class TorchProcess {
+// PyTorch's attention and products beside this library's. Prints its versions, or why it is not there.
+class TorchAttention : public PythonProcess {
  public:
+  explicit TorchAttention(const Device& device);
+
   struct Seconds {
-    double cudnn = Row::none, flash = Row::none;  // NaN: not measured, or the backend refuses
+    double cudnn, flash;  // NaN: not measured, or the backend refuses
   };
-
-  explicit TorchProcess(const Device& device);
-
-  bool ready() const { return python_.ready(); }
-  const std::string& about() const { return python_.about(); }  // its versions, or why it is not ready
-  Seconds time(const AttentionCell& c, bool backward, const Settings& settings);
-  // The forward, of several calls in a CUDA graph, each with inputs of its own.
-  Seconds time_in_graph(const AttentionCell& c, int calls, const Settings& settings);
+  // `what`: forward, backward, or "graph" for the forward of several calls in a CUDA graph, each with inputs
+  // of its own.
+  Seconds time(const AttentionCell& c, const std::string& what, int calls, const Settings& settings);
   // A call of F.linear of x [m, k] and weights [n, k], also of several in a CUDA graph; NaN: not measured.
   double time_linear(std::int64_t m, std::int64_t n, std::int64_t k, int calls, const Settings& settings);
-
- private:
-  Seconds ask(const char* what, const char* layout, const std::string& sizes, const Settings& settings);
-  PythonProcess python_;
 };
 
 // What a model says in its first steps, by which two implementations are known to be the same.
@@ -68,36 +64,25 @@ struct FirstSteps {
 std::string difference(const FirstSteps& got, const FirstSteps& expected, const std::string& dtype);
 
 // PyTorch's training step of the same model, from the same weights.
-class TorchTraining {
+class TorchTraining : public PythonProcess {
  public:
   // Of settings.train, with the weights of that seed.
   TorchTraining(const Settings& settings, std::uint64_t seed);
 
-  bool ready() const { return python_.ready(); }
-  const std::string& about() const { return python_.about(); }  // its versions, or why it is not ready
-
   struct Step {
-    double best, median;       // seconds
-    double bytes = Row::none;  // of the GPU's memory, at the peak
-    FirstSteps first;
-    std::string refusal;  // why it was not measured, or ""
+    double best = Row::none, median = Row::none;  // seconds
+    double bytes = Row::none;                     // of the GPU's memory, at the peak
+    FirstSteps first = {};
+    std::string refusal = {};  // why it was not measured, or ""
   };
   Step step(const std::string& way);  // "eager", "compiled" or "graphs"
-
- private:
-  PythonProcess python_;
 };
 
 // Another library that decodes the same GPT: PyTorch, or llama.cpp on the CPU.
-class OtherDecoding {
+class OtherDecoding : public PythonProcess {
  public:
   // The model's layers, heads, width, context and vocabulary.
-  OtherDecoding(std::string name, const std::string& script, const Settings& settings,
-                std::span<const std::int64_t> sizes);
-
-  const std::string& name() const { return name_; }
-  bool ready() const { return python_.ready(); }
-  const std::string& about() const { return python_.about(); }  // its versions, or why it is not ready
+  OtherDecoding(const char* name, const char* script, const Settings& settings, const Sizes& sizes);
 
   // Seconds of a step in which each text reads one token, with so many keys, its own included; NaN: not
   // measured.
@@ -108,13 +93,9 @@ class OtherDecoding {
   };
   // Of requests that are all there at the beginning, at most `seats` of them in a step.
   Replay replay(std::int64_t seats, const std::vector<Arrival>& trace);
-
- private:
-  std::string name_;
-  PythonProcess python_;
 };
 
 // Those that there are for the device, with a line printed for each; none unless the settings ask for them.
-std::list<OtherDecoding> other_decodings(const Settings& settings, std::span<const std::int64_t> sizes);
+std::list<OtherDecoding> other_decodings(const Settings& settings, const Sizes& sizes);
 
 }  // namespace tg::bench

@@ -5,20 +5,29 @@
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/train/training.h>
 #include "core/compile/memory_plan.h"
-#include "tools/bench/modes.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/report.h"
 
 namespace tg::bench {
 
 namespace {
 
-Row per_node(const std::string& name, const std::string& shape, int threads, double seconds, double nodes) {
-  return {name, shape, "f32", "", threads, seconds * 1e3, seconds / nodes * 1e9, "ns/node"};
+void add_row(Report& report, const std::string& name, const std::string& shape, int threads, double seconds,
+             std::int64_t nodes) {
+  Row row{name, shape, "f32", "", threads};
+  report.add(row.time(seconds).at(seconds / static_cast<double>(nodes) * 1e9, "ns/node"));
+}
+
+// If the row is selected, times f, which runs on one thread.
+template <class F>
+void measure(Report& report, const std::string& name, const std::string& shape, std::int64_t nodes, F&& f) {
+  if (report.selects(name)) add_row(report, name, shape, 1, best_seconds(report.settings.seconds, f), nodes);
 }
 
 // A chain of additions on [32]: recording it, differentiating it, compiling it, and running it with a
 // separate step for every node.
-void chain(std::int64_t nodes, const Settings& settings, Report& report) {
-  const double n = static_cast<double>(nodes);
+void chain(std::int64_t nodes, Report& report) {
+  const Settings& settings = report.settings;
   const std::string shape = std::to_string(nodes) + " of [32]";
   const auto record_chain = [&](Graph& g, Tensor& x) {
     x = g.input("x", {32});
@@ -26,63 +35,50 @@ void chain(std::int64_t nodes, const Settings& settings, Report& report) {
     for (std::int64_t i = 0; i < nodes; ++i) y = y + x;
     return y;
   };
-  if (report.selects("record chain"))
-    report.add(per_node("record chain", shape, 1,
-                        best_seconds(settings.seconds,
-                                     [&] {
-                                       Graph g;
-                                       Tensor x;
-                                       record_chain(g, x);
-                                     }),
-                        n));
+  measure(report, "record chain", shape, nodes, [&] {
+    Graph fresh;
+    Tensor w;
+    record_chain(fresh, w);
+  });
   Graph g;
   Tensor x;
   const Tensor y = record_chain(g, x);
-  if (report.selects("differentiate chain"))
-    report.add(per_node("differentiate chain", shape, 1,
-                        best_seconds(settings.seconds,
-                                     [&] {
-                                       Graph fresh;
-                                       Tensor w;
-                                       const Tensor loss = sum(record_chain(fresh, w));
-                                       gradients(loss, {w});
-                                     }),
-                        n));
+  measure(report, "differentiate chain", shape, nodes, [&] {
+    Graph fresh;
+    Tensor w;
+    const Tensor loss = sum(record_chain(fresh, w));
+    gradients(loss, {w});
+  });
   const auto compile_chain = [&](bool fuse, int threads) {
     return compile(g, {y}, {.threads = threads, .fuse = fuse});
   };
-  for (bool fuse : {false, true}) {
-    const std::string name = std::string("compile chain") + (fuse ? ", fused" : "");
-    if (report.selects(name))
-      report.add(
-          per_node(name, shape, 1, best_seconds(settings.seconds, [&] { compile_chain(fuse, 1); }), n));
-  }
+  for (bool fuse : {false, true})
+    measure(report, std::string("compile chain") + (fuse ? ", fused" : ""), shape, nodes,
+            [&] { compile_chain(fuse, 1); });
   if (!report.selects("dispatch")) return;
   for (int threads = 1; threads <= settings.threads; threads *= 2) {
     Program program = compile_chain(false, threads);
     program.feed({x, random_array({32}, f32)});
-    report.add(per_node("dispatch", shape, threads, time_of_run(program, settings), n));
+    add_row(report, "dispatch", shape, threads, time_of_run(program, settings), nodes);
   }
 }
 
 // Buffers with lifetimes like those of a training step: some short, some from the forward to the backward
 // pass.
-void planner(std::int64_t buffers, const Settings& settings, Report& report) {
-  if (!report.selects("plan memory")) return;
+void planner(std::int64_t buffers, Report& report) {
   std::vector<Lifetime> lives;
   const int last = static_cast<int>(buffers);
   for (int i = 0; i < last; ++i)
     lives.push_back(
         {static_cast<std::size_t>(256 + i * 7919 % 4096), i, i < last / 2 && i % 2 ? last - i : i + 2});
-  report.add(per_node("plan memory", std::to_string(buffers) + " buffers", 1,
-                      best_seconds(settings.seconds, [&] { plan_memory(lives); }),
-                      static_cast<double>(buffers)));
+  measure(report, "plan memory", std::to_string(buffers) + " buffers", buffers, [&] { plan_memory(lives); });
 }
 
 // The work before the first step of a training run: recording the model, its gradients and AdamW, and
 // compiling them. The number of nodes is GPT-2's; the parameters are small and already exist.
-void training_step(const Settings& settings, Report& report) {
+void training_step(Report& report) {
   if (!report.selects("GPT")) return;
+  const Settings& settings = report.settings;
   const nn::ModelConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
   nn::Params params;
   const nn::Model model(params, config);
@@ -106,20 +102,19 @@ void training_step(const Settings& settings, Report& report) {
     nodes = g.nodes().size(), steps = program.steps().size();
   });
   const std::string shape = std::to_string(nodes) + " nodes, " + std::to_string(steps) + " steps";
-  const double n = static_cast<double>(nodes);
-  report.add(per_node("GPT 12 layers: record", shape, 1, record, n));
-  report.add(per_node("GPT 12 layers: differentiate", shape, 1, differentiate, n));
-  report.add(per_node("GPT 12 layers: compile", shape, 1, planned, n));
-  report.add(per_node("GPT 12 layers: all", shape, 1, all, n));
+  for (const auto& [part, seconds] :
+       {std::pair("record", record), {"differentiate", differentiate}, {"compile", planned}, {"all", all}})
+    add_row(report, std::string("GPT 12 layers: ") + part, shape, 1, seconds,
+            static_cast<std::int64_t>(nodes));
 }
 
 }  // namespace
 
-void run_overhead(const Settings& settings, const Machine&, Report& report) {
-  const std::int64_t nodes = settings.shapes.empty() ? 10000 : settings.shapes[0][0];
-  chain(nodes, settings, report);
-  planner(nodes, settings, report);
-  training_step(settings, report);
+void run_overhead(Report& report) {
+  const std::int64_t nodes = report.sizes({10000})[0];
+  chain(nodes, report);
+  planner(nodes, report);
+  training_step(report);
 }
 
 }  // namespace tg::bench

@@ -1,18 +1,20 @@
-// bench ranks: what it takes to exchange data between the ranks that `launch` started, for each op on tensors
-// of several sizes and on the gradients of GPT-2 124M as one list; then ring attention. The rate is NCCL's
-// "bus bandwidth": the bytes that the fastest algorithm has to send from each rank, in the time that it took
-// here.
-#include <algorithm>
-#include <numeric>
-
+// bench ranks, of the ranks that `launch` started. What it takes them to exchange data, for each op on
+// tensors of several sizes and on the gradients of GPT-2 124M as one list. Then ring_attention over a
+// sequence that they divide, as a share of what flash_attn gets done where each rank has the whole sequence
+// to itself, at the same time as the others. With the options of a model instead: a training step of ranks
+// that have a batch each, where each rank makes the whole update, and where they divide it, and of ranks that
+// divide the sequences of one batch, as a share of what all of them train alone at the same time.
+//
+// The rate of an exchange is NCCL's "bus bandwidth": the bytes that the fastest algorithm has to send from
+// each rank, in the time that it took here.
 #include <tilegrad/ops/ranks.h>
-#include "tools/bench/modes.h"
+#include <tilegrad/ops/ring_attention.h>
+#include "tools/bench/attention_programs.h"
+#include "tools/bench/report.h"
 
 namespace tg::bench {
 
 namespace {
-
-using Sizes = std::vector<std::int64_t>;  // elements of each tensor
 
 // Of the parameters of GPT-2 124M: 12 blocks of width 768, and the embeddings.
 Sizes gpt2_gradients() {
@@ -24,12 +26,12 @@ Sizes gpt2_gradients() {
   return all;
 }
 
-struct Measured {
+struct Exchange {
   const char* name;
   TensorList (*call)(const TensorList&, int ranks);
   double (*sent)(double bytes, double ranks);  // by the fastest algorithm, of an input of so many bytes
 };
-const Measured measured[] = {
+const Exchange exchanges[] = {
     {"all_reduce", [](const TensorList& x, int n) { return all_reduce(x, n); },
      [](double s, double n) { return 2 * (n - 1) / n * s; }},
     {"all_reduce, wide", [](const TensorList& x, int n) { return all_reduce(x, n, {.wide = true}); },
@@ -43,26 +45,14 @@ const Measured measured[] = {
     {"ppermute", [](const TensorList& x, int n) { return ppermute(x, n, 1); },
      [](double s, double) { return s; }}};
 
-// The same number of runs on all ranks, which wait for each other: not as many as fit in some time.
-double median_seconds(Program& program, const Settings& settings) {
-  std::vector<double> runs;
-  for (int i = 0; i < 15; ++i) {
-    const double start = now();
-    if (settings.device.kind == Device::cpu_kind) {
-      program.run();
-      runs.push_back(now() - start);
-    } else {
-      const std::vector<double> steps = program.profile();
-      runs.push_back(std::accumulate(steps.begin(), steps.end(), 0.));
-    }
-  }
-  std::nth_element(runs.begin(), runs.begin() + 7, runs.end());
-  return runs[7];
+std::string in_words(int ranks) {
+  return std::to_string(ranks) + " ranks";
 }
 
-void measure(const Measured& m, const std::string& shape, const Sizes& sizes, const Settings& settings,
-             Report& report) {
-  const int n = settings.ranks ? settings.ranks->size() : 1;
+// `sizes`: elements of each tensor.
+void report_exchange(const Exchange& e, const std::string& shape, const Sizes& sizes, Report& report) {
+  const Settings& settings = report.settings;
+  const int n = settings.ranks->size();
   Graph g;
   TensorList xs;
   double bytes = 0;
@@ -72,29 +62,144 @@ void measure(const Measured& m, const std::string& shape, const Sizes& sizes, co
     bytes += static_cast<double>(size) * static_cast<double>(size_of(settings.dtype));
   }
   Program program =
-      compile(g, m.call(xs, n), {.device = settings.device, .threads = 1, .ranks = settings.ranks});
-  Row row{m.name, shape, settings.dtype_name(), std::to_string(n) + " ranks", 1};
-  const double seconds = median_seconds(program, settings);
-  row.ms = seconds * 1e3;
-  row.rate = m.sent(bytes, n) / seconds * 1e-9, row.unit = "GB/s";
-  report.add(row);
+      compile(g, e.call(xs, n), {.device = settings.device, .threads = 1, .ranks = settings.ranks});
+  // The same number of runs on all ranks, which wait for each other: not as many as fit in some time.
+  std::vector<double> runs;
+  for (int i = 0; i < 15; ++i)
+    runs.push_back(settings.on_cpu() ? seconds_of([&] { program.run(); }) : profiled_seconds(program));
+  const double seconds = median(runs);
+  report.add(
+      report.row(e.name, shape, in_words(n), 1).time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
+}
+
+// What all ranks do in a second, where this one takes `seconds` for `work`: each has such work of its own, or
+// they do it together.
+double rate_of_all(Communicator& ranks, double work, double seconds, bool together) {
+  double rate = 0;
+  for (const double s : gather_one(ranks, seconds)) rate += work / s;
+  return together ? rate / ranks.size() : rate;
+}
+
+// A causal sequence, the same with a quarter of the key heads, and with a window of a thirty-second.
+std::vector<AttentionCell> default_cells(const Settings& settings) {
+  const bool on_cpu = settings.on_cpu(), quick = settings.is_quick();
+  const std::int64_t large = size_of(settings.dtype) == 2 ? 131072 : 32768,
+                     sequence = on_cpu ? (quick ? 256 : 1024) : (quick ? 16384 : large),
+                     length = sequence - sequence % (2 * settings.ranks->size()), d = on_cpu ? 64 : 128;
+  AttentionCell c{.H = 8, .Hk = 8, .L = length, .T = length, .d = d, .dv = d, .causal = true};
+  AttentionCell grouped = c, window = c;
+  grouped.Hk = 2;
+  window.window = sequence / 32;
+  return {c, grouped, window};
+}
+
+void report_ring(const AttentionCell& c, Report& report) {
+  const Settings& settings = report.settings;
+  const int n = settings.ranks->size();
+  // "ring_attention causal window 4096", …
+  const std::string name = "ring_attention" + c.name().substr(std::string("flash_attn").size());
+  if (!report.selects(name)) return;
+  ring_positions(0, n, c.L);  // an error unless they can divide it
+  const RankRuns counts = settings.is_quick() ? RankRuns{1, 3, 1} : RankRuns{2, 5, 4};
+  for (const Pass pass : {Pass::forward, Pass::backward, Pass::both}) {
+    const double flops =
+        (pass != Pass::backward ? c.flops(false) : 0) + (pass != Pass::forward ? c.flops(true) : 0);
+    double alone = 0;
+    for (const bool together : {false, true}) {
+      Program program = attention_program(c, pass, 1, settings, together ? n : 1);
+      const double seconds = seconds_of_step(*settings.ranks, counts, [&] {
+        program.run();
+        return program.fetch_later({});
+      });
+      const double rate = rate_of_all(*settings.ranks, flops, seconds, together);
+      Row row = report.row(together ? name : c.name(), c.shape(), name_of(pass), 1);
+      row.time(seconds).at(rate * 1e-12, "TFLOP/s");
+      if (together)
+        row.part(rate / alone, all_alone);
+      else
+        alone = rate;
+      report.add(row);
+    }
+  }
+}
+
+struct StepWay {
+  const char* name;
+  bool together, divides_update, divides_tokens, sums_early = false;
+};
+constexpr StepWay step_ways[] = {{"step, each alone", false, false, false},
+                                 {"step, whole update", true, false, false},
+                                 {"step, divided update", true, true, false},
+                                 {"step, early sums", true, true, false, true},
+                                 {"step, divided sequences", true, true, true}};
+
+// What keeps ranks from dividing the sequences of a model; "": nothing.
+std::string mistake_in_dividing(const nn::ModelConfig& config, int ranks) {
+  if (ranks > most_ring_ranks) return "at most " + std::to_string(most_ring_ranks) + " ranks divide them";
+  if (ranks > 1 && config.context % (2 * ranks) != 0)
+    return "--context " + std::to_string(config.context) + " is no multiple of " + std::to_string(2 * ranks);
+  if (ranks > 1 && config.dropout > 0) return "there is no dropout of attention weights then";
+  return "";
+}
+
+void report_steps(Report& report) {
+  const Settings& settings = report.settings;
+  const nn::ModelConfig& config = *settings.train.model;
+  const std::shared_ptr<Communicator>& ranks = settings.ranks;
+  const int n = ranks->size();
+  nn::Params params(0, f32, settings.device);
+  const nn::Model model(params, config);
+  double alone = 0;  // tokens/s of all ranks
+  for (const StepWay& way : step_ways) {
+    if (const std::string mistake = mistake_in_dividing(config, n); way.divides_tokens && !mistake.empty()) {
+      std::printf("no step with divided sequences: %s\n", mistake.c_str());
+      continue;
+    }
+    const optim::AdamW optimizer(params.all(), {.ranks = way.divides_update ? ranks : nullptr});
+    train::ProgramOptions options{.batch = settings.train.batch,
+                                  .threads = 1,
+                                  .precision = settings.precision(),
+                                  .accumulate = way.together && !way.divides_tokens ? n : 1,
+                                  .context_parallel = way.divides_tokens,
+                                  .scatter_early = way.sums_early,
+                                  .recompute = settings.train.recompute,
+                                  .memory_budget = settings.train.budget};
+    if (way.together) options.ranks = ranks;
+    train::TrainingProgram training(model, optimizer, options);
+    const TrainBatch batch(options.batch * options.accumulate, config);
+    const RankRuns counts = settings.is_quick() ? RankRuns{1, 3, 1} : RankRuns{3, 7, 25};
+    const double seconds = seconds_of_step(
+        *ranks, counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
+    training.gather_weights();
+    const double rate = rate_of_all(*ranks, static_cast<double>(batch.tokens.size()), seconds, way.together);
+    Row row = report.row(way.name, joined({options.batch, config.context}, "x"), in_words(n), 1);
+    row.time(seconds).at(rate, "tokens/s");
+    if (way.together)
+      row.part(rate / alone, all_alone);
+    else
+      alone = rate;
+    report.add(row);
+  }
 }
 
 }  // namespace
 
-void run_ranks(const Settings& settings, const Machine&, Report& report) {
-  if (settings.train.model) return report_rank_steps(settings, report);
-  const bool shapes_given = !settings.shapes.empty() || !settings.attention.cells.empty();
-  for (const Measured& m : measured) {
-    if (!report.selects(m.name)) continue;
-    for (const Sizes& shape : settings.shapes) measure(m, joined(shape), shape, settings, report);
+void run_ranks(Report& report) {
+  const Settings& settings = report.settings;
+  if (settings.train.model) return report_steps(report);
+  const std::vector<AttentionCell>& cells = settings.attention.cells;
+  const bool shapes_given = !settings.shapes.empty() || !cells.empty();
+  for (const Exchange& e : exchanges) {
+    if (!report.selects(e.name)) continue;
+    for (const Sizes& shape : settings.shapes) report_exchange(e, joined(shape), shape, report);
     if (shapes_given) continue;
     for (std::int64_t size :
          {std::int64_t{2048}, std::int64_t{1} << 19, std::int64_t{7087872}, std::int64_t{1} << 27})
-      measure(m, std::to_string(size), {size}, settings, report);
-    measure(m, "GPT-2 124M", gpt2_gradients(), settings, report);
+      report_exchange(e, std::to_string(size), {size}, report);
+    report_exchange(e, "GPT-2 124M", gpt2_gradients(), report);
   }
-  if (!shapes_given || !settings.attention.cells.empty()) report_rank_attention(settings, report);
+  if (!shapes_given || !cells.empty())
+    for (const AttentionCell& c : cells.empty() ? default_cells(settings) : cells) report_ring(c, report);
 }
 
 }  // namespace tg::bench

@@ -42,7 +42,7 @@ def gpt2():
 
 def llama_7b():
     """32 layers of width 4096, 32 heads of 128, hidden layers of 11008, 32000 tokens. Its step is arithmetic: FLOPs as
-    ModelFlops in measured_step.h counts them, at RATE."""
+    ModelFlops in train_model.cpp counts them, at RATE."""
     layers, width, hidden, vocabulary, context, rows = 32, 4096, 11008, 32000, 4096, 4
     products = layers * (4 * width * width + 3 * width * hidden) + width * vocabulary
     attention = rows * layers * 4 * width * context * (context + 1) / 2

@@ -1,7 +1,13 @@
-"""The files of a run of `train`, read without the library and without packages: the header of a safetensors file, and the
-rows of metrics.jsonl."""
+"""The files of a run of `train` and its batches, without the library and without packages: the header of a safetensors file,
+the rows of metrics.jsonl, and the same tokens in each step, drawn again from (seed, step) as io/text/text.h and
+core/base/rng.h say."""
+import array
 import json
 import struct
+import sys
+
+MASK = 2**32 - 1
+SAMPLER_NODE = MASK  # as io/text/text.cpp
 
 
 def header(path):
@@ -26,3 +32,69 @@ def metrics(run):
     if [row["step"] for row in rows] != list(range(1, len(rows) + 1)) or not rows:
         raise ValueError(f"{run}/metrics.jsonl: expected the rows of steps 1, 2, …")
     return rows
+
+
+def philox(counter, key):
+    """Philox4x32-10: four words of 32 bits."""
+    a, b, c, d = counter
+    k0, k1 = key & MASK, key >> 32
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = p1 >> 32 ^ b ^ k0, p1 & MASK, p0 >> 32 ^ d ^ k1, p0 & MASK
+        k0, k1 = k0 + 0x9E3779B9 & MASK, k1 + 0xBB67AE85 & MASK
+    return a, b, c, d
+
+
+def joined(words):
+    return words[0] | words[1] << 32
+
+
+def training_starts(seed, step, rows, tokens, context):
+    """Where the rows of a step 0, 1, … begin in a training part of so many tokens."""
+    key = joined(philox((step & MASK, step >> 32, SAMPLER_NODE, 0), seed))
+    return [joined(philox((row, 0, 0, 0), key)) * (tokens - context) >> 64 for row in range(rows)]
+
+
+def validation_starts(batch, context, tokens, most):
+    """Where the rows of each of at most so many batches begin, at even distances over a held-out part of so many tokens."""
+    crops = (tokens - 1 + context - 1) // context
+    count = min((crops - 1) // batch + 1, most)
+    rows, last = count * batch, tokens - context - 1
+    starts = [last * row // (rows - 1) if rows > 1 else 0 for row in range(rows)]
+    return [starts[k * batch:(k + 1) * batch] for k in range(count)]
+
+
+def split(tokens):
+    """The part to train on, and the last tenth."""
+    train = len(tokens) * 9 // 10
+    return tokens[:train], tokens[train:]
+
+
+def read_ids(data, bytes_each):
+    ids = array.array("H" if bytes_each == 2 else "I", data)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
+
+
+def read_tokens(options):
+    """The ids of a run's data, by its options. ValueError for data that is not a sequence of tokens, or whose tokens the
+    library alone knows."""
+    if options["from"] or options["task"] != "none" or options["examples"]:
+        raise ValueError("the run was not one of train --text or --tokens")
+    with open(options["tokens"] or options["text"], "rb") as file:
+        data = file.read()
+    if options["plain"] != "none":
+        return read_ids(data, 2 if options["plain"] == "u16" else 4)
+    if options["tokens"]:
+        if data[:8] != b"TGTOKENS":
+            raise ValueError(f"{options['tokens']} is no file of tokens")
+        begin = 16 + struct.unpack("<Q", data[8:16])[0]
+        return read_ids(data[begin:], json.loads(data[16:begin])["bytes_each"])
+    if options["tokenizer"] == "bytes":
+        return array.array("H", list(data))
+    if options["tokenizer"] == "chars":
+        text = data.decode()
+        ids = {character: id for id, character in enumerate(sorted(set(text)))}
+        return array.array("I", [ids[character] for character in text])
+    raise ValueError("--tokenizer bpe is learned by train: make a file of tokens with `tokens` for --tokens")

@@ -1,86 +1,29 @@
-#include "tools/bench/scaling.h"
-
+// How far ranks scale: rows of several runs of `bench ranks`, each of another number of ranks, as one
+// picture. A bar for each number of ranks. On those of steps and ring attention stands the share of perfect
+// scaling, which a line marks.
 #include <algorithm>
+#include <map>
 
 #include <tilegrad/core/base/error.h>
-#include <tilegrad/io/files/file.h>
-#include <tilegrad/io/files/json.h>
-#include "tools/bench/measure.h"
-#include "tools/bench/modes.h"
+#include <tilegrad/io/plots/png_plot.h>
+#include "tools/bench/chart.h"
+#include "tools/bench/report.h"
 
 namespace tg::bench {
 
 namespace {
 
-struct RankRun {
-  std::string machine;
-  int ranks = 0;
-  std::vector<Row> rows;
+// A row that runs have in common, by the number of ranks.
+struct ScalingRow {
+  std::string label;               // what is measured, and its shape
+  std::map<int, double> by_ranks;  // times as fast as one rank alone, or GB/s of each rank
 };
 
-double number_or_none(io::JsonReader& json) {
-  if (json.peek() == io::JsonReader::Kind::number) return json.number();
-  json.null();
-  return Row::none;
-}
-
-Row read_row(io::JsonReader& json) {
-  Row row;
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "name")
-      row.name = json.string();
-    else if (*key == "shape")
-      row.shape = json.string();
-    else if (*key == "dtype")
-      row.dtype = json.string();
-    else if (*key == "pass")
-      row.pass = json.string();
-    else if (*key == "unit")
-      row.unit = json.string();
-    else if (*key == "of")
-      row.of = json.string();
-    else if (*key == "rate")
-      row.rate = number_or_none(json);
-    else if (*key == "share")
-      row.share = number_or_none(json);
-    else
-      json.skip();
-  }
-  return row;
-}
-
-void read_machine(io::JsonReader& json, RankRun& run) {
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "model")
-      run.machine = json.string();
-    else if (*key == "ranks")
-      run.ranks = static_cast<int>(json.integer());
-    else
-      json.skip();
-  }
-}
-
-RankRun read_run(const std::string& file) {
-  RankRun run;
-  const std::string text = io::read_file(file, "bench");
-  io::JsonReader json(text, "[bench] " + file);
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "machine") {
-      read_machine(json, run);
-    } else if (*key == "rows") {
-      json.begin_array();
-      while (json.next_item()) run.rows.push_back(read_row(json));
-    } else {
-      json.skip();
-    }
-  }
-  json.end();
-  if (run.ranks < 1) throw Error("[bench] " + file + " has no rows of the mode ranks");
-  return run;
-}
+struct Scaling {
+  std::string machine;
+  std::vector<int> ranks;                // of the runs, in order
+  std::vector<ScalingRow> times, rates;  // steps and ring attention; exchanges of data
+};
 
 void add_value(std::vector<ScalingRow>& rows, const std::string& label, int ranks, double value) {
   auto at = std::ranges::find(rows, label, &ScalingRow::label);
@@ -90,12 +33,13 @@ void add_value(std::vector<ScalingRow>& rows, const std::string& label, int rank
                 " ranks: expected one for each number of ranks");
 }
 
-}  // namespace
-
+// Throws Error for a file that cannot be read or is none, for runs on different machines, for a row that two
+// runs of as many ranks have, and if there is no row.
 Scaling read_scaling(const std::vector<std::string>& files) {
   Scaling s;
   for (const std::string& file : files) {
-    const RankRun run = read_run(file);
+    const SavedRows run = read_rows(file);
+    if (run.ranks < 1) throw Error("[bench] " + file + " has no rows of the mode ranks");
     if (s.machine.empty()) s.machine = run.machine;
     if (run.machine != s.machine)
       throw Error("[bench] " + file + " is of another machine: " + run.machine + ", not " + s.machine);
@@ -112,6 +56,70 @@ Scaling read_scaling(const std::vector<std::string>& files) {
   std::ranges::sort(s.ranks);
   if (s.times.empty() && s.rates.empty()) throw Error("[bench] these files have no row to draw");
   return s;
+}
+
+constexpr int margins = BarPanel::left + 40, least_bar = 26, most_bar = 60;
+
+// The rows of one kind as bars. `has_perfect`: scaling, which is as many times one rank as there are ranks.
+struct ScalingPanel : BarPanel {
+  int names;  // pixels
+
+  ScalingPanel(const Scaling& s, const std::vector<ScalingRow>& rows, bool has_perfect)
+      : BarPanel{.unit = has_perfect ? "times one rank alone" : "GB/s of each rank",
+                 .remark = has_perfect ? "black lines: perfect scaling; numbers: the share of it" : "",
+                 .highest = has_perfect ? static_cast<double>(s.ranks.back()) : 0,
+                 .bars = 0,
+                 .bar = least_bar,
+                 .space = 3,
+                 .between = 22,
+                 .margin = 11} {
+    std::vector<int> ranks = s.ranks;        // that rows may have, a bar each
+    if (!has_perfect) std::erase(ranks, 1);  // it exchanges nothing
+    bars = static_cast<int>(ranks.size());
+    for (const ScalingRow& row : rows) {
+      BarGroup& added = groups.emplace_back(BarGroup{row.label, {}});
+      for (const auto& [n, value] : row.by_ranks) {
+        added.bars.push_back({static_cast<std::size_t>(std::ranges::find(ranks, n) - ranks.begin()), value,
+                              color_of(s, n), has_perfect ? n : Row::none});
+        if (std::isfinite(value)) highest = std::max(highest, value);
+      }
+    }
+    names = height_of_names(groups);
+    const auto most = static_cast<std::size_t>((plot::Image::most - margins) / group());
+    groups.resize(std::min(groups.size(), most));  // as many as an image can hold
+  }
+
+  static plot::Color color_of(const Scaling& s, int ranks) {
+    return plot::palette(static_cast<std::size_t>(std::ranges::find(s.ranks, ranks) - s.ranks.begin()));
+  }
+  int count() const { return static_cast<int>(groups.size()); }
+  int height() const { return groups.empty() ? 0 : 90 + high + names; }
+  void widen_bars(int width) {
+    const int each = width / std::max(1, count()) - between;
+    bar = std::clamp(each / std::max(1, bars), least_bar, most_bar);
+  }
+};
+
+}  // namespace
+
+void draw_scaling(const Settings& settings) {
+  const Scaling s = read_scaling(settings.train.rows);
+  ScalingPanel panels[] = {{s, s.times, true}, {s, s.rates, false}};
+  constexpr int top = 110;
+  int width = 750, bottom = top;
+  for (const ScalingPanel& p : panels) width = std::max(width, p.count() * p.group()), bottom += p.height();
+  plot::Image image(width + margins, bottom, chart_paper);
+  std::vector<LegendEntry> legend;
+  for (const int n : s.ranks)
+    legend.push_back({std::to_string(n) + (n == 1 ? " rank" : " ranks"), ScalingPanel::color_of(s, n), 130});
+  draw_head(image, 44, s.machine + ", ranks together", legend);
+  bottom = top;
+  for (ScalingPanel& p : panels) {
+    p.widen_bars(width);
+    if (!p.groups.empty()) p.draw(image, width, bottom + p.height() - p.names);
+    bottom += p.height();
+  }
+  image.save_png(settings.plot);
 }
 
 }  // namespace tg::bench

@@ -1,65 +1,190 @@
 // A trace of requests on an engine whose cache is contiguous, with room for a whole context for each text,
-// and on one whose cache is in pages, with equally many bytes: what users of either see [Stratos,
-// PagedAttention].
+// and on one whose cache is in pages, with equally many bytes: what users of either see, by the clock
+// [Stratos, PagedAttention].
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <numeric>
+#include <thread>
+#include <utility>
 
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/model.h>
 #include "tools/bench/cache_history.h"
-#include "tools/bench/modes.h"
+#include "tools/bench/measure.h"
 #include "tools/bench/other_libraries.h"
-#include "tools/bench/replay.h"
 #include "tools/train_report.h"
 
 namespace tg::bench {
 
 namespace {
 
-nn::ModelConfig config_of(const std::vector<std::int64_t>& sizes) {
-  nn::ModelConfig config{.architecture = nn::Gpt{},
-                         .vocabulary = sizes[4],
-                         .context = sizes[3],
-                         .layers = sizes[0],
-                         .heads = sizes[1],
-                         .width = sizes[2]};
-  config.std = 0.02 * std::sqrt(768. / static_cast<double>(config.width));
-  return config;
-}
+struct Replay {
+  double seconds = 0;   // until the last token
+  double stepping = 0;  // of them in steps: the others passed without a text
+  double host = 0;      // of those in steps not in the model's runs
+  std::int64_t steps = 0, tokens = 0;
+  double texts = 0;  // that have a place in the cache, in a step: the mean
+  // Share of the cache that holds tokens of a text, in a step: the mean, of those in which texts had to wait
+  // (NaN: none), and the most.
+  double useful = 0, useful_full = 0, most_useful = 0;
+  std::int64_t preemptions = 0, found = 0;
+  std::vector<double> first, between;  // seconds to a text's first token, and from each to the next; sorted
+  std::vector<std::vector<std::int32_t>> texts_written;  // of each request
+};
 
-// Adds rows that say how a replay went.
-class ServeRows {
+class Clock {
  public:
-  ServeRows(const Settings& settings, std::string name, std::string shape, Report& report)
-      : settings_(settings), name_(std::move(name)), shape_(std::move(shape)), report_(report) {}
-
-  void add(const std::string& what, Row row) {
-    row.name = name_ + what, row.shape = shape_;
-    row.dtype = settings_.dtype_name(), row.threads = settings_.threads;
-    if (report_.selects(row.name)) report_.add(row);
-  }
-  void add(const Replay& r) {
-    const auto count = [](std::int64_t n) { return static_cast<double>(n); };
-    add("", {.ms = r.seconds * 1e3, .rate = count(r.tokens) / r.seconds, .unit = "tokens/s"});
-    add(", requests", {.rate = static_cast<double>(r.first.size()) / r.seconds, .unit = "requests/s"});
-    add(", step", {.ms = r.stepping * 1e3 / count(r.steps), .rate = r.texts, .unit = "texts"});
-    add(", host in a step", {.ms = r.host * 1e3 / count(r.steps)});
-    add(", cache in use", {.share = r.useful, .of = "cache"});
-    if (!std::isnan(r.useful_full)) add(", in use, texts wait", {.share = r.useful_full, .of = "cache"});
-    add(", most in use", {.share = r.most_useful, .of = "cache"});
-    add(", preemptions", {.rate = count(r.preemptions), .unit = "texts"});
-    add(", found in the cache", {.rate = count(r.found), .unit = "tokens"});
-    for (const auto& [part, name] : {std::pair(0.5, " p50"), {0.99, " p99"}}) {
-      add(std::string(", first token") + name, {.ms = percentile(r.first, part) * 1e3});
-      add(std::string(", between tokens") + name, {.ms = percentile(r.between, part) * 1e3});
-    }
+  double seconds() const { return now() - start_; }
+  // What f does takes no time.
+  template <class F>
+  void stopped(F&& f) {
+    start_ += seconds_of(f);
   }
 
  private:
-  const Settings& settings_;
-  std::string name_, shape_;
-  Report& report_;
+  double start_ = now();
 };
+
+// Tokens in the cache, those that several texts share counted once.
+std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedText>& texts) {
+  std::vector<std::int64_t> held_by_page(static_cast<std::size_t>(pool.pages()) + 1);
+  std::int64_t sum = 0;
+  for (const CachedText& t : texts) {
+    std::int64_t left = t.table->length();
+    for (const std::int32_t page : t.table->pages()) {
+      const std::int64_t n = std::clamp<std::int64_t>(left, 0, pool.page_size());
+      std::int64_t& held = held_by_page[static_cast<std::size_t>(page)];
+      sum += std::max<std::int64_t>(0, n - held);
+      held = std::max(held, n);
+      left -= n;
+    }
+  }
+  return sum;
+}
+
+// Of sorted numbers the least that p of them do not exceed; NaN if there are none.
+double percentile(const std::vector<double>& sorted, double p) {
+  if (sorted.empty()) return Row::none;
+  const auto rank = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
+}
+
+// Each request is added when its time has come, and its text written greedily. The clock stands still while
+// this function looks at the pages. `history`, if there is one, gets every step.
+Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
+              const std::vector<std::vector<std::int32_t>>& prompts, CacheHistory* history) {
+  const nn::Scheduler& scheduler = engine.scheduler();
+  const nn::PagePool& pool = scheduler.pool();
+  const std::int64_t preempted_before = scheduler.preemptions(), found_before = scheduler.found();
+  Replay r;
+  std::map<nn::Engine::Handle, std::size_t> texts;  // the request of each that has not ended
+  // What a report does is part of the host's time: it only adds a line to this list.
+  struct Written {
+    std::size_t request;
+    std::int32_t token;
+    double time;
+  };
+  std::vector<Written> all_written;
+  all_written.reserve(std::accumulate(
+      trace.begin(), trace.end(), std::size_t{0},
+      [](std::size_t n, const Arrival& a) { return n + static_cast<std::size_t>(a.output); }));
+  Clock clock;
+  bool looked = false;          // in this step
+  double time = 0;              // when its tokens were there
+  std::int64_t full_steps = 0;  // with texts that wait
+  const auto look = [&] {
+    if (looked) return;
+    looked = true;
+    clock.stopped([&] {
+      std::vector<CachedText> cached;
+      for (const auto& [handle, request] : texts)
+        if (scheduler.is_running(handle))
+          cached.push_back(
+              {static_cast<std::int64_t>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
+      const double share = static_cast<double>(useful_tokens(pool, cached)) /
+                           (static_cast<double>(pool.pages()) * static_cast<double>(pool.page_size()));
+      r.texts += static_cast<double>(cached.size());
+      r.useful += share;
+      if (scheduler.waiting() > 0) r.useful_full += share, ++full_steps;
+      r.most_useful = std::max(r.most_useful, share);
+      if (history) history->add(cached);
+    });
+  };
+  const auto report = [&](std::size_t request, const nn::Engine::Token& token) {
+    if (!looked) r.seconds = time = clock.seconds();
+    all_written.push_back({request, token.token, time});
+    if (token.end != nn::Engine::End::no) texts.erase(token.text);
+    look();  // at the first report, when the others that end in this step still have their pages
+    return true;
+  };
+  for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
+    for (const double by = clock.seconds(); next < trace.size() && trace[next].seconds <= by; ++next) {
+      const auto handle = engine.add(nn::Engine::Request{
+          .prompt = prompts[next],
+          .tokens = trace[next].output,
+          .sampling = {.temperature = 0},
+          .report = [&report, request = next](const auto& token) { return report(request, token); }});
+      texts[handle] = next;
+    }
+    if (engine.texts() == 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
+      continue;
+    }
+    looked = false;
+    const double start = clock.seconds(), runs = engine.run_seconds();
+    engine.step();
+    const double step = clock.seconds() - start;
+    r.stepping += step;
+    r.host += step - (engine.run_seconds() - runs);
+    look();
+    ++r.steps;
+  }
+  r.texts_written.resize(trace.size());
+  std::vector<double> last;  // by request: when it arrived, or had its last token
+  for (const Arrival& a : trace) last.push_back(a.seconds);
+  for (const Written& w : all_written) {
+    auto& written = r.texts_written[w.request];
+    (written.empty() ? r.first : r.between).push_back(w.time - std::exchange(last[w.request], w.time));
+    written.push_back(w.token);
+  }
+  r.preemptions = scheduler.preemptions() - preempted_before;
+  r.found = scheduler.found() - found_before;
+  r.tokens = std::ssize(r.first) + std::ssize(r.between);
+  r.texts /= static_cast<double>(r.steps);
+  r.useful /= static_cast<double>(r.steps);
+  r.useful_full /= static_cast<double>(full_steps);
+  std::sort(r.first.begin(), r.first.end());
+  std::sort(r.between.begin(), r.between.end());
+  return r;
+}
+
+void add_rows(const std::string& name, const std::string& shape, const Replay& r, Report& report) {
+  const auto row = [&](const std::string& what) { return report.row(name + what, shape); };
+  const auto timed = [&](const std::string& what, double seconds) { return row(what).time(seconds); };
+  const auto counted = [&](const char* what, double n, const char* unit) {
+    report.add_selected(row(what).at(n, unit));
+  };
+  const auto cached = [&](const char* what, double share) {
+    report.add_selected(row(what).part(share, "cache"));
+  };
+  const auto steps = static_cast<double>(r.steps);
+  report.add_selected(timed("", r.seconds).at(static_cast<double>(r.tokens) / r.seconds, "tokens/s"));
+  counted(", requests", static_cast<double>(r.first.size()) / r.seconds, "requests/s");
+  report.add_selected(timed(", step", r.stepping / steps).at(r.texts, "texts"));
+  report.add_selected(timed(", host in a step", r.host / steps));
+  cached(", cache in use", r.useful);
+  if (!std::isnan(r.useful_full)) cached(", in use, texts wait", r.useful_full);
+  cached(", most in use", r.most_useful);
+  counted(", preemptions", static_cast<double>(r.preemptions), "texts");
+  counted(", found in the cache", static_cast<double>(r.found), "tokens");
+  for (const auto& [part, which] : {std::pair(0.5, " p50"), {0.99, " p99"}}) {
+    report.add_selected(timed(std::string(", first token") + which, percentile(r.first, part)));
+    report.add_selected(timed(std::string(", between tokens") + which, percentile(r.between, part)));
+  }
+}
 
 void check_equal(const Replay& contiguous, const Replay& paged) {
   for (std::size_t i = 0; i < contiguous.texts_written.size(); ++i) {
@@ -74,13 +199,15 @@ void check_equal(const Replay& contiguous, const Replay& paged) {
 
 }  // namespace
 
-void run_serve(const Settings& settings, const Machine&, Report& report) {
+void run_serve(Report& report) {
+  const Settings& settings = report.settings;
   const ServeSettings& s = settings.serve;
-  const nn::Precision precision = nn::precision_named(settings.dtype_name());
-  const std::vector<std::int64_t> sizes =
-      settings.shapes.empty() ? std::vector<std::int64_t>{4, 4, 128, 1024, 65} : settings.shapes[0];
+  const nn::Precision precision = settings.precision();
+  const Sizes sizes = report.sizes({4, 4, 128, 1024, 65});
+  nn::ModelConfig config = config_of(nn::Gpt{}, sizes);
+  config.std = 0.02 * std::sqrt(768. / static_cast<double>(config.width));
   nn::Params params(static_cast<std::uint64_t>(s.random.seed), settings.dtype, settings.device);
-  const nn::Model model(params, config_of(sizes));
+  const nn::Model model(params, config);
   const std::int64_t context = sizes[3], of_token = bytes_of(cache_of_token(model, precision)),
                      room = s.cache.count > 0 ? static_cast<std::int64_t>(s.cache.bytes(of_token)) / of_token
                                               : 16 * context,
@@ -99,8 +226,10 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   std::list<OtherDecoding> others = other_decodings(settings, sizes);
   const auto prompts = random_prompts(trace, s.random.shared_prefix, sizes[4], s.random.seed);
   const std::string shape = joined(sizes);
-  ServeRows(settings, "cache", shape, report)
-      .add("", {.rate = static_cast<double>(tokens * of_token) * 0x1p-20, .unit = "MiB"});
+  const auto add_one = [&](const char* name, double rate, const char* unit) {
+    report.add_selected(report.row(name, shape).at(rate, unit));
+  };
+  add_one("cache", static_cast<double>(tokens * of_token) * 0x1p-20, "MiB");
 
   struct Cache {
     std::string name;
@@ -121,37 +250,35 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
     c.engine.emplace(model, options);
     c.engine->prepare();  // so that nothing is compiled during the replay
     constexpr std::int64_t most_columns = 2000;
-    if (!s.plot.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
+    if (!settings.plot.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
     c.replay = replay(*c.engine, trace, prompts, c.history ? &*c.history : nullptr);
-    ServeRows(settings, c.name, shape, report).add(c.replay);
+    add_rows(c.name, shape, c.replay, report);
   }
   check_equal(caches[0].replay, caches[1].replay);
   for (OtherDecoding& other : others) {
     const OtherDecoding::Replay r = other.replay(caches[0].seats, trace);
-    ServeRows rows(settings, other.name(), shape, report);
-    rows.add("", {.ms = r.seconds * 1e3,
-                  .rate = static_cast<double>(caches[0].replay.tokens) / r.seconds,
-                  .unit = "tokens/s",
-                  .share = caches[1].replay.seconds / r.seconds,
-                  .of = caches[1].name});
-    rows.add(", step", {.ms = r.seconds * 1e3 / r.steps});
+    report.add_selected(report.row(other.name(), shape)
+                            .time(r.seconds)
+                            .at(static_cast<double>(caches[0].replay.tokens) / r.seconds, "tokens/s")
+                            .part(caches[1].replay.seconds / r.seconds, caches[1].name));
+    report.add_selected(report.row(other.name() + ", step", shape).time(r.seconds / r.steps));
   }
-  const double ratio = caches[0].replay.seconds / caches[1].replay.seconds;
-  ServeRows(settings, "paged / contiguous", shape, report).add("", {.rate = ratio, .unit = "×"});
-  if (s.plot.empty()) return;
+  add_one("paged / contiguous", caches[0].replay.seconds / caches[1].replay.seconds, "×");
+  if (settings.plot.empty()) return;
   std::vector<CachePanel> panels;
-  for (const Cache& c : caches)
+  for (const Cache& c : caches) {
+    const Replay& r = c.replay;
+    const bool waited = !std::isnan(r.useful_full);
     panels.push_back(
-        {{c.name + ": " + grouped(std::llround(static_cast<double>(c.replay.tokens) / c.replay.seconds)) +
-              " tokens/s",
-          std::isnan(c.replay.useful_full)
-              ? short_number(100 * c.replay.useful) + " % in use"
-              : short_number(100 * c.replay.useful_full) + " % in use while texts wait"},
+        {{c.name + ": " + grouped(std::llround(static_cast<double>(r.tokens) / r.seconds)) + " tokens/s",
+          short_number(100 * (waited ? r.useful_full : r.useful)) + " % in use" +
+              (waited ? " while texts wait" : "")},
          &*c.history});
+  }
   draw_caches(std::to_string(trace.size()) + " requests in a cache of " +
                   size_text(static_cast<double>(tokens * of_token)),
               panels)
-      .save_png(s.plot);
+      .save_png(settings.plot);
 }
 
 }  // namespace tg::bench

@@ -5,7 +5,8 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/bpe.h>
 #include <tilegrad/io/text/text.h>
-#include "tools/bench/modes.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/report.h"
 
 namespace tg::bench {
 
@@ -33,24 +34,23 @@ std::string made_up_text() {
 
 }  // namespace
 
-void run_tokens(const Settings& settings, const Machine&, Report& report) {
+void run_tokens(Report& report) {
+  const Settings& settings = report.settings;
   const std::string text = settings.text.empty() ? made_up_text() : io::read_file(settings.text, "bench");
-  const std::int64_t vocabulary = settings.shapes.empty() ? 1256 : settings.shapes[0][0];
-  const std::string shape = std::to_string(text.size()) + " bytes";
+  const std::int64_t vocabulary = report.sizes({1256})[0];
   const auto add = [&](const std::string& name, auto&& work) {
     if (!report.selects(name)) return;
     const double seconds = best_seconds(settings.seconds, work);
-    report.add(
-        {name, shape, "", "", 1, seconds * 1e3, static_cast<double>(text.size()) / seconds * 1e-6, "MB/s"});
+    Row row{name, std::to_string(text.size()) + " bytes", "", "", 1};
+    report.add(row.time(seconds).at(static_cast<double>(text.size()) / seconds * 1e-6, "MB/s"));
   };
   add("learn " + std::to_string(vocabulary - 256) + " merges", [&] { text::Bpe::train(text, vocabulary); });
   const text::Bpe bpe = text::Bpe::train(text, vocabulary);
-  const auto encode = [&](const text::Tokenizer& tokenizer) { return [&] { tokenizer.encode(text); }; };
-  add("encode bpe", encode(bpe));
+  add("encode bpe", [&] { bpe.encode(text); });
   const text::ByteTokenizer bytes;
-  add("encode bytes", encode(bytes));
+  add("encode bytes", [&] { bytes.encode(text); });
   const text::CharVocab chars(settings.text.empty() ? text : text::load_text(settings.text));
-  add("encode chars", encode(chars));
+  add("encode chars", [&] { chars.encode(text); });
   const std::vector<std::int32_t> ids = bpe.encode(text);
   add("decode bpe", [&] { bpe.decode(ids); });
 }

@@ -1,28 +1,30 @@
 #!/usr/bin/env python3
 """Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`, which ask for
-one cell a line on standard input, "forward|backward|graph DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds; "-" is
-what a backend refuses. "linear DTYPE - m=…,n=…,k=…,calls=…" is F.linear of x [m, k] and weights [n, k] in such a graph: "MS -". The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
-tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events;
-of "graph" the forward of calls=… calls in a CUDA graph, each with inputs of its own, the median of 150 ms of graphs."""
+one cell a line on standard input, "forward|backward|graph DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds;
+"-" is what a backend refuses. "linear DTYPE - m=…,n=…,k=…,calls=…" is F.linear of x [m, k] and weights [n, k] in such a
+graph: "MS -". Times are those of ColdRuns in tools/bench/measure.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written
+before each, the median by events; of "graph" the forward of calls=… calls in a CUDA graph, each with inputs of its own, the
+median of 150 ms of graphs."""
 import statistics
 import sys
-import time
+
+from comparator import note, refuse, repeated, seconds_of, serve
 
 try:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch_models import DTYPES, event_ms
 except ImportError as error:
-    sys.exit(print(f"none {error}"))
+    refuse(error)
 DEVICE = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda")
 if DEVICE.type != "cuda":
-    sys.exit(print("none only a GPU is compared with PyTorch"))
+    refuse("only a GPU is compared with PyTorch")
 if not torch.cuda.is_available():
-    sys.exit(print("none PyTorch sees no GPU"))
+    refuse("PyTorch sees no GPU")
 torch.cuda.set_device(DEVICE.index or 0)
 
 BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
-DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=torch.float32, f64=torch.float64)
 
 
 def timed(run, flush, runs):
@@ -40,9 +42,7 @@ def timed(run, flush, runs):
 def median_ms(run):
     flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
     timed(run, flush, 2)  # what is prepared at the first call
-    begin = time.perf_counter()
-    timed(run, flush, 5)
-    each = (time.perf_counter() - begin) / 5
+    each = seconds_of(lambda: timed(run, flush, 5)) / 5
     timed(run, flush, max(1, int(0.03 / each)))
     return statistics.median(timed(run, flush, max(3, int(0.15 / each))))
 
@@ -56,17 +56,7 @@ def graph_ms(run, calls):
         for n in range(calls):
             run(n)
     graph.replay()
-    times = []
-    end = time.perf_counter() + 0.15
-    while len(times) < 3 or time.perf_counter() < end:
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        for _ in range(2):
-            graph.replay()
-        after.record()
-        torch.cuda.synchronize()
-        times.append(before.elapsed_time(after) / 2)
-    return statistics.median(times) / calls
+    return statistics.median(repeated(lambda: event_ms(graph.replay, 2), 0.15)) / calls
 
 
 def tensor(batch, heads, rows, width, dtype, layout):
@@ -106,27 +96,28 @@ def linear_ms(dtype, sizes):
         return graph_ms(lambda i: F.linear(x, weights[i]), calls)
 
 
-def answer(backend, *request):
+def text_of(backend, *request):
     try:
         found = ms(backend, *request)
         return "-" if found is None else f"{found:.6f}"
     except RuntimeError as error:  # a backend that does not take the call, or memory that does not suffice
-        print(f"torch_attention: {backend}: {str(error).splitlines()[0]}", file=sys.stderr)
+        note(f"{backend}: ", error)
         return "-"
     finally:
         torch.cuda.empty_cache()
 
 
+def answer(request):
+    which, dtype, _, cell = request
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    if which == "linear":
+        return f"{linear_ms(dtype, cell):.6f} -"
+    return " ".join(text_of(backend, *request) for backend in BACKENDS)
+
+
 def main():
     torch.manual_seed(0)
-    print(f"ready PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}", flush=True)
-    for line in sys.stdin:
-        which, dtype, layout, cell = line.split()
-        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-        if which == "linear":
-            print(f"{linear_ms(dtype, cell):.6f} -", flush=True)
-        else:
-            print(*(answer(b, which, dtype, layout, cell) for b in BACKENDS), flush=True)
+    serve(f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}", answer)
 
 
 main()

@@ -10,8 +10,10 @@ import time
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from comparator import seconds_of
+from torch_models import Config, Loss, training_step
 
 
 def emit(**row):
@@ -50,61 +52,16 @@ def attention(backend, batch, heads, length, width, causal, dtype, name):
              ms=median_ms(lambda: torch.autograd.grad(o, (q, k, v), z, retain_graph=True)))
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.c_fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        rows, context, width = x.shape
-        q, k, v = (t.view(rows, context, self.heads, width // self.heads).transpose(1, 2)
-                   for t in self.c_attn(self.ln_1(x)).split(width, 2))
-        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.c_proj(o.transpose(1, 2).reshape(rows, context, width))
-        return x + self.out(F.gelu(self.c_fc(self.ln_2(x))))
-
-
-class Gpt(nn.Module):
-    def __init__(self, vocabulary, context, layers, heads, width):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
-
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe.weight
-        for block in self.h:
-            x = block(x)
-        logits = self.ln_f(x) @ self.wte.weight.T
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
 def gpt_step(name, layers=6, heads=6, width=384, context=256, batch=64, vocabulary=65):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "f32"
     torch.compiler.reset()
-    model = Gpt(vocabulary, context, layers, heads, width).cuda()
+    model = Loss(Config(dict(model="gpt", layers=layers, heads=heads, width=width, context=context, vocabulary=vocabulary,
+                             bias="true"))).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
-    compiled = torch.compile(model, mode="reduce-overhead")
-    tokens, targets = (torch.randint(vocabulary, (batch, context), device="cuda") for _ in range(2))
-
-    def step():
-        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16"):
-            loss = compiled(tokens, targets)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    def run():
-        begin = time.perf_counter()
-        for _ in range(20):
-            step()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / 20
-
+    ids = [torch.randint(vocabulary, (batch, context), device="cuda") for _ in range(2)]
+    step = training_step(torch.compile(model, mode="reduce-overhead"), list(model.parameters()), optimizer, ids, "cuda",
+                         name == "bf16")
+    run = lambda: seconds_of(step, 20, torch.cuda.synchronize)
     run()
     emit(name="GPT step", shape="×".join(map(str, (layers, heads, width, context, batch))), dtype=name,
          **{"pass": "both"}, ms=1e3 * min(run() for _ in range(5)))

@@ -10,15 +10,14 @@ bf16_compress_hook. AdamW is fused, gradients are clipped by their norm. Each li
 import os
 import statistics
 import sys
-import time
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_models import Config, Loss, new_adamw
+from comparator import seconds_of
+from torch_models import Config, Loss, new_adamw, spread_ids, training_step
 
 BATCH, CONFIG = int(sys.argv[1]), Config(dict(word.split("=", 1) for word in sys.argv[2:]))
 RANK = int(os.environ["LOCAL_RANK"])
@@ -34,22 +33,12 @@ def seconds_of_step(compiled, together, hook):
         run.register_comm_hook(None, bf16_compress_hook)
     if compiled:
         run = torch.compile(run)
-    i = torch.arange(BATCH * CONFIG.context, device=RANK).view(BATCH, CONFIG.context)
-    tokens, targets = i * 7919 % CONFIG.vocabulary, i * 104729 % CONFIG.vocabulary
+    step = training_step(run, parameters, optimizer, spread_ids(BATCH, CONFIG, RANK), "cuda", True)
 
     def steps(count):
         dist.barrier()
         torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(count):
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = run(tokens, targets)
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / count
+        return seconds_of(step, count, torch.cuda.synchronize)
 
     steps(5)
     return statistics.median(steps(10) for _ in range(5))

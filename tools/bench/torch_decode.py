@@ -1,11 +1,7 @@
 #!/usr/bin/env python3
 """Times PyTorch's decoding of a GPT for `bench generate --compare` and `bench serve --compare`: arguments are the device,
-the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests, one a line on standard input, and answers:
-
-    step TEXTS KEYS           milliseconds of a step in which each text reads one token, with KEYS keys including its own
-    trace SEATS P:O P:O …     seconds and steps for texts (tokens of the prompt, tokens to write) that are all there at once
-
-and "-" is what cannot be measured. The first line of output is "ready VERSIONS" or "none REASON".
+the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests and answers are those
+of comparator.serve_decoding.
 
 The model is compiled by torch.compile, with static caches; on a GPU a step of each length is a CUDA graph of its own, so
 that attention needs no mask and reads no key too many. Attention is by the backend that is the fastest alone. Weights are
@@ -14,45 +10,34 @@ text is written; reading prompts and capturing graphs costs them nothing."""
 import math
 import statistics
 import sys
-import time
+
+from comparator import note, refuse, repeated, seconds_of, serve_decoding
 
 try:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch_models import DTYPES, event_ms
 except ImportError as error:
-    sys.exit(print(f"none {error}"))
+    refuse(error)
 DEVICE, DTYPE, SHAPE = sys.argv[1:4]
 ON_GPU = DEVICE.startswith("cuda")
 if ON_GPU and not torch.cuda.is_available():
-    sys.exit(print("none PyTorch sees no GPU"))
+    refuse("PyTorch sees no GPU")
 
-DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=torch.float32, f64=torch.float64)
 LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
 BACKENDS = ([SDPBackend.CUDNN_ATTENTION] if ON_GPU else []) + [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 MODE = "max-autotune-no-cudagraphs" if ON_GPU else "default"
 LENGTHS = 64  # a step's time is measured at multiples of this many keys
 
 
-def seconds_of(run, least=0.15):
-    """The median of a call, after some that warm up; by events on a GPU, where ten calls wait for nothing."""
-    times, end = [], time.perf_counter() + least
+def best_seconds(run, least=0.15):
+    """Of a call, after some that warm up; on a GPU the median by events, where ten calls wait for nothing."""
     for _ in range(3):
         run()
-    while len(times) < 3 or time.perf_counter() < end:
-        if ON_GPU:
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            before.record()
-            for _ in range(10):
-                run()
-            after.record()
-            after.synchronize()
-            times.append(before.elapsed_time(after) / 1e4)
-        else:
-            begin = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - begin)
-    return statistics.median(times) if ON_GPU else min(times)
+    if ON_GPU:
+        return statistics.median(repeated(lambda: event_ms(run, 10) / 1e3, least))
+    return min(repeated(lambda: seconds_of(run), least))
 
 
 def replayed(run):
@@ -106,9 +91,9 @@ class Batch:
                 with sdpa_kernel(backend):
                     run = replayed(lambda: [F.scaled_dot_product_attention(self.query, k[:, :, :keys], v[:, :, :keys])
                                             for k, v in self.caches])
-                times[backend] = seconds_of(run, 0.02)
+                times[backend] = best_seconds(run, 0.02)
             except RuntimeError as error:  # it does not take the call
-                print(f"torch_decode: {backend}: {str(error).splitlines()[0]}", file=sys.stderr)
+                note(f"{backend}: ", error)
         return min(times, key=times.get)
 
     def step(self, keys, at):
@@ -134,7 +119,7 @@ class Batch:
         torch._dynamo.maybe_mark_dynamic(length, 0)  # or each length would be compiled
         at = torch.tensor([keys - 1], device=DEVICE)
         with sdpa_kernel(backend):
-            return seconds_of(replayed(lambda: self.compiled[backend](length, at)))
+            return best_seconds(replayed(lambda: self.compiled[backend](length, at)))
 
 
 class Decoding:
@@ -168,18 +153,7 @@ def main():
         torch.set_num_threads(int(sys.argv[4]))
     decoding = Decoding()
     on = f"CUDA graphs, cuDNN {torch.backends.cudnn.version()}" if ON_GPU else f"{sys.argv[4]} threads"
-    print(f"ready PyTorch {torch.__version__}, compiled, {on}", flush=True)
-    for line in sys.stdin:
-        what, count, *rest = line.split()
-        try:
-            if what == "step":
-                print(f"{1e3 * decoding.step(int(count), int(rest[0])):.6f}", flush=True)
-            else:
-                requests = [tuple(int(n) for n in r.split(":")) for r in rest]
-                print(*decoding.trace(int(count), requests), flush=True)
-        except Exception as error:
-            print(f"torch_decode: {str(error).splitlines()[0]}", file=sys.stderr)
-            print("-", flush=True)
+    serve_decoding(f"PyTorch {torch.__version__}, compiled, {on}", decoding.step, decoding.trace)
 
 
 main()

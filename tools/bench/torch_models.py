@@ -8,6 +8,8 @@ from torch import nn
 
 from run_files import header
 
+DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=torch.float32, f64=torch.float64)
+
 
 class Config:
     """Settings of a model as checkpoints have them, {"layers": "4", …}. 0 and what is not there stand for a default."""
@@ -16,6 +18,7 @@ class Config:
         self.settings, self.model = settings, settings["model"]
         self.layers, self.heads, self.width, self.context, self.vocabulary = (
             self.size(name) for name in ("layers", "heads", "width", "context", "vocabulary"))
+        self.bias = settings.get("bias") == "true"  # in the layers of a GPT
         self.theta = float(settings.get("theta", 1e4))
         self.eps = float(settings.get("eps", 1e-5 if self.model == "gpt" else 1e-6))
 
@@ -23,8 +26,8 @@ class Config:
         return int(self.settings.get(name, 0)) or otherwise
 
 
-def linear(inputs, outputs):
-    return nn.Linear(inputs, outputs, bias=False)
+def linear(inputs, outputs, bias=False):
+    return nn.Linear(inputs, outputs, bias=bias)
 
 
 def by_head(x, heads):
@@ -50,7 +53,7 @@ class GptAttention(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.heads = c.heads
-        self.c_attn, self.c_proj = linear(c.width, 3 * c.width), linear(c.width, c.width)
+        self.c_attn, self.c_proj = linear(c.width, 3 * c.width, c.bias), linear(c.width, c.width, c.bias)
 
     def forward(self, x):
         return self.c_proj(attend(*(by_head(part, self.heads) for part in self.c_attn(x).chunk(3, 2))))
@@ -60,7 +63,7 @@ class GptMlp(nn.Module):
     def __init__(self, c):
         super().__init__()
         inner = c.size("mlp_width", 4 * c.width)
-        self.c_fc, self.c_proj = linear(c.width, inner), linear(inner, c.width)
+        self.c_fc, self.c_proj = linear(c.width, inner, c.bias), linear(inner, c.width, c.bias)
 
     def forward(self, x):
         return self.c_proj(F.gelu(self.c_fc(x)))
@@ -69,7 +72,7 @@ class GptMlp(nn.Module):
 class GptBlock(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.ln_1, self.ln_2 = (nn.LayerNorm(c.width, eps=c.eps, bias=False) for _ in range(2))
+        self.ln_1, self.ln_2 = (nn.LayerNorm(c.width, eps=c.eps, bias=c.bias) for _ in range(2))
         self.attn, self.mlp = GptAttention(c), GptMlp(c)
 
     def forward(self, x):
@@ -158,7 +161,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(c.vocabulary, c.width), nn.Embedding(c.context, c.width)
         self.h = nn.ModuleList(GptBlock(c) for _ in range(c.layers))
-        self.ln_f = nn.LayerNorm(c.width, eps=c.eps, bias=False)
+        self.ln_f = nn.LayerNorm(c.width, eps=c.eps, bias=c.bias)
 
     def forward(self, tokens):
         x = self.wte(tokens) + self.wpe.weight
@@ -221,3 +224,36 @@ def new_adamw(model, rate, weight_decay=0.1, **others):
     groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
               dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
     return torch.optim.AdamW(groups, rate, **{**dict(betas=(0.9, 0.99), eps=1e-8, fused=True), **others})
+
+
+def spread_ids(rows, config, device):
+    """Tokens and targets of a batch: those of TrainBatch in measure.h."""
+    i = torch.arange(rows * config.context, device=device).view(rows, config.context)
+    return i * 7919 % config.vocabulary, i * 104729 % config.vocabulary
+
+
+def training_step(run, parameters, optimizer, batch, device, bf16):
+    """A function that makes a step, with gradients clipped by their norm, and returns the loss and that norm. As usual in
+    PyTorch, weights, moments and update are f32, and the forward pass runs under autocast in bf16."""
+
+    def step():
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            loss = run(*batch)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach(), norm
+
+    return step
+
+
+def event_ms(run, count):
+    """The milliseconds of each of so many calls, by the GPU's clock."""
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    for _ in range(count):
+        run()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / count

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import run_files
-import text_batches
 from torch_models import Config, new_adamw, new_model, saved_weights
 
 # Options in which the run and its start differ.
@@ -70,11 +69,11 @@ class Trainer:
         self.model = new_model(config, saved_weights(weights), device)
         self.optimizer = new_adamw(self.model, self.peak, number("weight-decay"),
                                    betas=(number("beta1"), number("beta2")), eps=number("eps"))
-        parts = text_batches.split(text_batches.read_tokens(options))
+        parts = run_files.split(run_files.read_tokens(options))
         self.train, self.held_out = (torch.tensor(part, dtype=torch.long, device=device) for part in parts)
         # On the device before the first step: a copy in each would wait for the one before it.
         rows = self.parts * self.batch
-        self.starts = torch.tensor([text_batches.training_starts(self.seed, t, rows, len(self.train), self.context)
+        self.starts = torch.tensor([run_files.training_starts(self.seed, t, rows, len(self.train), self.context)
                                     for t in range(self.steps)], device=device)
 
     def rate(self, t):
@@ -106,7 +105,7 @@ class Trainer:
 
     @torch.no_grad()
     def validation_loss(self, most):
-        batches = torch.tensor(text_batches.validation_starts(self.batch, self.context, len(self.held_out), most),
+        batches = torch.tensor(run_files.validation_starts(self.batch, self.context, len(self.held_out), most),
                                device=self.device)
         return torch.stack([self.loss(self.held_out, starts) for starts in batches]).double().mean().item()
 

@@ -6,32 +6,26 @@ checkpoints have them (key=value). Requests, one a line on standard input: eager
     BEST MEDIAN PEAK LOSS NORM LOSS2
 
 milliseconds of a step, bytes of the GPU's memory at the peak ("-" on the CPU), and the loss and gradient norm of the first
-step, with the loss of the second, by which the caller knows that both train the same model; or "- REASON". The first line of
-output is "ready VERSIONS" or "none REASON".
+step, with the loss of the second, by which the caller knows that both train the same model; or "- REASON".
 
 As usual in PyTorch, weights, moments and update are f32, and the forward pass runs under autocast in bf16. AdamW is fused,
 gradients are clipped by their norm. "graphs" is torch.compile's mode that replays CUDA graphs of forward and backward."""
 import statistics
 import sys
-import time
+
+from comparator import refuse, repeated, seconds_of, serve
 
 try:
     import torch
-    from torch import nn
-    from torch_models import Config, new_adamw, new_model, saved_weights
+    from torch_models import Config, new_adamw, new_model, saved_weights, spread_ids, training_step
 except ImportError as error:
-    sys.exit(print(f"none {error}"))
+    refuse(error)
 DEVICE, DTYPE, THREADS, SECONDS, BATCH, WEIGHTS = sys.argv[1:7]
 CONFIG = Config(dict(word.split("=", 1) for word in sys.argv[7:]))
 ON_GPU = DEVICE.startswith("cuda")
 if ON_GPU and not torch.cuda.is_available():
-    sys.exit(print("none PyTorch sees no GPU"))
+    refuse("PyTorch sees no GPU")
 LEARNING_RATE = 1e-4  # as bench_learning_rate
-
-
-def batch():
-    i = torch.arange(int(BATCH) * CONFIG.context, device=DEVICE).view(int(BATCH), CONFIG.context)
-    return i * 7919 % CONFIG.vocabulary, i * 104729 % CONFIG.vocabulary
 
 
 def synchronize():
@@ -47,36 +41,21 @@ def measure(way, weights):
     model = new_model(CONFIG, weights, DEVICE)
     parameters, optimizer = list(model.parameters()), new_adamw(model, LEARNING_RATE)
     run = model if way == "eager" else torch.compile(model, mode="reduce-overhead" if way == "graphs" else None)
-    tokens, targets = batch()
-
-    def step():
-        with torch.autocast(DEVICE.split(":")[0], torch.bfloat16, enabled=DTYPE == "bf16"):
-            loss = run(tokens, targets)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach(), norm
-
+    step = training_step(run, parameters, optimizer, spread_ids(int(BATCH), CONFIG, DEVICE), DEVICE.split(":")[0],
+                         DTYPE == "bf16")
     loss, norm = (x.item() for x in step())
     second = step()[0].item()
     for _ in range(3):
         step()
     synchronize()
-    times, count, end = [], 20 if ON_GPU else 1, time.perf_counter() + float(SECONDS)
-    while len(times) < 3 or time.perf_counter() < end:
-        begin = time.perf_counter()
-        for _ in range(count):
-            step()
-        synchronize()
-        times.append(1e3 * (time.perf_counter() - begin) / count)
+    times = repeated(lambda: 1e3 * seconds_of(step, 20 if ON_GPU else 1, synchronize), float(SECONDS))
     peak = torch.cuda.max_memory_allocated() if ON_GPU else "-"
     return f"{min(times):.6f} {statistics.median(times):.6f} {peak} {loss:.8g} {norm:.8g} {second:.8g}"
 
 
 def main():
     if DTYPE not in ("f32", "tf32", "bf16"):
-        sys.exit(print(f"none its steps are measured in f32, tf32 and bf16, not in {DTYPE}"))
+        refuse(f"its steps are measured in f32, tf32 and bf16, not in {DTYPE}")
     torch.backends.cuda.matmul.allow_tf32 = DTYPE == "tf32"
     if ":" in DEVICE:
         torch.cuda.set_device(DEVICE)
@@ -86,19 +65,19 @@ def main():
         weights = saved_weights(WEIGHTS)  # the file itself is gone after "ready"
         count = sum(p.numel() for p in new_model(CONFIG, weights, DEVICE).parameters())
     except (RuntimeError, KeyError) as error:
-        sys.exit(print("none its model is another: " + " ".join(str(error).split())))
+        refuse("its model is another: " + " ".join(str(error).split()))
     on = torch.cuda.get_device_name() if ON_GPU else f"{THREADS} threads"
-    print(f"ready PyTorch {torch.__version__}, {on}, {count:,} parameters", flush=True)
-    for line in sys.stdin:
-        way = line.strip()
+
+    def answer(words):
+        way = words[0]
         if way == "graphs" and not ON_GPU:
-            answer = "- there are no CUDA graphs on the CPU"
-        else:
-            try:
-                answer = measure(way, weights)
-            except Exception as error:
-                answer = "- " + (str(error).strip().splitlines() or [type(error).__name__])[0]
-        print(answer, flush=True)
+            return "- there are no CUDA graphs on the CPU"
+        try:
+            return measure(way, weights)
+        except Exception as error:
+            return "- " + (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+    serve(f"PyTorch {torch.__version__}, {on}, {count:,} parameters", answer)
 
 
 main()

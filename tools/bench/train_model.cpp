@@ -2,14 +2,106 @@
 // memory it needs, and PyTorch's beside it.
 #include <cmath>
 
-#include <tilegrad/io/files/file.h>
-#include "tools/bench/measured_step.h"
-#include "tools/bench/modes.h"
+#include <tilegrad/core/report/profile.h>
+#include <tilegrad/core/run/cost.h>
+#include <tilegrad/nn/models/model.h>
+#include "tools/bench/measure.h"
+#include "tools/bench/other_libraries.h"
+#include "tools/bench/step_picture.h"
 #include "tools/train_report.h"
 
 namespace tg::bench {
 
 namespace {
+
+constexpr std::uint64_t weights_seed = 0;  // of the initial weights
+
+// The arithmetic that a training step of a model needs, however a program computes it.
+// A forward pass multiplies each token by each weight once, 2 FLOPs, and a backward pass takes twice as many:
+// 6 per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1]. Attention
+// comes on top [Chowdhery et al., PaLM, 2022, appendix B], here of the pairs of query and key that its mask
+// leaves: half of theirs. What is computed a second time to save memory does not count.
+struct ModelFlops {
+  double tokens = 0;   // of a step
+  double weights = 0;  // of linear layers and the head, tied or not; no lookups in embeddings, gains, biases
+  double attention = 0;  // FLOPs of a forward pass: 2·(d + dv) for each head and pair
+  double step() const { return 6 * weights * tokens + 3 * attention; }
+  std::string formula() const {  // with its numbers
+    const auto whole = [](double x) { return grouped(std::llround(x)); };
+    return "6 · " + whole(weights) + " weights · " + whole(tokens) + " tokens + 3 · " +
+           short_number(attention * 1e-9) + " GFLOP of attention (causal)";
+  }
+};
+
+// A model's training step of this library's, measured.
+struct MeasuredStep {
+  std::int64_t parameters = 0;
+  std::size_t weights = 0;  // bytes of these
+  MemoryReport memory = {};
+  std::int64_t loss_chunks = 1;
+  ModelFlops flops = {};
+  FirstSteps first = {};
+  StepTimes times = {};
+  std::vector<FamilyTime> families = {};  // of kernels one by one
+  StepPicture picture = {};
+};
+
+void check_room(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                train::ProgramOptions options) {
+  options.plan_only = true;
+  check_batch(model.device(), options.batch, [&](std::int64_t batch) {
+    options.batch = batch;
+    const MemoryReport m = train::TrainingProgram(model, optimizer, options).memory();
+    return m.peak() - m.parameters;
+  });
+}
+
+ModelFlops model_flops(const nn::LanguageModel& model, std::int64_t batch) {
+  train::EvaluationProgram evaluation(model, {.batch = batch, .plan_only = true});
+  ModelFlops f{.tokens = static_cast<double>(batch * model.context)};
+  for (const Step& s : evaluation.program().steps()) {
+    if (s.op->product) f.weights += cost_of(s).flops / (2 * f.tokens);
+    if (attention_of(*s.op, s.attrs)) f.attention += cost_of(s).flops;
+  }
+  return f;
+}
+
+// Of settings.train. Throws OutOfMemory if the batch does not fit. Nothing of the model remains in memory.
+MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
+  const TrainSettings& t = settings.train;
+  const nn::ModelConfig& config = *t.model;
+  const auto bytes = static_cast<double>(config.parameters()) * static_cast<double>(size_of(f32));
+  check_memory(settings.device, 3 * bytes, "the model with its optimizer");
+  nn::Params params(weights_seed, f32, settings.device);
+  const nn::Model model(params, config);
+  optim::AdamW::Options adamw;
+  if (settings.dtype == f16) adamw.loss_scale = optim::LossScale{};
+  const optim::AdamW optimizer(params.all(), adamw);
+  const train::ProgramOptions options{.batch = t.batch,
+                                      .threads = settings.threads,
+                                      .precision = settings.precision(),
+                                      .recompute = t.recompute,
+                                      .memory_budget = t.budget};
+  check_room(model, optimizer, options);
+  train::TrainingProgram training(model, optimizer, options);
+  MeasuredStep m{.parameters = params.count(),
+                 .memory = training.memory(),
+                 .loss_chunks = training.loss_chunks(),
+                 .flops = model_flops(model, t.batch)};
+  for (const Parameter& p : params.all()) m.weights += p.bytes();
+  const TrainBatch data(t.batch, config);
+  const auto start = [&] { return training.start(data.tokens, data.targets, bench_learning_rate); };
+  const auto first = training.result(start());
+  m.first = {first.loss, first.grad_norm, training.result(start()).loss};
+  m.times = time_steps(training, data, settings.threads, settings, machine);
+  // About as long as the steps that were timed.
+  const int runs = std::clamp(static_cast<int>(settings.seconds / m.times.median), 3, 50);
+  std::vector<double> seconds;
+  for (const StepTime& s : profile(training.program(), {}, runs, start).steps) seconds.push_back(s.seconds);
+  m.families = by_family(training.program().steps(), seconds);
+  m.picture = step_picture(training.program(), seconds);
+  return m;
+}
 
 std::string formatted(const char* format, auto... values) {
   char text[200];
@@ -23,13 +115,12 @@ std::string memory_text(std::size_t bytes) {
 
 class ModelReport {
  public:
-  ModelReport(const Settings& settings, const Machine& machine, Report& report)
-      : s_(settings), config_(*settings.train.model), machine_(machine), report_(report) {}
+  explicit ModelReport(Report& report)
+      : s_(report.settings), config_(*s_.train.model), machine_(report.machine), report_(report) {}
 
   void run() {
     const MeasuredStep m = measure_step(s_, machine_);
-    if (!s_.train.plot.empty())
-      draw_step(m.picture, description() + ": a training step").save_png(s_.train.plot);
+    if (!s_.plot.empty()) draw_step(m.picture, description() + ": a training step").save_png(s_.plot);
     print(m);
     print_families(m);
     print_memory(m);
@@ -42,20 +133,15 @@ class ModelReport {
   }
   double tokens() const { return static_cast<double>(s_.train.batch * config_.context); }
 
-  Row row(const std::string& name) const {
-    const std::int64_t sizes[] = {config_.layers, config_.heads, config_.width, config_.context,
-                                  s_.train.batch};
-    return {.name = name, .shape = joined(sizes), .dtype = s_.dtype_name(), .threads = s_.threads};
+  Row row(const std::string& name, const char* pass = "") const {
+    return report_.row(
+        name, joined({config_.layers, config_.heads, config_.width, config_.context, s_.train.batch}), pass);
   }
   Row timed(const std::string& name, double seconds) const {
-    Row r = row(name);
-    r.pass = "step", r.ms = seconds * 1e3, r.rate = tokens() / seconds, r.unit = "tokens/s";
-    return r;
+    return row(name, "step").time(seconds).at(tokens() / seconds, "tokens/s");
   }
   void keep(const std::string& name, double rate, const std::string& unit) {
-    Row r = row(name);
-    r.rate = rate, r.unit = unit;
-    report_.keep(std::move(r));
+    report_.keep(row(name).at(rate, unit));
   }
 
   void print(const MeasuredStep& m) {
@@ -71,9 +157,7 @@ class ModelReport {
     print_row("utilisation", formatted("%.1f %% of %.4g TFLOP/s, ", 100 * rate / peak, peak * 1e-12) + of);
     print_row("first steps", formatted("loss %.4f, then %.4f; gradient norm %.4f", m.first.loss,
                                        m.first.next_loss, m.first.grad_norm));
-    Row best = timed("step", t.best);
-    best.share = rate / peak, best.of = of;
-    report_.keep(best);
+    report_.keep(timed("step", t.best).part(rate / peak, of));
     report_.keep(timed("step, median", t.median));
     keep("parameters", static_cast<double>(m.parameters), "numbers");
     keep("model FLOP", m.flops.step() * 1e-9, "GFLOP");
@@ -88,9 +172,7 @@ class ModelReport {
       if (f.steps == 0) continue;
       const char* name = name_of(static_cast<Family>(i));
       std::printf("%-20s %10.3f %6.1f %% %8d\n", name, f.seconds * 1e3, 100 * f.seconds / sum, f.steps);
-      Row r = row(name);
-      r.ms = f.seconds * 1e3, r.share = f.seconds / sum, r.of = "step";
-      report_.keep(r);
+      report_.keep(row(name).time(f.seconds).part(f.seconds / sum, "step"));
     }
     std::printf("%-20s %10.3f, one by one\n\n", "all", sum * 1e3);
   }
@@ -113,18 +195,15 @@ class ModelReport {
   void compare(const MeasuredStep& m) {
     std::fflush(stdout);  // PyTorch takes its time
     TorchTraining torch(s_, weights_seed);
-    if (!torch.ready()) {
-      std::printf("\nno PyTorch to compare with: %s\n", torch.about().c_str());
-      return;
-    }
-    std::printf("\n%s; from the same weights\n", torch.about().c_str());
+    std::printf("\n%s%s\n", torch.about().c_str(), torch.ready() ? "; from the same weights" : "");
+    if (!torch.ready()) return;
     std::printf("%-30s %10s %10s %12s %10s %12s\n", "", "ms", "median", "tokens/s", "tilegrad",
                 "peak memory");
     const auto line = [&](const std::string& name, double best, double median, double ratio,
                           const std::string& memory) {
       std::printf("%-30s %10.3f %10.3f %12s %10s %12s\n", name.c_str(), best * 1e3, median * 1e3,
-                  grouped(std::llround(tokens() / best)).c_str(),
-                  (std::isnan(ratio) ? "" : formatted("%.2f x", ratio)).c_str(), memory.c_str());
+                  grouped(std::llround(tokens() / best)).c_str(), number(ratio, "%.2f x").c_str(),
+                  memory.c_str());
       std::fflush(stdout);
     };
     line("tilegrad", m.times.best, m.times.median, Row::none, memory_text(m.memory.peak()));
@@ -139,9 +218,7 @@ class ModelReport {
       if (const std::string other = difference(t.first, m.first, s_.dtype_name()); !other.empty())
         throw Error("[train] " + name + ", is not the same model: " + other);
       line(name, t.best, t.median, t.best / m.times.best, std::isnan(t.bytes) ? "-" : size_text(t.bytes));
-      Row r = timed(name, t.best);
-      r.share = t.best / m.times.best, r.of = "tilegrad's time";
-      report_.keep(r);
+      report_.keep(timed(name, t.best).part(t.best / m.times.best, "tilegrad's time"));
       report_.keep(timed(name + ", median", t.median));
       if (!std::isnan(t.bytes)) keep(name + ", peak memory", t.bytes / (1 << 20), "MiB");
     }
@@ -155,8 +232,8 @@ class ModelReport {
 
 }  // namespace
 
-void report_model(const Settings& settings, const Machine& machine, Report& report) {
-  ModelReport(settings, machine, report).run();
+void report_model(Report& report) {
+  ModelReport(report).run();
 }
 
 }  // namespace tg::bench

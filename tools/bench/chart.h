@@ -1,0 +1,96 @@
+// What the pictures of bench have in common: colours, axes with their ticks, legends, and panels of bars.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/plots/image.h>
+#include "io/plots/plot_parts.h"
+
+namespace tg::bench {
+
+inline constexpr plot::Color chart_paper{255, 255, 255}, chart_ink{34, 38, 46}, chart_soft{92, 98, 110},
+    chart_grid{226, 229, 234};
+inline constexpr float tick_size = 20;
+
+inline int whole(float v) {
+  return static_cast<int>(std::lround(v));
+}
+
+// Text on a picture, in ink unless another colour is given.
+struct Label {
+  float size;
+  plot::Color color = chart_ink;
+  plot::TextStyle::Align align = plot::TextStyle::Align::left;
+};
+void draw_text(plot::Image& image, float x, float y, const std::string& text, const Label& label);
+// From bottom to top, its middle at (x, y).
+void draw_upwards(plot::Image& image, float x, float y, const std::string& text, float size);
+
+// From 0, where bars start.
+plot::PlotAxis axis_from_zero(double highest, int ticks);
+
+// A line across for each labelled tick of a vertical axis, whose labels end `gap` pixels before it.
+// y_of(value) returns a row of pixels.
+template <class F>
+void draw_grid(plot::Image& image, const plot::PlotAxis& axis, int left, int right, const F& y_of, int gap,
+               int drop) {
+  for (const plot::PlotTick& t : axis.ticks) {
+    if (t.label.empty()) continue;
+    const int y = y_of(t.value);
+    image.fill(left, y, right, y + 1, chart_grid);
+    draw_text(image, static_cast<float>(left - gap), static_cast<float>(y + drop), t.label,
+              {tick_size, chart_soft, plot::TextStyle::Align::right});
+  }
+}
+
+// A short line and a label below a picture for each tick from 0 to `most`; x_of(value) returns its column.
+template <class F>
+void draw_ticks_below(plot::Image& image, const plot::PlotAxis& axis, double most, const F& x_of, float below,
+                      float drop) {
+  for (const plot::PlotTick& t : axis.ticks) {
+    if (t.label.empty() || t.value < 0 || t.value > most) continue;
+    const float x = x_of(t.value);
+    image.line({x, below}, {x, below + 8}, 1.8f, chart_soft);
+    draw_text(image, x, below + drop, t.label, {tick_size, chart_soft, plot::TextStyle::Align::center});
+  }
+}
+
+// ---- Bars: groups of them side by side, with a name below each
+
+struct Bar {
+  std::size_t index;  // in its group
+  double value;       // one that is not finite has no bar
+  plot::Color color;
+  // A line at this value, and the share of it above the bar.
+  double perfect = std::numeric_limits<double>::quiet_NaN();
+};
+
+struct BarGroup {
+  std::string name;
+  std::vector<Bar> bars;
+};
+
+struct BarPanel {
+  std::string unit, remark;
+  double highest;
+  int bars, bar, space, between, margin;  // of a group; pixels of a bar, and those that stay free
+  std::vector<BarGroup> groups = {};
+
+  static constexpr int left = 110, high = 380;
+  int group() const { return bars * bar + between; }
+  void draw(plot::Image& image, int width, int bottom) const;
+};
+int height_of_names(const std::vector<BarGroup>& groups);
+
+struct LegendEntry {
+  std::string name;
+  plot::Color color;
+  int width;
+};
+// A title with its baseline at y, and a legend below it.
+void draw_head(plot::Image& image, int y, const std::string& title, const std::vector<LegendEntry>& legend);
+
+}  // namespace tg::bench

@@ -1,0 +1,356 @@
+#include "tools/bench/options.h"
+
+#include <charconv>
+#include <cmath>
+#include <thread>
+
+#include <tilegrad/core/base/error.h>
+#include "backends/cpu/pool.h"
+#include "tools/bench/attention_traffic.h"
+#include "tools/memory_size.h"
+#include "tools/output_files.h"
+
+namespace tg::bench {
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+// "the mode attention", "the modes attention and decode"
+std::string listed(const Names& modes) {
+  std::string s = modes.size() > 1 ? "the modes " : "the mode ";
+  for (std::size_t i = 0; i < modes.size(); ++i)
+    s += (i == 0 ? "" : i + 1 < modes.size() ? ", " : " and ") + modes[i];
+  return s;
+}
+
+// The sizes of "12x64x128"; {} if it is not a shape.
+Sizes parse_shape(const std::string& text) {
+  Sizes sizes;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    std::int64_t n = 0;
+    const auto [stop, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 1) return {};
+    sizes.push_back(n);
+    if (stop == end) return sizes;
+    if (*stop != 'x') return {};
+    at = stop;
+  }
+}
+
+// Whether a --shape is that of a cell: words or four sizes.
+bool is_cell(const std::string& shape) {
+  return shape.find('=') != std::string::npos || parse_shape(shape).size() == 4;
+}
+
+// BxHxLxd, without and with a causal mask, or a cell by its words.
+std::vector<AttentionCell> cells_of(const std::string& text) {
+  if (text.find('=') != std::string::npos) return {parse_cell(text)};
+  const Sizes n = parse_shape(text);
+  if (n.size() != 4) throw Error("expected 4 sizes joined by x, or words like B=4,H=32,L=4096,d=128,causal");
+  const std::string cell = "B=" + std::to_string(n[0]) + ",H=" + std::to_string(n[1]) +
+                           ",L=" + std::to_string(n[2]) + ",d=" + std::to_string(n[3]);
+  return {parse_cell(cell), parse_cell(cell + ",causal")};
+}
+
+}  // namespace
+
+CommandLine::CommandLine(std::span<const Mode> modes)
+    : args("bench", "Measures tilegrad on this machine, as shares of its own peak rates."), modes_(modes) {
+  declare_common();
+  declare_attention();
+  declare_serve();
+  declare_train();
+  args.option("text", "FILE", "text for the mode `tokens`", settings.text,
+              {.shown = "a megabyte of made-up words"});
+  args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0, .max = 3600});
+  args.flag("quick", "a quick run of each row, not a measurement", quick_);
+  declare_examples();
+}
+
+void CommandLine::declare_common() {
+  Names names;
+  for (const Mode& m : modes_) names.push_back(m.name);
+  args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
+  args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend);
+  args.option(
+      "dtype", "TYPE",
+      "precision of attention, decode, ops, train, lora, generate and serve; tf32 rounds the operands of "
+      "matmuls on a GPU",
+      dtype_, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option("threads", "N", "threads to run on; one is pinned to a core", threads_,
+              {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
+  args.option("json", "FILE", "also write the rows to this file", json);
+  declare_overwrite(args, overwrite);
+  args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
+  args.option(
+      "shape", "AxBx…",
+      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops ROWSxCOLUMNS, "
+      "overhead NODES, ranks ELEMENTS or as attention, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same "
+      "and xVOCABULARYxRANK, tokens VOCABULARY, generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
+      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode BxHxLxd (without and with a "
+      "causal mask) or B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,ragged,v_in_k "
+      "(length=N: N of the T keys are valid, by kv_lengths; ragged: 1 to T of them; page=N: in decode, "
+      "paged_attn with pages of N keys; window=N: N keys before a query's own, and after it unless causal; "
+      "v_in_k: values are the first columns of keys)",
+      shapes_, {.shown = "each mode's default sizes"});
+}
+
+void CommandLine::declare_attention() {
+  args.option("suite", "NAME", "attention: the cells to measure", suite_,
+              {.choices = {"cpu", "gpu", "gpu-free-order", "masks", "few-queries"}, .shown = "by device"});
+  args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout_,
+              {.choices = {"BHLd", "BLHd"}});
+  args.option("kernels", "NAME",
+              "attention, decode without pages: the kernels that run it; an error where they cannot "
+              "(AttentionKernels in ops/flash_attn.h)",
+              kernels_, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
+  args.flag("compare",
+            "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear; "
+            "generate and serve: beside PyTorch, compiled, and llama.cpp on the CPU; train: beside PyTorch, "
+            "eager, compiled and with CUDA graphs",
+            settings.compare);
+  args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
+            settings.attention.traffic);
+  args.option("once", "NAME",
+              "attention: run one program of each cell once, for a profiler, and print nothing",
+              settings.attention.once,
+              {.choices = {once_forward, once_backward, once_materialised, once_materialised_both},
+               .shown = "measure"});
+}
+
+void CommandLine::declare_serve() {
+  ServeSettings& s = settings.serve;
+  args.option("trace", "FILE",
+              "serve: requests to replay, one a line: the second of its arrival, tokens of its prompt, "
+              "tokens to write; # begins a comment",
+              s.trace, {.shown = "made from --seed"});
+  args.option("requests", "N", "serve: requests of a trace that is made", s.random.requests,
+              {.min = 1, .max = 1e6});
+  args.option("rate", "R", "serve: their arrivals per second (Poisson); 0: all at once, and no waiting",
+              s.random.rate, {.min = 0, .max = 1e9});
+  args.option("shared-prefix", "N", "serve: tokens that all prompts begin with", s.random.shared_prefix,
+              {.min = 0, .max = 1 << 20});
+  args.option("seed", "N", "serve: seed of the trace, its tokens and the weights", s.random.seed,
+              {.min = 0, .max = 1 << 30});
+  args.option("cache-memory", "SIZE", "serve: memory of each cache, like 64MiB or 16384tokens", cache_memory_,
+              {.shown = "16 contexts"});
+  args.option("page", "N", "serve: tokens in a page", s.page_size, {.min = 1, .max = 1 << 20});
+  args.option("slots", "N", "serve: largest number of texts that are generated at once", s.seats,
+              {.min = 1, .max = 4096});
+  args.flag("in-step", "serve: start no step before the tokens of the one before are known", s.in_step);
+}
+
+void CommandLine::declare_train() {
+  TrainSettings& t = settings.train;
+  declare_model_options(args, *this, "train: ");
+  args.option("vocabulary", "N", "train: distinct tokens", vocabulary_, {.min = 1, .max = 1e7});
+  args.option("batch", "N", "train: rows of tokens in a step", t.batch, {.min = 1, .max = 65536});
+  args.flag("recompute", "train: keep only the input of each block for the backward pass", t.recompute);
+  args.option("memory-budget", "SIZE", "train: peak memory of a step, as for train --memory-budget",
+              memory_budget_, {.shown = "none"});
+  args.option("peak", "TFLOPS",
+              "train: the rate that utilisation is a share of, such as that of a data sheet", peak_,
+              {.min = 1e-3, .max = 1e9, .shown = "measured"});
+  args.option("plot", "FILE.png",
+              "also draw a picture: attention: the rates; serve: who has which part of the cache, step by "
+              "step; train: the step, its kernels over time by family, and the memory in use; ranks: how the "
+              "runs of --rows scale, and measure nothing",
+              settings.plot, {.shown = "no picture", .suffix = ".png"});
+  args.option(
+      "rows", "FILE",
+      "ranks: a file that --json wrote, of a run of some number of ranks; repeated, of all runs to draw",
+      t.rows, {.shown = "none"});
+}
+
+void CommandLine::declare_examples() {
+  args.example("bench gemm --threads 1", "matrix products on one pinned core");
+  args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
+  args.example("bench attention --backend cuda --dtype bf16 --compare --plot attention.png",
+               "beside PyTorch on a GPU, as a table and as bars");
+  args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
+  args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
+  args.example("bench decode --threads 1", "one query after many keys, beside the rate of reading memory");
+  args.example("bench decode --backend cuda --dtype bf16 --compare",
+               "attention of one query and products of few rows beside PyTorch's");
+  args.example("bench serve --requests 500 --plot pages.png",
+               "many texts at once, in a contiguous cache and in pages of one");
+  args.example("bench load", "a Hugging Face folder into bf16 weights, beside the rate of reading its file");
+  args.example(
+      "bench train --architecture llama --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 32000 "
+      "--batch 8 --backend cuda --dtype bf16 --compare --plot step.png",
+      "a model's training step beside PyTorch's, and where its time goes");
+  args.example("bench lora --backend cuda --dtype bf16",
+               "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
+  args.example("launch -n 2 bench ranks --backend cuda --dtype bf16", "what two GPUs take to exchange data");
+  args.example(
+      "launch -n 2 bench ranks --backend cuda --dtype bf16 --layers 12 --heads 12 --width 768 --context 1024 "
+      "--vocabulary 50304 --batch 32",
+      "a training step on two GPUs beside that of one");
+  args.example("bench ranks --rows on1.json --rows on2.json --rows on4.json --plot scaling.png",
+               "how far runs scale that launch -n 1, 2 and 4 bench ranks --json on1.json, … measured");
+  args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
+}
+
+const Mode& CommandLine::chosen() const {
+  return *std::ranges::find(modes_, mode, &Mode::name);
+}
+
+std::vector<std::string> CommandLine::train_options() {
+  Names names = names_of_model_options(*this);
+  names.insert(std::ranges::find(names, "vocabulary") + 1, {"batch", "recompute", "memory-budget", "peak"});
+  return names;
+}
+
+std::string CommandLine::first_given(std::span<const std::string> names) const {
+  const auto first = std::ranges::find_if(names, [&](const std::string& name) { return args.given(name); });
+  return first == names.end() ? "" : "--" + *first;
+}
+
+std::string CommandLine::take() {
+  if (quick_) {
+    settings.seconds = 0;
+    settings.copy_bytes = 1 << 20;
+    if (!args.given("requests")) settings.serve.random.requests = 8;
+  }
+  settings.device = Device::parse(backend);
+  settings.tf32 = dtype_ == "tf32";
+  for (DType t : {f64, bf16, f16})
+    if (name_of(t) == dtype_) settings.dtype = t;
+  const std::pair<Names, Names> options_of_modes[] = {
+      {{"attention", "decode", "generate", "serve", "train"}, {"compare"}},
+      {{"attention", "decode"}, {"kernels"}},
+      {{"attention"}, {"suite", "layout", "traffic", "once"}},
+      {{"serve"},
+       {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page", "slots", "in-step"}},
+      {{"attention", "serve", "train", "ranks"}, {"plot"}},
+      {{"train", "ranks"}, train_options()},
+      {{"ranks"}, {"rows"}}};
+  for (const auto& [its_modes, options] : options_of_modes)
+    if (const std::string option = first_given(options); !option.empty() && !is_mode(its_modes))
+      return option + " is an option of " + listed(its_modes);
+  for (const char* name : {"requests", "rate"})
+    if (args.given(name) && args.given("trace"))
+      return "--" + std::string(name) + " and --trace exclude each other";
+  std::string mistake = take_attention();
+  if (mistake.empty() && args.given("cache-memory"))
+    mistake = parse_cache_memory(cache_memory_, settings.serve.cache);
+  if (mistake.empty() && (mode == "train" || mode == "ranks")) mistake = take_train();
+  if (mistake.empty()) mistake = take_shapes();
+  return mistake.empty() && settings.train.rows.empty() ? take_threads() : mistake;
+}
+
+std::string CommandLine::take_threads() {
+  const auto cores = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  if (!settings.on_cpu()) return "";
+  if (threads_ > cores)
+    return "--threads got " + std::to_string(threads_) + ", expected at most " + std::to_string(cores) +
+           ", a thread for each core";
+  settings.threads = threads_ > 0 ? static_cast<int>(threads_) : cpu::default_threads();
+  return "";
+}
+
+std::string CommandLine::take_shapes() {
+  if (mode == "attention" || mode == "decode") return "";
+  for (const std::string& s : shapes_) {
+    if (mode == "ranks" && is_cell(s)) continue;
+    settings.shapes.push_back(parse_shape(mode == "serve" && s == "124M" ? "12x12x768x1024x50304" : s));
+    if (settings.shapes.back().size() != chosen().sizes)
+      return "--shape got '" + s + "', expected " + std::to_string(chosen().sizes) + " sizes joined by x";
+  }
+  return "";
+}
+
+std::string CommandLine::take_attention() {
+  AttentionSettings& a = settings.attention;
+  for (const AttentionKernels k :
+       {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
+    if (kernels_ == name_of(k)) a.kernels = k;
+  a.by_token = layout_ == "BLHd";
+  const bool on_cpu = settings.on_cpu();
+  if (mode == "decode") return take_cells(on_cpu ? "decode" : "gpu-decode");
+  if (mode == "ranks") {
+    Names cells = shapes_;
+    std::erase_if(cells, [](const std::string& s) { return !is_cell(s); });
+    if (std::string mistake = add_cells(cells); !mistake.empty()) return mistake;
+    for (const AttentionCell& c : a.cells)
+      if (c.L != c.T || c.length > 0 || c.page > 0 || c.ragged || c.v_in_k)
+        return "--shape got '" + c.words() +
+               "': ring attention has no T= other than L=, length=, page=, ragged and v_in_k";
+  }
+  if (mode != "attention") return "";
+  if (args.given("suite") && !shapes_.empty()) return "--suite and --shape exclude each other";
+  const std::string rates = first_given(Names{"compare", "plot", "json"});
+  if (!rates.empty() && (a.traffic || !a.once.empty()))
+    return rates + " needs rates, which --traffic and --once do not measure";
+  if (a.traffic && !a.once.empty()) return "--traffic and --once exclude each other";
+  for (const std::string& shape : shapes_)
+    if (shape.find("page=") != std::string::npos) return "page= is for the mode decode";
+  return take_cells(!suite_.empty() ? suite_ : on_cpu ? "cpu" : "gpu");
+}
+
+std::string CommandLine::take_cells(const std::string& name) {
+  AttentionSettings& a = settings.attention;
+  a.whole_suite = shapes_.empty() && suite_.empty();
+  if (shapes_.empty()) a.cells = attention_suite(name);
+  return add_cells(shapes_);
+}
+
+std::string CommandLine::add_cells(std::span<const std::string> shapes) {
+  for (const std::string& shape : shapes) {
+    try {
+      for (const AttentionCell& c : cells_of(shape)) settings.attention.cells.push_back(c);
+    } catch (const Error& e) {
+      return "--shape got '" + shape + "': " + e.what();
+    }
+  }
+  return "";
+}
+
+std::string CommandLine::take_model_shape(const std::string& report) {
+  if (shapes_.empty()) return "";
+  if (shapes_.size() > 1)
+    return "--shape got " + std::to_string(shapes_.size()) + " sizes, expected one with " + report;
+  const Sizes sizes = parse_shape(shapes_[0]);
+  const std::pair<const char*, std::int64_t*> options[] = {{"layers", &model.layers},
+                                                           {"heads", &model.heads},
+                                                           {"width", &model.width},
+                                                           {"context", &model.context},
+                                                           {"batch", &settings.train.batch}};
+  if (sizes.size() != std::size(options))
+    return "--shape got '" + shapes_[0] + "', expected 5 sizes joined by x";
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto& [name, size] = options[i];
+    if (args.given(name)) return "--shape and --" + std::string(name) + " exclude each other";
+    *size = sizes[i];
+  }
+  return "";
+}
+
+std::string CommandLine::take_train() {
+  Names options = train_options();
+  if (mode == "ranks" && args.given("plot") != args.given("rows"))
+    return "the mode ranks draws what --rows FILE and --plot FILE name together";
+  if (args.given("rows")) {
+    options.insert(options.end(), {"shape", "filter", "json"});
+    const std::string measuring = first_given(options);
+    return measuring.empty() ? "" : measuring + " and --rows, which measures nothing, exclude each other";
+  }
+  if (mode == "train") options.insert(options.end(), {"compare", "plot"});
+  const std::string report = first_given(options);
+  if (report.empty()) return "";
+  if (args.given("filter")) return "--filter and " + report + " exclude each other";
+  if (mode == "ranks" && !shapes_.empty()) return "--shape and " + report + " exclude each other";
+  if (std::string mistake = take_model_shape(report); !mistake.empty()) return mistake;
+  if (settings.compare && model.dropout > 0)
+    return "--compare and --dropout exclude each other: PyTorch draws other numbers";
+  if (!args.given("init-std")) model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(model.width));
+  std::string mistake = take_model(args, *this);
+  if (mistake.empty()) mistake = take_bytes("memory-budget", memory_budget_, settings.train.budget);
+  model.vocabulary = vocabulary_;
+  settings.train.model = model;
+  settings.train.peak = peak_ * 1e12;
+  return mistake;
+}
+
+}  // namespace tg::bench
