@@ -85,13 +85,18 @@ inline void declare_model_options(Args& args, ModelOptions& o, const std::string
               o.model.dropout, {.min = 0, .max = 0.99});
 }
 
+inline std::vector<std::string> names_of_model_options(ModelOptions& o) {
+  std::vector<std::string> names = {"architecture", "init", "init-std", "dropout", "vocabulary"};
+  for (const ModelOption& option : model_options(o)) names.push_back(option.name());
+  return names;
+}
+
 // The first option on the command line that a model from --model determines, as a mistake; "" if there is
 // none. `free`: options of a model that may be given.
 inline std::string not_with_model(const Args& args, ModelOptions& o,
                                   const std::vector<std::string>& free = {}) {
-  std::vector<std::string> names = {"architecture", "init",      "init-std", "dropout",
-                                    "vocabulary",   "tokenizer", "task",     "digits"};
-  for (const ModelOption& option : model_options(o)) names.push_back(option.name());
+  std::vector<std::string> names = names_of_model_options(o);
+  names.insert(names.end(), {"tokenizer", "task", "digits"});
   for (const std::string& name : names)
     if (args.given(name) && std::ranges::find(free, name) == free.end())
       return "--" + name + " cannot be used with --model: the model determines it";
