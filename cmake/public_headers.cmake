@@ -58,29 +58,21 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/training/sums.h
     io/training/text_batches.h
     io/training/trainer.h
-    nn/generation/beam_search.h
     nn/generation/engine.h
     nn/generation/generate.h
-    nn/generation/numbered.h
     nn/generation/page_pool.h
     nn/generation/sampling.h
     nn/generation/scheduler.h
     nn/layers/attention.h
     nn/layers/autocast.h
     nn/layers/context_parallel.h
-    nn/layers/half_copies.h
     nn/layers/kv_cache.h
     nn/layers/latent_attention.h
     nn/layers/layers.h
-    nn/layers/low_rank.h
     nn/layers/mlp.h
     nn/layers/module.h
     nn/layers/params.h
-    nn/layers/weight.h
     nn/models/architecture.h
-    nn/models/architectures.h
-    nn/models/attention_maps.h
-    nn/models/block.h
     nn/models/deepseek.h
     nn/models/gpt.h
     nn/models/language_model.h

@@ -1,4 +1,4 @@
-#include <tilegrad/nn/generation/beam_search.h>
+#include <tilegrad/nn/generation/sampling.h>
 
 #include <algorithm>
 #include <cmath>

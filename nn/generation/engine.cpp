@@ -11,7 +11,7 @@
 
 #include <tilegrad/nn/generation/page_pool.h>
 #include "core/base/one_user.h"
-#include "nn/generation/engine_programs.h"
+#include "nn/generation/programs.h"
 
 namespace tg::nn {
 

@@ -3,8 +3,8 @@
 
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/mlp.h>
-#include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/model_config.h>
+#include <tilegrad/nn/models/model_parts.h>
 
 namespace tg::nn {
 

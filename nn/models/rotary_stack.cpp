@@ -1,6 +1,6 @@
 #include <tilegrad/nn/models/rotary_stack.h>
 
-#include <tilegrad/nn/models/block.h>
+#include <tilegrad/nn/models/model_parts.h>
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {

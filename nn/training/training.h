@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tilegrad/nn/layers/autocast.h>
-#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>

@@ -2,7 +2,7 @@
 // changes these in between.
 #include <gtest/gtest.h>
 
-#include <tilegrad/nn/layers/half_copies.h>
+#include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/tilegrad.h>

@@ -10,15 +10,15 @@
 #include <tilegrad/autograd/gradcheck.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/io/plots/png_plot.h>
-#include <tilegrad/nn/generation/beam_search.h>
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/latent_attention.h>
-#include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
+#include <tilegrad/nn/models/model_parts.h>
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>
