@@ -19,10 +19,7 @@
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/adamw.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/schedule.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ops.h>

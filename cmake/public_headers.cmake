@@ -83,11 +83,8 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/model_parts.h
     nn/models/rope_scaling.h
     nn/models/rotary_stack.h
-    nn/optimizers/adamw.h
-    nn/optimizers/muon.h
     nn/optimizers/optimizer.h
-    nn/optimizers/schedule.h
-    nn/optimizers/sgd.h
+    nn/optimizers/optimizers.h
     nn/optimizers/shards.h
     nn/training/largest_batch.h
     nn/training/perplexity.h

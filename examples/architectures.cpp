@@ -9,7 +9,7 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/training/training.h>
 
 using namespace tg;

@@ -5,7 +5,7 @@
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/training/sums.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/training/training.h>
 
 using namespace tg;

@@ -8,7 +8,7 @@
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/training/batches.h>
 #include <tilegrad/io/training/metrics.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/training/training.h>
 
 namespace tg::train {

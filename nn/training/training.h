@@ -3,7 +3,7 @@
 
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
 
 namespace tg::train {

@@ -5,7 +5,7 @@
 #include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "core/run/ranks.h"
 #include "tests/support/files.h"
 #include "tests/support/op_testing.h"

@@ -8,7 +8,7 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/training/largest_batch.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/tilegrad.h>

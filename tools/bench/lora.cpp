@@ -4,7 +4,7 @@
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tools/bench/modes.h"
 #include "tools/bench/step_times.h"
 

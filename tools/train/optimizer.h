@@ -5,7 +5,7 @@
 
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tools/args.h"
 
 namespace tg {
