@@ -13,8 +13,7 @@
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/layers/attention.h>
-#include <tilegrad/nn/layers/latent_attention.h>
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>

@@ -67,9 +67,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/layers/autocast.h
     nn/layers/context_parallel.h
     nn/layers/kv_cache.h
-    nn/layers/latent_attention.h
     nn/layers/layers.h
-    nn/layers/mlp.h
     nn/layers/module.h
     nn/layers/params.h
     nn/models/architecture.h

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include <tilegrad/io/training/text_batches.h>
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/tilegrad.h>
 
 using namespace tg;

@@ -2,7 +2,7 @@
 // Face's names, around an attention of their own.
 #pragma once
 
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/model_config.h>
 
 namespace tg::nn {

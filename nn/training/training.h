@@ -3,8 +3,8 @@
 
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 
 namespace tg::train {
 

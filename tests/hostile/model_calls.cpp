@@ -4,8 +4,7 @@
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/layers/latent_attention.h>
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/architecture.h>
 #include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/nn/models/llama.h>

@@ -14,7 +14,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/training/metrics.h>
-#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/training/training.h>
 #include "core/base/hash.h"
 #include "tests/support/files.h"

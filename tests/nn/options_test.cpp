@@ -14,7 +14,6 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/layers/attention.h>
-#include <tilegrad/nn/layers/latent_attention.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
