@@ -68,18 +68,14 @@ struct Engine::Run {
         groups(groups),
         tokens(graph.input("tokens", {singles + groups * group_size, 1}, i32, where)),
         cache(graph, into, {singles, groups, group_size, room}),
-        program(build(model, o, last, arena, where)),
-        token(static_cast<std::size_t>(tokens.numel())),
-        row(token.size()),
-        position(token.size()),
-        length(static_cast<std::size_t>(singles + groups)),
-        table(length.size() * static_cast<std::size_t>(room)),
-        place(token.size()),
-        new_place(length.size()),
-        temperatures(length.size()),
-        top_ps(length.size()),
-        key(2 * length.size()),
-        top_ks(length.size()) {}
+        program(build(model, o, last, arena, where)) {
+    const auto rows = static_cast<std::size_t>(tokens.numel());
+    const auto entries = static_cast<std::size_t>(singles + groups);
+    for (auto* const of_rows : {&token, &row, &position, &place}) of_rows->resize(rows);
+    for (auto* const of_entries : {&length, &new_place}) of_entries->resize(entries);
+    table.resize(entries * static_cast<std::size_t>(room)), key.resize(2 * entries);
+    temperatures.resize(entries), top_ps.resize(entries), top_ks.resize(entries);
+  }
 
   Program build(const LanguageModel& model, const Options& o, const std::optional<Parameter>& last,
                 const std::shared_ptr<SharedArena>& arena, const std::source_location& where) {

@@ -89,10 +89,14 @@ class Params {
   // Counts parameters without creating them or allocating memory: count() and bytes() are those of the layers
   // made on it; all() stays empty. `each`, if given, is called for each of them first, and may throw.
   using Each = std::function<void(const std::string& path, const Shape& shape)>;
-  static Params counting(DType dtype = f32, Each each = {});
+  static Params counting(DType dtype = f32, Each each = {}) {
+    return {Kind::counting, dtype, Device::cpu(), std::move(each)};
+  }
   // Parameters without initial values, for weights that are read from a file: the content of their memory is
   // undefined until the caller has written each of them.
-  static Params unset(DType dtype = f32, Device device = Device::cpu());
+  static Params unset(DType dtype = f32, Device device = Device::cpu()) {
+    return {Kind::unset, dtype, device};
+  }
 
   // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init,
@@ -108,18 +112,14 @@ class Params {
 
  private:
   friend class Path;
-  struct Unset {};
-  Params(Unset, DType dtype, Device device) : Params(0, dtype, device) { is_unset_ = true; }
-  struct Counting {};
-  Params(Counting, DType dtype, Each each) : Params(0, dtype) {
-    only_counts_ = true;
-    each_ = std::move(each);
-  }
+  enum class Kind { initialized, unset, counting };
+  Params(Kind kind, DType dtype, Device device, Each each = {})
+      : kind_(kind), dtype_(dtype), device_(device), each_(std::move(each)) {}
 
-  std::uint64_t seed_;
+  Kind kind_ = Kind::initialized;
+  std::uint64_t seed_ = 0;
   DType dtype_;
   Device device_;
-  bool only_counts_ = false, is_unset_ = false;
   Each each_;
   std::int64_t count_ = 0;
   std::vector<Parameter> all_;

@@ -33,6 +33,13 @@ Tensor Block::record(TensorArg input, const Call& call) const {
 
 namespace {
 
+// Whether there are rows for two chunks of the loss.
+bool has_units(const Product& p, const LossOptions& options) {
+  const std::int64_t unit =
+      options.unit_rows > 0 ? options.unit_rows : linear_cross_entropy_unit(p.w.size(-1));
+  return p.x.numel() / p.x.size(-1) / 2 >= unit;
+}
+
 ModelParts made(const Path& at, const ModelConfig& config) {
   config.check();
   return config.architecture.make(at, config);
@@ -76,16 +83,6 @@ Tensor Model::head(TensorArg x) const {
   const Scope scope(parts_.name, x.where());
   return parts_.head(x);
 }
-
-namespace {
-
-bool has_units(const Product& p, const LossOptions& options) {
-  const std::int64_t unit =
-      options.unit_rows > 0 ? options.unit_rows : linear_cross_entropy_unit(p.w.size(-1));
-  return p.x.numel() / p.x.size(-1) / 2 >= unit;
-}
-
-}  // namespace
 
 Tensor Model::loss(TensorArg x, TensorArg targets, const LossOptions& options) const {
   {
