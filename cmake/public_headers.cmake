@@ -79,7 +79,6 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/model.h
     nn/models/model_config.h
     nn/models/model_parts.h
-    nn/models/rope_scaling.h
     nn/models/rotary_stack.h
     nn/optimizers/optimizer.h
     nn/optimizers/optimizers.h

@@ -189,10 +189,6 @@ GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int6
               {.bias = o_.bias || o_.qkv_bias, .init = o_.init}),
       o_proj_(at / "o_proj", heads * o_.head_width, width, {.bias = o_.bias, .init = o_.output_init}),
       norms_(query_key_norms(at, heads, o_)) {
-  keep_settings(at);
-}
-
-void GroupedAttention::keep_settings(const Path& at) const {
   const Weight& weight = q_proj_.weight();
   at.setting(weight, "heads", heads_);
   if (o_.window > 0) at.setting(weight, "window", o_.window);

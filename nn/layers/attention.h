@@ -70,7 +70,6 @@ class GroupedAttention : public Module {
  private:
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }
-  void keep_settings(const Path& at) const;
   // Heads of queries or keys, normalized and rotated: [B, heads, L, d].
   Tensor rotated(const Tensor& x, std::int64_t heads, std::size_t norm, const Tensor& positions,
                  const RopeOptions& rotation) const;

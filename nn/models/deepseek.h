@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tilegrad/nn/layers/attention.h>
-#include <tilegrad/nn/models/rope_scaling.h>
 #include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::nn {

@@ -281,7 +281,7 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
 
 // ---- RoPE scaling
 
-// docs of nn/models/rope_scaling.h as plain code.
+// docs of nn/models/rotary_stack.h as plain code.
 Vector plain_frequencies(const RopeScaling& s, std::int64_t d, double theta, std::int64_t context) {
   const double pi = std::numbers::pi, c = s.first_context;
   Vector omega;
