@@ -52,6 +52,12 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
   return best;
 }
 
+std::vector<std::int32_t> text_of(std::int64_t length) {
+  std::vector<std::int32_t> text(static_cast<std::size_t>(length));
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);
+  return text;
+}
+
 void measure(const Kind& kind, std::int64_t context, const Settings& settings, Report& report) {
   const nn::ModelConfig config{.architecture = kind.architecture,
                                .vocabulary = 65,
@@ -64,8 +70,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
   const nn::Precision precision = nn::precision_named(settings.dtype_name());
   // If a generator gets the same text again, it reads only its last token again.
   const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
-    std::vector<std::int32_t> text(static_cast<std::size_t>(length));
-    for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);
+    const std::vector<std::int32_t> text = text_of(length);
     generator.next(text);
     return best_seconds(settings.seconds, [&] { generator.next(text); });
   };
@@ -91,6 +96,20 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
       if (!report.selects("cached")) break;
       const double s = seconds(cached, length);
       add("cached", length, s, s / whole);
+    }
+    if (report.selects("prompt")) {  // by both, a token of it
+      const std::vector<std::int32_t> text = text_of(context);
+      nn::Engine engine(model,
+                        {.seats = 1, .chunk = context, .threads = threads, .precision = precision});
+      const double s = best_seconds(settings.seconds, [&] { cached.forget(), cached.next(text); });
+      const double by_engine = best_seconds(settings.seconds, [&] {
+        engine.forget();
+        engine.add(nn::Engine::Request{.prompt = text, .tokens = 1, .sampling = {.temperature = 0}});
+        engine.run();
+      });
+      const auto count = static_cast<double>(context);
+      add("prompt", context, s / count, s / whole);
+      add("prompt by an engine", context, by_engine / count, s / by_engine, "prompt");
     }
     const std::int64_t sizes[] = {config.layers, config.heads, config.width, context, config.vocabulary};
     std::list<OtherDecoding> others;  // that have a GPT
