@@ -9,6 +9,30 @@
 
 namespace tg::optim {
 
+namespace {
+
+constexpr Range iterations_range = Range::between(0, 100);
+
+// Appends the update of these shards, in one step of the program, and writes their new weights to `news`, by
+// shard.
+void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
+                  const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign) {
+  if (states.empty()) return;
+  Graph& graph = step.learning_rate.graph();
+  std::vector<AdamWTensors> all;
+  for (const AdamWState& s : states)
+    all.push_back({step.weights[s.shard], step.gradients[s.shard], graph.param(s.m), graph.param(s.v),
+                   s.decay, step.copies[s.shard]});
+  const auto after = adamw(all, step.learning_rate, step.number, step.scale, options);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const auto& [w, m, v, copy] = after[i];
+    news[states[i].shard] = {w, copy};
+    assign.insert(assign.end(), {{states[i].m, m}, {states[i].v, v}});
+  }
+}
+
+}  // namespace
+
 Schedule::Kind Schedule::named(std::string_view name) {
   if (name == "cosine") return Kind::cosine;
   if (name == "linear") return Kind::linear;
@@ -71,22 +95,6 @@ std::vector<NewWeight> Sgd::append(const Step& step, std::vector<Assign>& assign
   return news;
 }
 
-void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
-                  const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign) {
-  if (states.empty()) return;
-  Graph& graph = step.learning_rate.graph();
-  std::vector<AdamWTensors> all;
-  for (const AdamWState& s : states)
-    all.push_back({step.weights[s.shard], step.gradients[s.shard], graph.param(s.m), graph.param(s.v),
-                   s.decay, step.copies[s.shard]});
-  const auto after = adamw(all, step.learning_rate, step.number, step.scale, options);
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const auto& [w, m, v, copy] = after[i];
-    news[states[i].shard] = {w, copy};
-    assign.insert(assign.end(), {{states[i].m, m}, {states[i].v, v}});
-  }
-}
-
 AdamW::AdamW(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale, o.ranks), options_{o.beta1, o.beta2, o.eps} {
   options_.check("AdamW");
@@ -99,10 +107,6 @@ std::vector<NewWeight> AdamW::append(const Step& step, std::vector<Assign>& assi
   std::vector<NewWeight> news(states_.size());
   append_adamw(states_, step, options_, news, assign);
   return news;
-}
-
-namespace {
-constexpr Range iterations_range = Range::between(0, 100);
 }
 
 Tensor orthogonalized(const Tensor& x, int iterations) {

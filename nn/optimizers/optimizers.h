@@ -63,11 +63,6 @@ struct AdamWState {
   Parameter m, v;
   double decay;
 };
-// Appends the update of these shards, in one step of the program, and writes their new weights to `news`, by
-// shard.
-void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
-                  const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign);
-
 // AdamW (Loshchilov and Hutter, 2019); with a weight decay of 0 it is Adam.
 class AdamW final : public Optimizer {
  public:

@@ -99,8 +99,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
     }
     if (report.selects("prompt")) {  // by both, a token of it
       const std::vector<std::int32_t> text = text_of(context);
-      nn::Engine engine(model,
-                        {.seats = 1, .chunk = context, .threads = threads, .precision = precision});
+      nn::Engine engine(model, {.seats = 1, .chunk = context, .threads = threads, .precision = precision});
       const double s = best_seconds(settings.seconds, [&] { cached.forget(), cached.next(text); });
       const double by_engine = best_seconds(settings.seconds, [&] {
         engine.forget();
