@@ -13,8 +13,8 @@
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/optimizers.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/train/training.h>
 #include "tests/support/files.h"
 #include "tests/support/small_models.h"
 
