@@ -57,29 +57,19 @@ set(TILEGRAD_PUBLIC_HEADERS
     train/progress.h
     train/sums.h
     train/trainer.h
-    nn/generation/beam_search.h
     nn/generation/engine.h
     nn/generation/generate.h
-    nn/generation/numbered.h
     nn/generation/page_pool.h
     nn/generation/sampling.h
     nn/generation/scheduler.h
     nn/layers/attention.h
     nn/layers/autocast.h
     nn/layers/context_parallel.h
-    nn/layers/half_copies.h
     nn/layers/kv_cache.h
-    nn/layers/latent_attention.h
     nn/layers/layers.h
-    nn/layers/low_rank.h
-    nn/layers/mlp.h
     nn/layers/module.h
     nn/layers/params.h
-    nn/layers/weight.h
     nn/models/architecture.h
-    nn/models/architectures.h
-    nn/models/attention_maps.h
-    nn/models/block.h
     nn/models/deepseek.h
     nn/models/gpt.h
     nn/models/language_model.h
@@ -88,13 +78,9 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/model.h
     nn/models/model_config.h
     nn/models/model_parts.h
-    nn/models/rope_scaling.h
     nn/models/rotary_stack.h
-    nn/optimizers/adamw.h
-    nn/optimizers/muon.h
     nn/optimizers/optimizer.h
-    nn/optimizers/schedule.h
-    nn/optimizers/sgd.h
+    nn/optimizers/optimizers.h
     nn/optimizers/shards.h
     train/perplexity.h
     train/training.h

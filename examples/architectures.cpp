@@ -8,7 +8,7 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/train/sums.h>
 #include <tilegrad/train/training.h>
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include <tilegrad/nn/layers/layers.h>
-#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 
 using namespace tg;

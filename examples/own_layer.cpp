@@ -3,7 +3,7 @@
 // Exits with status 0 if it reproduces its text, and a run in two halves gives the same result as one run.
 #include <cstdio>
 
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/tilegrad.h>
 #include <tilegrad/train/batches.h>
 

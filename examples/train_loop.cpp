@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/train/sums.h>
 #include <tilegrad/train/training.h>
 

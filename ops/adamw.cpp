@@ -3,7 +3,7 @@
 //   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
 // A scale of 0 skips the step: p, m and v stay as they are, even if g holds NaN.
-// A copy of p' in a half type is what the next step multiplies by (nn/layers/half_copies.h).
+// A copy of p' in a half type is what the next step multiplies by (nn/layers/autocast.h).
 #include "ops/adamw.h"
 
 #include "ops/common.h"

@@ -5,6 +5,7 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/train/perplexity.h>
+#include "tools/args.h"
 #include "tools/common_options.h"
 #include "tools/opened_model.h"
 #include "tools/run_tool.h"

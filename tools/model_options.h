@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/architecture.h>
 #include <tilegrad/nn/models/model_config.h>
 #include "tools/args.h"
 

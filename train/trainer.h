@@ -6,7 +6,7 @@
 #include <optional>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/train/batches.h>
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/training.h>

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <tilegrad/nn/layers/autocast.h>
-#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tilegrad/io/files/safetensors.h>
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/architecture.h>
 #include <tilegrad/nn/models/model_config.h>
 
 namespace tg::io {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/nn/models/rope_scaling.h>
+#include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::io {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <tilegrad/nn/models/model_config.h>
-#include <tilegrad/nn/models/rope_scaling.h>
+#include <tilegrad/nn/models/rotary_stack.h>
 #include "io/interop/json_object.h"
 
 namespace tg::io {

@@ -1,7 +1,8 @@
-#include <tilegrad/nn/generation/beam_search.h>
+#include <tilegrad/nn/generation/sampling.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -9,14 +10,6 @@
 #include <tilegrad/core/base/range.h>
 
 namespace tg::nn {
-
-namespace {
-
-bool is_likelier(const Hypothesis& a, const Hypothesis& b) {
-  return a.score > b.score;
-}
-
-}  // namespace
 
 BeamSearch::BeamSearch(std::int64_t beams, std::int64_t tokens, std::vector<std::int32_t> ends)
     : beams_(static_cast<std::size_t>(beams)),
@@ -56,21 +49,20 @@ void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
 std::vector<std::size_t> BeamSearch::advance() {
   std::vector<Candidate> all;
   for (auto& list : candidates_) all.insert(all.end(), list.begin(), list.end());
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  std::ranges::stable_sort(all, std::greater(), &Candidate::score);
   std::vector<Hypothesis> next;
   std::vector<std::size_t> parents;
   for (const Candidate& c : all) {
     if (next.size() == beams_) break;
     Hypothesis h = live_[c.beam];
     h.tokens.push_back(c.token), h.score = c.score;
-    if (std::find(ends_.begin(), ends_.end(), c.token) != ends_.end()) {
+    if (std::ranges::find(ends_, c.token) != ends_.end()) {
       ended_.push_back(std::move(h));
     } else {
       next.push_back(std::move(h)), parents.push_back(c.beam);
     }
   }
-  std::stable_sort(ended_.begin(), ended_.end(), is_likelier);
+  std::ranges::stable_sort(ended_, std::greater(), &Hypothesis::score);
   ended_.resize(std::min(ended_.size(), beams_));
   live_ = std::move(next);
   candidates_.assign(live_.size(), {});
@@ -85,7 +77,7 @@ std::vector<Hypothesis> BeamSearch::results() const {
   std::vector<Hypothesis> all = ended_;
   // After a search that ended early, as many ended ones are at least as likely as all of these.
   all.insert(all.end(), live_.begin(), live_.end());
-  std::stable_sort(all.begin(), all.end(), is_likelier);
+  std::ranges::stable_sort(all, std::greater(), &Hypothesis::score);
   all.resize(std::min(all.size(), beams_));
   return all;
 }

@@ -11,7 +11,7 @@
 
 #include <tilegrad/nn/generation/page_pool.h>
 #include "core/base/one_user.h"
-#include "nn/generation/engine_programs.h"
+#include "nn/generation/programs.h"
 
 namespace tg::nn {
 
@@ -20,6 +20,8 @@ namespace {
 using i64 = std::int64_t;
 
 using detail::pages_for;
+
+constexpr const char* used_by_two_threads = "two threads use one engine at the same time";
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -116,10 +118,6 @@ i64 Engine::most_groups() const {
   constexpr i64 most_rows = 1024;
   return pages_for(std::min(options_.chunk, most_rows), group_size);
 }
-
-namespace {
-constexpr const char* used_by_two_threads = "two threads use one engine at the same time";
-}  // namespace
 
 void Engine::prepare() {
   const OneThread user(user_, "engine", used_by_two_threads);

@@ -17,8 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include <tilegrad/nn/generation/beam_search.h>
-#include <tilegrad/nn/generation/numbered.h>
 #include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/generation/scheduler.h>
 #include <tilegrad/nn/layers/autocast.h>

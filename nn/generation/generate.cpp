@@ -5,7 +5,7 @@
 
 #include <tilegrad/core/base/range.h>
 #include <tilegrad/ops/ops.h>
-#include "nn/generation/run_options.h"
+#include "nn/generation/programs.h"
 
 namespace tg::nn {
 

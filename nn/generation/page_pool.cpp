@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -132,26 +133,15 @@ PagePool::Content PagePool::keep(std::int32_t n, Content before, std::span<const
   return page.found = ++contents_;
 }
 
-PageTable::PageTable(PageTable&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
-      epoch_(other.epoch_),
-      length_(other.length_),
-      pages_(std::move(other.pages_)),
-      full_(other.full_),
-      rest_(std::move(other.rest_)) {}
-
 PageTable& PageTable::operator=(PageTable&& other) noexcept {
   if (this == &other) return *this;
-  const PageTable left(std::move(*this));
-  std::swap(pool_, other.pool_), std::swap(epoch_, other.epoch_), std::swap(length_, other.length_);
-  std::swap(pages_, other.pages_), std::swap(full_, other.full_), std::swap(rest_, other.rest_);
-  return *this;
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(other));
 }
 
 // The last page first: a beginning is of use without what follows it, and not the other way round.
 PageTable::~PageTable() {
-  if (pool_)
-    for (auto n = pages_.rbegin(); n != pages_.rend(); ++n) pool_->leave(*n);
+  for (auto n = pages_.rbegin(); n != pages_.rend(); ++n) pool_->leave(*n);
 }
 
 std::int64_t PageTable::row(std::int64_t position) const {

@@ -88,7 +88,7 @@ struct PageCopy {
 // must have ended by then.
 class PageTable {
  public:
-  PageTable(PageTable&& other) noexcept;
+  PageTable(PageTable&& other) noexcept = default;  // leaves it without pages
   PageTable& operator=(PageTable&& other) noexcept;
   ~PageTable();
 
@@ -115,7 +115,7 @@ class PageTable {
   friend class PagePool;
   explicit PageTable(PagePool& pool) : pool_(&pool), epoch_(pool.epoch_) {}
 
-  PagePool* pool_;  // null: moved from
+  PagePool* pool_;
   std::uint64_t epoch_;
   std::int64_t length_ = 0;
   std::vector<std::int32_t> pages_;

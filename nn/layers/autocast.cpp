@@ -2,8 +2,9 @@
 
 #include <string>
 
-#include <tilegrad/nn/layers/half_copies.h>
+#include <tilegrad/core/compile/compile.h>
 #include <tilegrad/ops/ops.h>
+#include "core/base/alignment.h"
 
 namespace tg::nn {
 
@@ -25,6 +26,81 @@ std::optional<DType> half_type(Precision p) {
   if (p == Precision::bf16) return bf16;
   if (p == Precision::f16) return f16;
   return {};
+}
+
+struct HalfCopies::State {
+  struct Copy {
+    Parameter of, copy;
+    std::uint64_t of_change = 0, copy_change = 0;  // of both, when the copy was last made
+
+    bool is_stale() const {
+      const std::uint64_t now = of.last_change(), own = copy.last_change();
+      return now != own && (now != of_change || own != copy_change);
+    }
+  };
+  DType dtype;
+  std::vector<Copy> all;
+  std::unordered_map<const void*, std::size_t> place;  // in `all`, by the parameter's key
+  std::optional<Program> casts;                        // of those at these places
+  std::vector<std::size_t> in_casts;
+
+  // Only what is stale: of another weight this rank may have new values of its own part alone, and all of it
+  // in the copy (optim::WeightReading).
+  void refresh() {
+    std::vector<std::size_t> stale;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i].is_stale()) stale.push_back(i);
+    if (stale.empty()) return;
+    if (!casts || in_casts != stale) {
+      Graph graph;
+      std::vector<Assign> assign;
+      for (const std::size_t i : stale) assign.push_back({all[i].copy, cast(graph.param(all[i].of), dtype)});
+      casts.emplace(compile(graph, {}, {.assign = assign})), in_casts = stale;
+    }
+    casts->run();
+    for (const std::size_t i : stale)
+      all[i].of_change = all[i].of.last_change(), all[i].copy_change = all[i].copy.last_change();
+  }
+};
+
+HalfCopies::HalfCopies(DType dtype) : state_(std::make_shared<State>()) {
+  if (dtype != bf16 && dtype != f16)
+    throw DTypeError("[HalfCopies] got " + std::string(name_of(dtype)) + ", expected bf16 or f16");
+  state_->dtype = dtype;
+}
+
+Tensor HalfCopies::tensor(const Parameter& p, Graph& graph, std::source_location where) {
+  State& s = *state_;
+  if (p.dtype() != f32 && p.dtype() != f64)
+    throw DTypeError("[HalfCopies] " + p.name() + " is " + std::string(name_of(p.dtype())) +
+                     ", expected f32 or f64");
+  if (!s.place.contains(p.key())) {
+    s.all.push_back({p, {p.name() + "." + std::string(name_of(s.dtype)), p.shape(), s.dtype, p.device()}});
+    s.place[p.key()] = s.all.size() - 1;
+  }
+  const Tensor weight = graph.param(p, where), half = graph.param(s.all[s.place[p.key()]].copy, where);
+  const NodeId node = graph.value(half.id()).node;
+  if (graph.custom_gradient_ending_at(node)) return half;
+  graph.add_custom_gradient(
+      {node, node, {weight.id()}, {half.id()}, [](const auto& in, const auto&, const auto& z) {
+         return std::vector{cast(z[0], in[0].dtype())};
+       }});
+  graph.before_runs(&s, [state = state_] { state->refresh(); });
+  return half;
+}
+
+std::vector<Parameter> HalfCopies::of(const std::vector<Parameter>& parameters) const {
+  std::vector<Parameter> copies(parameters.size());
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    if (const auto at = state_->place.find(parameters[i].key()); at != state_->place.end())
+      copies[i] = state_->all[at->second].copy;
+  return copies;
+}
+
+std::size_t HalfCopies::bytes() const {
+  std::size_t sum = 0;
+  for (const State::Copy& c : state_->all) sum += aligned_bytes(c.copy.bytes());
+  return sum;
 }
 
 Autocast::Autocast(Graph& graph, Precision precision, bool half_logits, HalfCopies* copies)

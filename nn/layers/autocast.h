@@ -1,9 +1,11 @@
 // Mixed precision: layers compute in a half type on weights that stay in f32 (docs/training.md).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include <tilegrad/core/graph/graph.h>
 
@@ -22,7 +24,25 @@ enum class Precision {
 Precision precision_named(std::string_view name);
 std::optional<DType> half_type(Precision precision);  // bf16 or f16; none for the others
 
-class HalfCopies;
+// Copies of weights in a half type that last from step to step. An optimizer writes them together with the
+// weights (Optimizer::update), so that a step casts no weights (docs/training.md).
+class HalfCopies {
+ public:
+  explicit HalfCopies(DType dtype);  // bf16 or f16; throws DTypeError for another
+
+  // cast(p, dtype), its gradient too, read from a copy that is allocated when p is first asked for. Before
+  // each run of the graph's programs, a copy is made again if its weight has been changed by anything but the
+  // run that wrote the copy too. Throws DTypeError unless p is f32 or f64.
+  Tensor tensor(const Parameter& p, Graph& graph, std::source_location where);
+
+  // The copy of each of these, for Optimizer::update; an empty Parameter where there is none.
+  std::vector<Parameter> of(const std::vector<Parameter>& parameters) const;
+  std::size_t bytes() const;  // of all copies
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 // While alive, layers called on this thread for this graph compute in the precision's half type, if it has
 // one: each weight is cast once, however often it is used, and inputs are cast where they are wider. Norms

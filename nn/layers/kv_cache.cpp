@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
 
-std::string sizes(std::int64_t texts, std::int64_t length) {
-  return std::to_string(length) + " tokens in each of " + std::to_string(texts) + " texts";
-}
-
 // 0, step, 2·step, …, a constant.
 Tensor multiples(Graph& graph, const Shape& shape, std::int64_t step) {
   Array a(shape, i32);
@@ -78,8 +74,10 @@ void CacheCall::check(TensorArg x) const {
     throw Error(in_context("[kv_cache] sequences that are divided among ranks have no cache", x.where()));
   const Shape &shape = x.tensor().shape(), &call = positions_.shape();
   if (shape.size() < 2 || shape[0] != call[0] || shape[1] != call[1])
-    throw ShapeError(in_context(
-        "[kv_cache] the call is for " + sizes(call[0], call[1]) + ", got " + x.tensor().text(), x.where()));
+    throw ShapeError(in_context("[kv_cache] the call is for " + std::to_string(call[1]) +
+                                    " tokens in each of " + std::to_string(call[0]) + " texts, got " +
+                                    x.tensor().text(),
+                                x.where()));
 }
 
 CacheCall::Rows CacheCall::rows_of(const std::string& name, const TensorArg& in) {

@@ -43,14 +43,6 @@ Init Init::of_bias(std::int64_t inputs) const {
   return by_fan_in ? of_weight(inputs) : zeros();
 }
 
-Params Params::counting(DType dtype, Each each) {
-  return Params(Counting{}, dtype, std::move(each));
-}
-
-Params Params::unset(DType dtype, Device device) {
-  return Params(Unset{}, dtype, device);
-}
-
 Parameter Params::create(const std::string& path, const Shape& shape, Init init,
                          const std::source_location& where) {
   for (std::int64_t d : shape)
@@ -63,8 +55,8 @@ Parameter Params::create(const std::string& path, const Shape& shape, Init init,
     throw Error("[params] there is already a parameter " + path + " " + at_line(where));
   if (each_) each_(path, shape);
   count_ += numel(shape);
-  if (only_counts_) return {};
-  if (is_unset_)
+  if (kind_ == Kind::counting) return {};
+  if (kind_ == Kind::unset)
     all_.emplace_back(path, shape, dtype_, device_);
   else
     all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
@@ -73,7 +65,7 @@ Parameter Params::create(const std::string& path, const Shape& shape, Init init,
 
 const Parameter* Params::find(const std::string& path) const {
   const auto it = place_.find(path);
-  return it == place_.end() || only_counts_ ? nullptr : &all_[it->second];
+  return it == place_.end() || kind_ == Kind::counting ? nullptr : &all_[it->second];
 }
 
 Path Path::operator/(const std::string& name) const {

@@ -1,9 +1,12 @@
 // Params: the parameters of a model, in order of creation, under paths like PyTorch's
 // ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on (seed, path): they are the same on
-// every backend, and do not depend on the rest of the model.
+// every backend, and do not depend on the rest of the model. Weight and LowRank: what layers and their
+// adapters keep of them.
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <unordered_map>
@@ -11,11 +14,56 @@
 #include <vector>
 
 #include <tilegrad/core/base/range.h>
-#include <tilegrad/core/graph/parameter.h>
-#include <tilegrad/nn/layers/low_rank.h>
-#include <tilegrad/nn/layers/weight.h>
+#include <tilegrad/core/graph/graph.h>
 
 namespace tg::nn {
+
+// A layer's parameter. Layers reach its tensor only through this class, so that none forgets Autocast.
+class Weight {
+ public:
+  Weight() = default;  // none, for layers without a bias: absent
+  explicit Weight(Parameter parameter) : parameter_(std::move(parameter)), is_absent_(false) {}
+
+  bool is_absent() const { return is_absent_; }
+  // Its value in the graph of x, in the dtype to compute in: the half type of the graph's Autocast, else the
+  // parameter's own. When absent, an undefined tensor, which ops treat as an operand that is left out. Throws
+  // Error for a weight of Params::counting().
+  Tensor tensor(const TensorArg& x) const { return tensor(x.tensor().graph(), x.where()); }
+  Tensor tensor(Graph& graph, std::source_location where = std::source_location::current()) const;
+  // The same in the parameter's own dtype: for gains of norms, whose kernels accept any dtype.
+  Tensor stored(const TensorArg& x) const;
+
+  const Parameter& parameter() const { return parameter_; }  // for reading, writing and optimizers
+
+ private:
+  void check_value() const;
+  Parameter parameter_;
+  bool is_absent_ = true;
+};
+
+enum class Mode;
+
+// A low-rank adapter of a Linear (Hu et al., "LoRA", 2021), which adds scale·B(A·dropout(x)) to its result.
+// The product B·A is not computed. Those of a model are made by add_lora() (nn/models/lora.h).
+struct LowRank {
+  Weight a, b;                 // [rank, in] and [n, rank]
+  std::int64_t first_row = 0;  // of B, whose rows from there on give the layer's outputs
+  double scale = 1;
+  double dropout = 0;  // of x, in training
+
+  Tensor rows_of_b(TensorArg x, std::int64_t out) const;  // [out, rank], the layer's, in the graph of x
+  // y [..., out] + what it adds for x [..., in]; in y's dtype.
+  Tensor added_to(const Tensor& y, TensorArg x, Mode mode) const;
+};
+
+// A Linear of a model, with its place for an adapter, which copies of the layer share.
+struct LinearPlace {
+  std::string path = {};  // "model.layers.0.self_attn.q_proj"
+  Weight weight = {};     // [out, in]
+  std::int64_t in = 0, out = 0;
+  bool is_head = false;                                  // gives the logits
+  std::shared_ptr<std::optional<LowRank>> adapter = {};  // never null
+};
 
 // Initial values by core/base/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
 struct Init {
@@ -41,10 +89,14 @@ class Params {
   // Counts parameters without creating them or allocating memory: count() and bytes() are those of the layers
   // made on it; all() stays empty. `each`, if given, is called for each of them first, and may throw.
   using Each = std::function<void(const std::string& path, const Shape& shape)>;
-  static Params counting(DType dtype = f32, Each each = {});
+  static Params counting(DType dtype = f32, Each each = {}) {
+    return {Kind::counting, dtype, Device::cpu(), std::move(each)};
+  }
   // Parameters without initial values, for weights that are read from a file: the content of their memory is
   // undefined until the caller has written each of them.
-  static Params unset(DType dtype = f32, Device device = Device::cpu());
+  static Params unset(DType dtype = f32, Device device = Device::cpu()) {
+    return {Kind::unset, dtype, device};
+  }
 
   // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init,
@@ -60,18 +112,14 @@ class Params {
 
  private:
   friend class Path;
-  struct Unset {};
-  Params(Unset, DType dtype, Device device) : Params(0, dtype, device) { is_unset_ = true; }
-  struct Counting {};
-  Params(Counting, DType dtype, Each each) : Params(0, dtype) {
-    only_counts_ = true;
-    each_ = std::move(each);
-  }
+  enum class Kind { initialized, unset, counting };
+  Params(Kind kind, DType dtype, Device device, Each each = {})
+      : kind_(kind), dtype_(dtype), device_(device), each_(std::move(each)) {}
 
-  std::uint64_t seed_;
+  Kind kind_ = Kind::initialized;
+  std::uint64_t seed_ = 0;
   DType dtype_;
   Device device_;
-  bool only_counts_ = false, is_unset_ = false;
   Each each_;
   std::int64_t count_ = 0;
   std::vector<Parameter> all_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -112,5 +113,11 @@ class Architecture {
   };
   std::unique_ptr<Any> kind_;
 };
+
+// The architectures that checkpoints and tools know by name: "gpt", "llama", "deepseek", each with its
+// default settings. Adding one takes a file like nn/models/llama.h and a line in nn/models/model_config.cpp.
+const std::vector<Architecture>& architectures();
+// Throws Error for any other name.
+Architecture architecture_named(std::string_view name);
 
 }  // namespace tg::nn

@@ -1,8 +1,7 @@
 // DeepSeek, dense, under Hugging Face's names: Llama with multi-head latent attention.
 #pragma once
 
-#include <tilegrad/nn/layers/latent_attention.h>
-#include <tilegrad/nn/models/rope_scaling.h>
+#include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::nn {

@@ -2,7 +2,6 @@
 // gated MLPs. The relatives (Qwen, Mistral, OLMo, Gemma, …) are settings of it.
 #pragma once
 
-#include <tilegrad/nn/models/rope_scaling.h>
 #include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::nn {

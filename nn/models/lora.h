@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/nn/layers/low_rank.h>
+#include <tilegrad/nn/layers/params.h>
 
 namespace tg::nn {
 

@@ -1,6 +1,7 @@
 #include <tilegrad/nn/models/model.h>
 
 #include <tilegrad/autograd/gradients.h>
+#include <tilegrad/core/compile/compile.h>
 #include <tilegrad/nn/layers/context_parallel.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/layers/layers.h>
@@ -9,7 +10,35 @@
 
 namespace tg::nn {
 
+Block::Block(const Path& at, std::vector<Branch> branches, double dropout)
+    : Module(at), branches_(std::move(branches)), dropout_(dropout) {
+  check_options("block", {{"dropout", dropout, Range::from_below(0, 1)}});
+}
+
+Tensor Block::record(TensorArg input, const Call& call) const {
+  Tensor x = input.tensor();
+  const bool drops = call.mode == Mode::train && dropout_ > 0;
+  for (const Branch& branch : branches_) {
+    Call inner = call;
+    const Tensor normed = branch.norm.is_empty() ? x : branch.norm(x, call);
+    const bool layer_adds = !drops && branch.after.is_empty();
+    if (layer_adds) inner.residual = x;
+    Tensor y = branch.layer(normed, inner);
+    if (!branch.after.is_empty()) y = branch.after(y, call);
+    if (drops) y = dropout(y, dropout_);
+    x = layer_adds ? y : x + y;
+  }
+  return x;
+}
+
 namespace {
+
+// Whether there are rows for two chunks of the loss.
+bool has_units(const Product& p, const LossOptions& options) {
+  const std::int64_t unit =
+      options.unit_rows > 0 ? options.unit_rows : linear_cross_entropy_unit(p.w.size(-1));
+  return p.x.numel() / p.x.size(-1) / 2 >= unit;
+}
 
 ModelParts made(const Path& at, const ModelConfig& config) {
   config.check();
@@ -55,16 +84,6 @@ Tensor Model::head(TensorArg x) const {
   return parts_.head(x);
 }
 
-namespace {
-
-bool has_units(const Product& p, const LossOptions& options) {
-  const std::int64_t unit =
-      options.unit_rows > 0 ? options.unit_rows : linear_cross_entropy_unit(p.w.size(-1));
-  return p.x.numel() / p.x.size(-1) / 2 >= unit;
-}
-
-}  // namespace
-
 Tensor Model::loss(TensorArg x, TensorArg targets, const LossOptions& options) const {
   {
     const Scope scope(parts_.name, x.where());
@@ -83,6 +102,25 @@ Model::operator LanguageModel() const {
           .parameters = parameters(),
           .loss = [m = *this](TensorArg x, TensorArg targets,
                               const LossOptions& options) { return m.loss(x, targets, options); }};
+}
+
+std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::vector<std::int32_t>& tokens,
+                                         int threads) {
+  Graph graph;
+  const Tensor x = graph.input("tokens", {1, std::ssize(tokens)}, i32);
+  model.features(x, {});
+  std::vector<AttentionMap> maps;
+  std::vector<Tensor> attention, weights;  // recording moves the nodes
+  for (const Node& node : graph.nodes()) {
+    if (!attention_of(*node.op, node.attrs)) continue;
+    maps.push_back({graph.name_of(node), Array(Shape{}, f32)});
+    attention.push_back(graph.tensor(node.first_out));
+  }
+  for (const Tensor& o : attention) weights.push_back(cast(squeeze(attention_weights(o), 0), f32));
+  Program program = compile(graph, weights, {.threads = threads});
+  program.run({{x, tokens}});
+  for (std::size_t i = 0; i < maps.size(); ++i) maps[i].weights = program.fetch(weights[i]);
+  return maps;
 }
 
 }  // namespace tg::nn

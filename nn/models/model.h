@@ -1,8 +1,7 @@
 // Model: a language model that consists of parts, which can be any layers. nn::Model(params, ModelConfig)
-// makes GPT-2's, Llama's or DeepSeek's (nn/models/architectures.h).
+// makes GPT-2's, Llama's or DeepSeek's (nn/models/architecture.h).
 #pragma once
 
-#include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model_config.h>

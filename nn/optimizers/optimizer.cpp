@@ -97,6 +97,12 @@ std::vector<double> Optimizer::decays(double weight_decay, const Decay& each) co
   return all;
 }
 
+Parameter Optimizer::add_moment(std::size_t shard, const std::string& what) {
+  Moment& all = moments_[what];
+  all.resize(shards_.list().size());
+  return all[shard] = zero_beside(shard, what);
+}
+
 Parameter Optimizer::zero_beside(std::size_t shard, const std::string& what) const {
   if (shard >= shards_.list().size())
     throw Error("[optimizer] there is no shard " + std::to_string(shard) + " among " +
@@ -213,11 +219,10 @@ std::vector<Parameter> Optimizer::counters() const {
 // f(first shard of a parameter, moment) for each that it has, in the order of the state.
 template <class F>
 void Optimizer::each_moment(F f) const {
-  const std::vector<Moment> all = moments();
   const std::vector<Shard>& list = shards_.list();
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (list[i].kind == Shard::Kind::rest) continue;
-    for (const Moment& m : all)
+    for (const auto& [what, m] : moments_)
       if (m[i].key()) f(i, m);
   }
 }

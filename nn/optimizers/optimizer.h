@@ -3,6 +3,7 @@
 // Program. Ranks can divide the update and its state among them.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include <tilegrad/core/base/range.h>
@@ -119,9 +120,10 @@ class Optimizer {
   std::vector<double> decays(double weight_decay, const Decay& each) const;
   // A shard's new weight, with its copy computed beside it, in the same pass over memory.
   static NewWeight with_copy(const Step& step, std::size_t shard, const Tensor& weight);
+  // zero_beside(), which is then a part of the state. Those of a shard are in the order of `what`.
+  Parameter add_moment(std::size_t shard, const std::string& what);
   // The new weight of each shard; adds the assignments of moments.
   virtual std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const = 0;
-  virtual std::vector<Moment> moments() const = 0;
 
  private:
   std::vector<Parameter> counters() const;
@@ -132,6 +134,7 @@ class Optimizer {
   void adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const;
 
   detail::Shards shards_;
+  std::map<std::string, Moment> moments_;
   Parameter step_, skipped_;
   Parameter scale_, good_steps_, overflowed_;  // with loss scaling
   double clip_;

@@ -1,6 +1,5 @@
 // Reports of attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
 #include <tilegrad/nn/layers/attention.h>
-#include <tilegrad/nn/layers/latent_attention.h>
 #include "tests/support/attention_case.h"
 #include "tests/support/paged_problem.h"
 #include "tests/support/small_gpt.h"

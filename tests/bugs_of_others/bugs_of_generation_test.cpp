@@ -7,9 +7,9 @@
 #include <cmath>
 #include <vector>
 
-#include <tilegrad/nn/generation/beam_search.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/generation/page_pool.h>
+#include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 

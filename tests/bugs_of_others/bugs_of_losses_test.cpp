@@ -1,7 +1,7 @@
 // Reports of losses and their normalization, gradient accumulation and tied weights.
 #include <limits>
 
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tests/support/op_testing.h"
 #include "tests/support/small_gpt.h"
 

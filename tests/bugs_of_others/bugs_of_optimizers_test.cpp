@@ -1,8 +1,7 @@
 // Reports of optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
 #include <limits>
 
-#include <tilegrad/nn/optimizers/schedule.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tests/support/op_testing.h"
 
 namespace {

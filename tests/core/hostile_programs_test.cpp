@@ -7,7 +7,7 @@
 
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/support/hostile_calls.h"
 

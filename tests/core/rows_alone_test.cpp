@@ -1,5 +1,5 @@
 // CompileOptions::rows_alone: a row of a result has the same bits alone as among any others.
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include "tests/support/by_rows.h"
 
 namespace {

@@ -3,12 +3,10 @@
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/context_parallel.h>
-#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/layers/latent_attention.h>
-#include <tilegrad/nn/layers/mlp.h>
-#include <tilegrad/nn/models/architectures.h>
-#include <tilegrad/nn/models/attention_maps.h>
+#include <tilegrad/nn/layers/layers.h>
+#include <tilegrad/nn/models/architecture.h>
+#include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/train/perplexity.h>
 #include <tilegrad/train/training.h>

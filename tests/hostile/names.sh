@@ -11,7 +11,7 @@ functions="load_element store_element odd_float bernoulli_bound log_of_unit norm
 philox compute_type is_int name_of size_of at_line in_context record record_all backend unused bytes_of cost_of
 roundings_of flops_of_a_byte price_of kind_of work_of log_level settings_of check_size check_divisible check_rotary mlp_width_setting
 swiglu_width
-theta_setting append_adamw norm_blocks derivative mutate op_cases register_case registered_cases v_curve
+theta_setting norm_blocks derivative mutate op_cases register_case registered_cases v_curve
 measure_ceilings all_ops attention_of attention_backward_of paged_attention_of find_op define_op safe_cut word_end progress_line short_count short_time safetensors_content
 write_checkpoint"
 # Methods of the same kinds: what ops, kernels, backends and architectures are made of, and access to the elements of a

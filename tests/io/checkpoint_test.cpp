@@ -13,7 +13,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/training.h>
 #include "core/base/hash.h"

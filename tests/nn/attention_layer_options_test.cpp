@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/ops/flash_attn.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"

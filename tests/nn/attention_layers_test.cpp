@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/tilegrad.h>
 #include "core/compile/lower.h"
 #include "tests/reference/multi_head_attention.h"

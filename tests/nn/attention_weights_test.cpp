@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/tilegrad.h>

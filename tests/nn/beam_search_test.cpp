@@ -1,5 +1,5 @@
 // BeamSearch against a search that sorts a list of all continuations.
-#include <tilegrad/nn/generation/beam_search.h>
+#include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
 

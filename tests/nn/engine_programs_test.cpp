@@ -10,7 +10,7 @@
 #include <random>
 
 #include <tilegrad/nn/generation/generate.h>
-#include "nn/generation/run_options.h"
+#include "nn/generation/programs.h"
 #include "tests/support/engine_calls.h"
 
 namespace {

@@ -2,9 +2,8 @@
 // changes these in between.
 #include <gtest/gtest.h>
 
-#include <tilegrad/nn/layers/half_copies.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/support/small_gpt.h"
 
@@ -79,7 +78,6 @@ class Descent final : public optim::Optimizer {
       news.push_back({step.weights[i] - step.learning_rate * cast(step.gradients[i], f32)});
     return news;
   }
-  std::vector<Moment> moments() const override { return {}; }
 };
 
 TEST(HalfCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {

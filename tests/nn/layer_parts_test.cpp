@@ -6,13 +6,13 @@
 #include <set>
 
 #include <tilegrad/autograd/gradients.h>
+#include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/context_parallel.h>
-#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/models/model_parts.h>
 #include <tilegrad/ops/ring_attention.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"

@@ -12,8 +12,7 @@
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/train/training.h>
 #include "tests/support/files.h"

@@ -9,16 +9,16 @@
 
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/core/base/random.h>
+#include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/context_parallel.h>
-#include <tilegrad/nn/layers/half_copies.h>
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/models/attention_maps.h>
-#include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/models/model_parts.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"
 
@@ -281,7 +281,7 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
 
 // ---- RoPE scaling
 
-// docs of nn/models/rope_scaling.h as plain code.
+// docs of nn/models/rotary_stack.h as plain code.
 Vector plain_frequencies(const RopeScaling& s, std::int64_t d, double theta, std::int64_t context) {
   const double pi = std::numbers::pi, c = s.first_context;
   Vector omega;

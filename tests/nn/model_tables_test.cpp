@@ -8,13 +8,13 @@
 #include <tuple>
 
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/models/architectures.h>
-#include <tilegrad/nn/models/block.h>
+#include <tilegrad/nn/models/architecture.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/models/model_parts.h>
 #include <tilegrad/tilegrad.h>
 
 namespace {

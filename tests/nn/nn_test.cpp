@@ -5,11 +5,11 @@
 #include <cmath>
 #include <functional>
 
-#include <tilegrad/nn/layers/mlp.h>
-#include <tilegrad/nn/models/block.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/models/model_parts.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"
 #include "tests/support/op_testing.h"

@@ -2,8 +2,7 @@
 // with the published formulas in plain loops. One step of each run has an infinite gradient and is skipped.
 #include <limits>
 
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "core/run/ranks.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/option_pairs.h"

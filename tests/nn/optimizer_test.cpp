@@ -9,8 +9,7 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/support/files.h"
 #include "tests/support/op_testing.h"

@@ -7,8 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tests/support/op_testing.h"
 #include "tests/support/plain_orthogonalized.h"
 #include "tests/support/thread_ranks.h"

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/architecture.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>

@@ -4,7 +4,7 @@
 
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/train/trainer.h>
 #include "core/run/ranks.h"
 #include "tests/support/files.h"

@@ -9,9 +9,7 @@
 #include <numbers>
 
 #include <tilegrad/nn/models/gpt.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/schedule.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/train/training.h>
 #include "tests/support/op_testing.h"
@@ -323,7 +321,6 @@ class Forgetful final : public optim::Optimizer {
   std::vector<optim::NewWeight> append(const Step& step, std::vector<Assign>&) const override {
     return {{step.weights[0] * 2}};
   }
-  std::vector<Moment> moments() const override { return {}; }
 };
 
 TEST(Optimizers, MustUpdateEachParameter) {

@@ -7,7 +7,7 @@
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
 #include <tilegrad/core/run/cost.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 #include <tilegrad/train/training.h>
 #include "core/base/alignment.h"

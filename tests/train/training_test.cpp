@@ -8,7 +8,7 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 #include <tilegrad/train/training.h>
 #include "core/base/piece_size.h"

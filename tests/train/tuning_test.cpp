@@ -2,7 +2,7 @@
 // AdamW on the same batches, which tests/interop/make_tuning_golden.py writes.
 #include <gtest/gtest.h>
 
-#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/train/training.h>
 #include "tests/support/golden_models.h"
 

@@ -46,6 +46,12 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
   return best;
 }
 
+std::vector<std::int32_t> text_of(std::int64_t length) {
+  std::vector<std::int32_t> text(static_cast<std::size_t>(length));
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);
+  return text;
+}
+
 void measure(const std::string& kind, const nn::Architecture& architecture, std::int64_t context,
              Report& report) {
   const Settings& settings = report.settings;
@@ -54,8 +60,7 @@ void measure(const std::string& kind, const nn::Architecture& architecture, std:
   const nn::Model model(params, config_of(architecture, sizes));
   // If a generator gets the same text again, it reads only its last token again.
   const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
-    std::vector<std::int32_t> text(static_cast<std::size_t>(length));
-    for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);
+    const std::vector<std::int32_t> text = text_of(length);
     generator.next(text);
     return best_seconds(settings.seconds, [&] { generator.next(text); });
   };
@@ -73,6 +78,24 @@ void measure(const std::string& kind, const nn::Architecture& architecture, std:
       if (!report.selects("cached")) break;
       const double s = seconds(cached, length);
       report.add(row("cached", length, s).part(s / whole, "whole text"));
+    }
+    if (report.selects("prompt")) {  // the time of one of its tokens
+      const std::vector<std::int32_t> text = text_of(context);
+      nn::Engine engine(
+          model, {.seats = 1, .chunk = context, .threads = threads, .precision = settings.precision()});
+      const auto count = static_cast<double>(context);
+      const double s = best_seconds(settings.seconds, [&] { cached.forget(), cached.next(text); }) / count;
+      const double by_engine =
+          best_seconds(
+              settings.seconds,
+              [&] {
+                engine.forget();
+                engine.add(nn::Engine::Request{.prompt = text, .tokens = 1, .sampling = {.temperature = 0}});
+                engine.run();
+              }) /
+          count;
+      report.add(row("prompt", context, s).part(s / whole, "whole text"));
+      report.add(row("prompt by an engine", context, by_engine).part(s / by_engine, "prompt"));
     }
     std::list<OtherDecoding> others;  // that have a GPT
     if (report.selects("engine") && architecture.name() == nn::Gpt::name)

@@ -2,7 +2,7 @@
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tools/bench/measure.h"
 #include "tools/bench/report.h"
 

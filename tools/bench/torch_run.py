@@ -77,7 +77,7 @@ class Trainer:
                                     for t in range(self.steps)], device=device)
 
     def rate(self, t):
-        """Of step t = 0, 1, …, as nn/optimizers/schedule.cpp."""
+        """Of step t = 0, 1, …, as nn/optimizers/optimizers.cpp."""
         if t < self.warmup:
             return self.peak * (t + 1) / (self.warmup + 1)
         part = (t - self.warmup) / (self.steps - self.warmup)

@@ -1,5 +1,5 @@
 // Small cases of every layer.
-#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>

@@ -11,7 +11,7 @@
 #include <tilegrad/core/run/program.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
-#include <tilegrad/nn/models/attention_maps.h>
+#include <tilegrad/nn/models/language_model.h>
 #include <tilegrad/ops/flash_attn.h>
 #include <tilegrad/train/metrics.h>
 #include "tools/cache_memory.h"

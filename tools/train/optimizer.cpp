@@ -1,8 +1,6 @@
 #include "tools/train/options.h"
 
-#include <tilegrad/nn/optimizers/adamw.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tools/train_report.h"
 
 namespace tg {

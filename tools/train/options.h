@@ -6,7 +6,7 @@
 
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
-#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include "tools/common_options.h"
 #include "tools/model_options.h"
 #include "tools/train/data.h"

@@ -8,8 +8,7 @@
 
 #include <tilegrad/io/checkpoints/checkpoint.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/nn/optimizers/muon.h>
-#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/cuda.h"
 #include "core/compile/budget.h"

@@ -1,4 +1,5 @@
-// The programs of an Engine: those that read tokens of texts, and those that move rows of its cache.
+// What the programs of Generator and Engine have in common. The programs of an Engine: those that read tokens
+// of texts, and those that move rows of its cache.
 #pragma once
 
 #include <map>
@@ -11,9 +12,33 @@
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/ops/ops.h>
 #include "core/base/piece_size.h"
-#include "nn/generation/run_options.h"
 
 namespace tg::nn {
+
+namespace detail {
+
+// Attention after a cache reads its rows, of which a length says how many there are.
+inline void check_cached_attention(const Graph& graph, const std::string& who) {
+  for (const Node& n : graph.nodes())
+    if (const AttentionAttrs* a = attention_of(*n.op, n.attrs); a && !a->has_lengths)
+      throw Error("[" + who + "] " + graph.name_of(n) +
+                  " reads no key-value cache: its layer has to use Call::cache" +
+                  (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
+}
+
+// A run over few tokens is over soon. Below so many products of a weight and a number, one thread is done by
+// the time that several have agreed on who does what.
+inline int threads_for(const LanguageModel& model, std::int64_t tokens, int threads) {
+  constexpr std::int64_t worth_threads = std::int64_t{1} << 22;
+  return threads == 0 && model.count() < worth_threads / tokens ? 1 : threads;
+}
+
+inline CompileOptions options_for(const LanguageModel& model, std::int64_t tokens, int threads,
+                                  Precision precision) {
+  return {.threads = threads_for(model, tokens, threads), .tf32 = precision == Precision::tf32};
+}
+
+}  // namespace detail
 
 // Tokens of a prompt that follow one another and are read together: as many as GPUs have rows in the smaller
 // tiles of attention. With larger groups more rows are padding, at the end of each prompt.
@@ -43,18 +68,14 @@ struct Engine::Run {
         groups(groups),
         tokens(graph.input("tokens", {singles + groups * group_size, 1}, i32, where)),
         cache(graph, into, {singles, groups, group_size, room}),
-        program(build(model, o, last, arena, where)),
-        token(static_cast<std::size_t>(tokens.numel())),
-        row(token.size()),
-        position(token.size()),
-        length(static_cast<std::size_t>(singles + groups)),
-        table(length.size() * static_cast<std::size_t>(room)),
-        place(token.size()),
-        new_place(length.size()),
-        temperatures(length.size()),
-        top_ps(length.size()),
-        key(2 * length.size()),
-        top_ks(length.size()) {}
+        program(build(model, o, last, arena, where)) {
+    const auto rows = static_cast<std::size_t>(tokens.numel());
+    const auto entries = static_cast<std::size_t>(singles + groups);
+    for (auto* const of_rows : {&token, &row, &position, &place}) of_rows->resize(rows);
+    for (auto* const of_entries : {&length, &new_place}) of_entries->resize(entries);
+    table.resize(entries * static_cast<std::size_t>(room)), key.resize(2 * entries);
+    temperatures.resize(entries), top_ps.resize(entries), top_ks.resize(entries);
+  }
 
   Program build(const LanguageModel& model, const Options& o, const std::optional<Parameter>& last,
                 const std::shared_ptr<SharedArena>& arena, const std::source_location& where) {

@@ -1,14 +1,112 @@
-#include <tilegrad/nn/optimizers/muon.h>
+#include <tilegrad/nn/optimizers/optimizers.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
+#include <string>
 #include <tuple>
 
 namespace tg::optim {
 
 namespace {
+
 constexpr Range iterations_range = Range::between(0, 100);
+
+// Appends the update of these shards, in one step of the program, and writes their new weights to `news`, by
+// shard.
+void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
+                  const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign) {
+  if (states.empty()) return;
+  Graph& graph = step.learning_rate.graph();
+  std::vector<AdamWTensors> all;
+  for (const AdamWState& s : states)
+    all.push_back({step.weights[s.shard], step.gradients[s.shard], graph.param(s.m), graph.param(s.v),
+                   s.decay, step.copies[s.shard]});
+  const auto after = adamw(all, step.learning_rate, step.number, step.scale, options);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const auto& [w, m, v, copy] = after[i];
+    news[states[i].shard] = {w, copy};
+    assign.insert(assign.end(), {{states[i].m, m}, {states[i].v, v}});
+  }
+}
+
+}  // namespace
+
+Schedule::Kind Schedule::named(std::string_view name) {
+  if (name == "cosine") return Kind::cosine;
+  if (name == "linear") return Kind::linear;
+  if (name == "constant") return Kind::constant;
+  if (name == "wsd") return Kind::warmup_stable_decay;
+  throw Error("[schedule] got '" + std::string(name) + "', expected cosine, linear, constant or wsd");
+}
+
+void Schedule::check() const {
+  check_options("schedule", {{"peak", peak, Range::at_least(0)},
+                             {"floor", floor, Range::at_least(0)},
+                             {"warmup", warmup, Range::whole_from(0)},
+                             {"steps", steps, Range::whole_from(0)},
+                             {"decay", decay, Range::between(0, 1)}});
+}
+
+double Schedule::operator()(std::int64_t t) const {
+  check();
+  check_options("schedule", {{"step", t, Range::whole_from(0)}});
+  if (t < warmup) return peak * (static_cast<double>(t) + 1) / (static_cast<double>(warmup) + 1);
+  if (kind == Kind::constant) return peak;
+  if (t >= steps) return floor;
+  const auto now = static_cast<double>(t), end = static_cast<double>(steps);
+  auto begin = static_cast<double>(warmup);  // where it begins to fall
+  if (kind == Kind::warmup_stable_decay) begin = std::max(begin, end - std::round(decay * end));
+  if (now < begin) return peak;
+  const double part = (now - begin) / (end - begin);
+  const double left = kind == Kind::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * part)) : 1 - part;
+  return floor + (peak - floor) * left;
+}
+
+Sgd::Sgd(const std::vector<Parameter>& params, Options o)
+    : Optimizer(params, o.clip, o.loss_scale, o.ranks), momentum_(o.momentum), nesterov_(o.nesterov) {
+  check_options("Sgd", {{"momentum", momentum_, Range::from_below(0, 1)}});
+  decays_ = decays(o.weight_decay, o.decay);
+  if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov needs a momentum, got 0");
+  for (std::size_t i = 0; momentum_ != 0 && i < shards().list().size(); ++i)
+    momenta_.push_back(add_moment(i, "momentum"));
+}
+
+std::vector<NewWeight> Sgd::append(const Step& step, std::vector<Assign>& assign) const {
+  Graph& graph = step.learning_rate.graph();
+  const Tensor taken = not_equal(step.scale, 0);
+  std::vector<NewWeight> news;
+  for (std::size_t i = 0; i < step.weights.size(); ++i) {
+    const Tensor& w = step.weights[i];
+    const DType wide = compute_type(w.dtype());
+    const Tensor p = cast(w, wide), rate = cast(step.learning_rate, wide);
+    Tensor g = cast(step.gradients[i], wide) * cast(step.scale, wide);
+    if (decays_[i] != 0) g = g + decays_[i] * p;
+    Tensor direction = g;
+    if (momentum_ != 0) {
+      const Tensor b = graph.param(momenta_[i]);
+      const Tensor after = momentum_ * cast(b, wide) + g;
+      direction = nesterov_ ? g + momentum_ * after : after;
+      assign.push_back({momenta_[i], where(taken, cast(after, b.dtype()), b)});
+    }
+    news.push_back(with_copy(step, i, where(taken, cast(p - rate * direction, w.dtype()), w)));
+  }
+  return news;
+}
+
+AdamW::AdamW(const std::vector<Parameter>& params, Options o)
+    : Optimizer(params, o.clip, o.loss_scale, o.ranks), options_{o.beta1, o.beta2, o.eps} {
+  options_.check("AdamW");
+  const std::vector<double> decay = decays(o.weight_decay, o.decay);
+  for (std::size_t i = 0; i < shards().list().size(); ++i)
+    states_.push_back({i, add_moment(i, "m"), add_moment(i, "v"), decay[i]});
+}
+
+std::vector<NewWeight> AdamW::append(const Step& step, std::vector<Assign>& assign) const {
+  std::vector<NewWeight> news(states_.size());
+  append_adamw(states_, step, options_, news, assign);
+  return news;
 }
 
 Tensor orthogonalized(const Tensor& x, int iterations) {
@@ -85,9 +183,9 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
     if (is_taken(p, o)) {
       if (p.shape().size() != 2)
         throw ShapeError("[Muon] " + p.name() + " is " + p.shape().text() + ", expected two dimensions");
-      matrices_.push_back({i, zero_beside(i, "momentum"), decay[i]});
+      matrices_.push_back({i, add_moment(i, "momentum"), decay[i]});
     } else {
-      rest_.push_back({i, zero_beside(i, "m"), zero_beside(i, "v"), decay[i]});
+      rest_.push_back({i, add_moment(i, "m"), add_moment(i, "v"), decay[i]});
     }
   }
 }
@@ -116,13 +214,6 @@ std::vector<NewWeight> Muon::append(const Step& step, std::vector<Assign>& assig
   }
   append_adamw(rest_, step, adamw_, news, assign);
   return news;
-}
-
-std::vector<Optimizer::Moment> Muon::moments() const {
-  std::vector<Moment> all(3, Moment(shards().list().size()));
-  for (const Matrix& m : matrices_) all[0][m.shard] = m.momentum;
-  for (const AdamWState& s : rest_) all[1][s.shard] = s.m, all[2][s.shard] = s.v;
-  return all;
 }
 
 }  // namespace tg::optim
