@@ -68,7 +68,7 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
                 (merge ? std::string("--merge") : "--to " + std::string(form.name)) +
                 " needs: it is the whole model");
   if (!has_adapter) return {io::source_of_checkpoint(std::move(file), checkpoint.directory())};
-  io::SavedAdapter adapter = io::saved_adapter(std::move(file), where);
+  io::SavedAdapter adapter(std::move(file), where);
   if (form.is_adapter) return {.adapter = std::move(adapter)};
   if (!merge)
     throw Error("[export] " + where +

@@ -54,7 +54,7 @@ struct CheckpointModel {
     io::SafeTensors file = checkpoint.load(model_file);
     metadata = file.metadata;
     if (io::holds_adapter(metadata)) {
-      adapter = io::saved_adapter(std::move(file), where);
+      adapter.emplace(std::move(file), where);
       config = adapter->model;
     } else {
       config = io::model_config(file, where);

@@ -13,6 +13,7 @@
 #include "io/files/safetensors_start.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/json_object.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/io/interop/peft.h>
 #include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
+#include "io/interop/adapter_source.h"
+#include "io/interop/model_source.h"
 #include "io/interop/tensor_names.h"
 
 namespace tg::io {
@@ -41,15 +45,32 @@ std::string with_adapter_files(const std::string& folder) {
   return folder;
 }
 
-}  // namespace
+// A PEFT folder, opened: its config is read and its tensors are mapped.
+class PeftFolder final : public AdapterSource, StoredWeights {
+ public:
+  // Throws Error for a file that cannot be read, FormatError for a setting that is not supported, and for a
+  // tensor that is no LoRA weight.
+  explicit PeftFolder(const std::string& path);
 
-nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) {
-  return [=](const nn::LinearPlace& linear) -> nn::ModuleRows {
-    const std::string weight = ".weight";
-    const HfTensor t = hf_tensor(family, model, linear.path + weight, {linear.out, linear.in});
-    return {t.name.substr(0, t.name.size() - weight.size()), t.first_row, t.shape[t.is_transposed ? 1 : 0]};
-  };
-}
+  // Throws FormatError unless each target is a module, the modules with tensors are the targets, and the
+  // tensors have the shapes of both.
+  nn::LoraOptions options_for(const nn::Pretrained& model) const override;
+  // Throws FormatError, too, for a folder that has the head's own weight, as PEFT saves it with an adapter of
+  // the head, where the model has another one.
+  void load(const nn::Lora& lora) const override;
+
+ private:
+  std::optional<StoredTensor> stored(const std::string& parameter) const override;
+  const TensorView& tensor(const std::string& parameter) const;
+  std::string where(const char* file) const;
+  void check_base_weight(const nn::Lora& lora, const std::string& module) const;
+
+  std::string path_, config_text_;
+  PeftConfig config_;
+  std::set<std::string> modules_;       // with an adapter
+  std::set<std::string> base_weights_;  // with the model's own weight
+  MappedSafeTensors file_;
+};
 
 PeftFolder::PeftFolder(const std::string& path)
     : path_(with_adapter_files(path)),
@@ -85,8 +106,7 @@ const TensorView& PeftFolder::tensor(const std::string& parameter) const {
   return found->second;
 }
 
-nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& linears,
-                                        const nn::ModuleOf& module_of) const {
+nn::LoraOptions PeftFolder::options_for(const nn::Pretrained& model) const {
   nn::LoraOptions options = config_.options;
   if (!config_.targets_complete) options.targets.assign(modules_.begin(), modules_.end());
   // peft ignores keys of patterns that name no module which has an adapter.
@@ -99,7 +119,8 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
   std::erase_if(options.alphas, names_none);
   std::vector<nn::LoraModule> chosen;
   try {
-    chosen = nn::lora_modules(linears, options, module_of);
+    chosen =
+        nn::lora_modules(model.model.linears(), options, module_of(model.info.family, model.info.config));
   } catch (const Error& e) {
     const std::string what = e.what(), prefix = "[lora] ";
     throw FormatError(where(config_.targets_complete ? config_file : tensor_file) + ": " +
@@ -128,9 +149,12 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
   return options;
 }
 
+std::optional<StoredTensor> PeftFolder::stored(const std::string& parameter) const {
+  return StoredTensor{&file_.file, tensor(parameter), false, where(tensor_file)};
+}
+
 void PeftFolder::load(const nn::Lora& lora) const {
-  for (const Parameter& p : lora.parameters())
-    copy_tensor(file_.file, tensor(p.name()), false, p, where(tensor_file));
+  io::load(*this, where(tensor_file), lora.parameters());
   for (const std::string& module : base_weights_) check_base_weight(lora, module);
 }
 
@@ -153,6 +177,16 @@ void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& modu
                       " of the model: expected the adapter's own base");
 }
 
+}  // namespace
+
+nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) {
+  return [=](const nn::LinearPlace& linear) -> nn::ModuleRows {
+    const std::string weight = ".weight";
+    const HfTensor t = hf_tensor(family, model, linear.path + weight, {linear.out, linear.in});
+    return {t.name.substr(0, t.name.size() - weight.size()), t.first_row, t.shape[t.is_transposed ? 1 : 0]};
+  };
+}
+
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {
   TensorMap named;
   for (const auto& [name, tensor] : tensors) {
@@ -169,3 +203,42 @@ void write_peft_folder(const std::string& folder, const std::string& config_text
 }
 
 }  // namespace tg::io
+
+namespace tg::nn {
+
+void add_lora(Pretrained& model, const LoraOptions& options) {
+  add_lora(model.model, options, io::module_of(model.info.family, model.info.config));
+}
+
+void load_adapter(Pretrained& model, const std::string& path) {
+  io::add_adapter(model, io::PeftFolder(path));
+}
+
+void save_adapter(const std::string& folder, const Pretrained& model, const SaveAdapterOptions& options) {
+  const Lora* lora = model.model.lora();
+  if (!lora)
+    throw Error("[save_adapter] the model has no adapter: add_lora() or load_adapter() gives it one");
+  if (options.dtype && !is_float(*options.dtype))
+    throw DTypeError("[save_adapter] expected a floating dtype, got " + std::string(name_of(*options.dtype)));
+  std::vector<Array> values;
+  values.reserve(lora->parameters().size());
+  io::TensorMap tensors;
+  for (const Parameter& p : lora->parameters()) {
+    Array& value = values.emplace_back(p.read());
+    const auto view = [&] {
+      return io::TensorView{
+          value.dtype(), {value.shape().begin(), value.shape().end()}, {value.raw(), value.bytes()}};
+    };
+    if (options.dtype && *options.dtype != value.dtype())
+      value = io::converted(view(), value.shape(), *options.dtype, "[save_adapter] " + folder, p.name());
+    tensors[p.name()] = view();
+  }
+  std::string config = lora->options.origin;
+  if (config.empty())
+    config = io::peft_config_json(
+        {.options = lora->options, .base = model.info.folder, .fan_in_fan_out = model.info.family == "gpt2"},
+        lora->modules);
+  io::write_peft_folder(folder, config, tensors);
+}
+
+}  // namespace tg::nn

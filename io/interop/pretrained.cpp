@@ -3,29 +3,13 @@
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
-#include "io/checkpoints/tensor_values.h"
-#include "io/interop/gguf.h"
 #include "io/interop/gguf_writer.h"
-#include "io/interop/hf_folder.h"
 #include "io/interop/hf_writer.h"
+#include "io/interop/model_source.h"
 
 namespace tg::nn {
 
 namespace {
-
-PretrainedInfo info_of(const io::HfFolder& folder) {
-  const io::HfConfig& c = folder.config();
-  return {.folder = folder.path(),
-          .family = c.family,
-          .config = c.model,
-          .dtypes = folder.dtypes(),
-          .bytes = folder.bytes(),
-          .dropped = folder.dropped(),
-          .end_tokens = c.end_tokens,
-          .start_token = c.start_token,
-          .padding_token = c.padding_token,
-          .files = folder.small_files()};
-}
 
 constexpr const char* folder_key = "folder/";
 
@@ -94,15 +78,6 @@ nn::PretrainedInfo pretrained_info(const ModelSource& source) {
           .files = source.files};
 }
 
-void load(const ModelSource& source, const std::vector<Parameter>& parameters) {
-  const std::string where = "[from_pretrained] " + source.from;
-  for (Parameter p : parameters) {
-    const TensorView values = source.weights->read(p.name());
-    require_finite(values.bytes, values.dtype, where + ": " + p.name());
-    p.write(converted(values, p.shape(), p.dtype(), where, p.name()));
-  }
-}
-
 nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options) {
   nn::check_context(source.from, source.config, options.context);
   nn::Params params = nn::Params::unset(options.dtype, device);
@@ -123,8 +98,7 @@ std::string PretrainedInfo::text() const {
 }
 
 PretrainedInfo pretrained_info(const std::string& folder) {
-  if (io::is_gguf_file(folder)) return io::pretrained_info(io::source_of_gguf(folder));
-  return info_of(io::HfFolder(folder));
+  return io::pretrained_info(io::source_at(folder, false));
 }
 
 void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where) {
@@ -142,14 +116,7 @@ Pretrained from_pretrained(const std::string& path, Device device, const Pretrai
   if (!is_float(options.dtype))
     throw DTypeError("[from_pretrained] expected a floating dtype, got " +
                      std::string(name_of(options.dtype)));
-  if (io::is_gguf_file(path)) return io::from_source(io::source_of_gguf(path), device, options);
-  const io::HfFolder folder(path);
-  const ModelConfig& config = folder.config().model;
-  check_context(path, config, options.context);
-  Params params = Params::unset(options.dtype, device);
-  Pretrained made{info_of(folder), model_of(params, config, options.context)};
-  folder.load(params.all());
-  return made;
+  return io::from_source(io::source_at(path, false), device, options);
 }
 
 io::Metadata folder_metadata(const FolderFiles& files) {

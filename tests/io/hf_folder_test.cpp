@@ -1,6 +1,5 @@
 // Hugging Face folders that must be refused, each in one line with file, key and value, and folders that say
 // the same in another way.
-#include "io/interop/hf_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
