@@ -43,7 +43,7 @@ bool exists(const std::string& path) {
   }
   const std::string what = at(folder) + ": has no " + std::string(one_file) + " and no " + index_file;
   if (pickles.empty()) throw FormatError(what);
-  const std::string& name = *std::min_element(pickles.begin(), pickles.end());
+  const std::string& name = *std::ranges::min_element(pickles);
   throw FormatError(what + ", only " + name +
                     ", a pickle, which is a program and is not run: save the model as safetensors");
 }
@@ -54,22 +54,16 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   JsonReader json(text, at(path));
   std::map<std::string, std::string> files;
   bool has_map = false;
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key != "weight_map") {
-      json.skip();
-      continue;
-    }
-    has_map = true;
-    json.begin_object();
-    while (const auto tensor = json.next_key()) {
-      const std::string file = json.string();
-      if (!is_plain_name(file))
-        throw FormatError(at(path) + ": weight_map has " + *tensor + " in " + json_excerpt(file) +
-                          ", expected the plain name of a file");
-      files[*tensor] = file;
-    }
-  }
+  json.object({{"weight_map", [&] {
+                  has_map = true;
+                  json.object({}, [&](const std::string& tensor) {
+                    const std::string file = json.string();
+                    if (!is_plain_name(file))
+                      throw FormatError(at(path) + ": weight_map has " + tensor + " in " +
+                                        json_excerpt(file) + ", expected the plain name of a file");
+                    files[tensor] = file;
+                  });
+                }}});
   json.end();
   if (!has_map) throw FormatError(at(path) + ": has no weight_map");
   if (files.empty()) throw FormatError(at(path) + ": its weight_map is empty");
@@ -149,7 +143,7 @@ void HfFolder::open_files() {
   } else if (exists(index)) {
     listed = read_weight_map(index);
     for (const auto& [tensor, file] : listed) files_.push_back(file);
-    std::sort(files_.begin(), files_.end());
+    std::ranges::sort(files_);
     files_.erase(std::unique(files_.begin(), files_.end()), files_.end());
   } else {
     refuse_without_weights(path_);

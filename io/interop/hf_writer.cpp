@@ -67,8 +67,7 @@ void HfWriter::plan_tensors(std::optional<DType> dtype) {
   });
   if (!present.empty()) throw Error(saving(config_.family + " has no parameter ") + *present.begin());
   for (auto& [name, t] : tensors_) {
-    std::sort(t.parts.begin(), t.parts.end(),
-              [](const Part& a, const Part& b) { return a.first_row < b.first_row; });
+    std::ranges::sort(t.parts, [](const Part& a, const Part& b) { return a.first_row < b.first_row; });
     bytes_ += t.bytes();
   }
 }

@@ -27,8 +27,7 @@ class ParameterReader final : public WeightReader {
   }
   DType dtype(const std::string& parameter) const override { return parameters_.at(parameter).dtype(); }
   TensorView read(const std::string& parameter) const override {
-    value_ = parameters_.at(parameter).read();
-    return {value_.dtype(), {value_.shape().begin(), value_.shape().end()}, {value_.raw(), value_.bytes()}};
+    return view_of(value_ = parameters_.at(parameter).read());
   }
 
  private:
@@ -55,8 +54,8 @@ constexpr std::size_t part_bytes = piece_size(32 << 20, 1 << 12);
 // Threads that read files at a time: a core alone copies less than memory can take.
 unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
   constexpr unsigned most = 16;
-  const bool on_host = std::all_of(parameters.begin(), parameters.end(),
-                                   [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
+  const bool on_host =
+      std::ranges::all_of(parameters, [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
   if (!on_host || bytes < part_bytes) return 1;
   return std::clamp(std::thread::hardware_concurrency(), 1u, most);
 }
@@ -78,7 +77,7 @@ void add_parts(const Parameter& p, const StoredTensor& all, std::vector<StoredPa
 }
 
 void load_parts(std::vector<StoredPart> parts, unsigned threads) {
-  std::stable_sort(parts.begin(), parts.end(), [](const StoredPart& a, const StoredPart& b) {
+  std::ranges::stable_sort(parts, [](const StoredPart& a, const StoredPart& b) {
     return a.from.tensor.bytes.size() > b.from.tensor.bytes.size();
   });
   std::vector<std::exception_ptr> failures(parts.size());

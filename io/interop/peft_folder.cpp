@@ -25,6 +25,13 @@ constexpr const char* root = "base_model.model.";  // of names in PEFT's files
 // The model's own weight, which PEFT saves with an adapter of its head.
 constexpr std::string_view base_end = ".base_layer.weight";
 
+std::string reading(const std::string& what) {
+  return "[" + std::string(adapter_reader) + "] " + what;
+}
+std::string saving_adapter(const std::string& what) {
+  return "[" + std::string(adapter_writer) + "] " + what;
+}
+
 bool has_file(const std::string& folder, const char* name) {
   std::error_code error;
   return std::filesystem::exists(folder + "/" + name, error);
@@ -32,12 +39,12 @@ bool has_file(const std::string& folder, const char* name) {
 
 std::string with_adapter_files(const std::string& folder) {
   if (!has_file(folder, config_file))
-    throw FormatError("[" + std::string(adapter_reader) + "] " + folder + ": has no " + config_file +
+    throw FormatError(reading(folder) + ": has no " + config_file +
                       (has_file(folder, "config.json") ? ", but a config.json: it is a model" : "") +
                       ", expected a PEFT folder");
   if (!has_file(folder, tensor_file))
     throw FormatError(
-        "[" + std::string(adapter_reader) + "] " + folder + ": has no " + tensor_file +
+        reading(folder) + ": has no " + tensor_file +
         (has_file(folder, "adapter_model.bin")
              ? ", only adapter_model.bin, a pickle, which is a program and is not run: save the "
                "adapter as safetensors"
@@ -96,7 +103,7 @@ PeftFolder::PeftFolder(const std::string& path)
 }
 
 std::string PeftFolder::where(const char* file) const {
-  return "[" + std::string(adapter_reader) + "] " + path_ + "/" + file;
+  return reading(path_ + "/" + file);
 }
 
 const TensorView& PeftFolder::tensor(const std::string& parameter) const {
@@ -111,7 +118,7 @@ nn::LoraOptions PeftFolder::options_for(const nn::Pretrained& model) const {
   if (!config_.targets_complete) options.targets.assign(modules_.begin(), modules_.end());
   // peft ignores keys of patterns that name no module which has an adapter.
   const auto names_none = [&](const auto& entry) {
-    return std::none_of(modules_.begin(), modules_.end(), [&](const std::string& module) {
+    return std::ranges::none_of(modules_, [&](const std::string& module) {
       return module == entry.first || module.ends_with("." + entry.first);
     });
   };
@@ -160,8 +167,8 @@ void PeftFolder::load(const nn::Lora& lora) const {
 
 void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& module) const {
   const std::string name = module + std::string(base_end);
-  const auto found = std::find_if(lora.modules.begin(), lora.modules.end(),
-                                  [&](const nn::LoraModule& m) { return m.name == module; });
+  const auto found =
+      std::ranges::find_if(lora.modules, [&](const nn::LoraModule& m) { return m.name == module; });
   if (found == lora.modules.end() || !found->parts[0].linear.is_head)
     throw FormatError(where(tensor_file) + ": has a tensor " + root + name +
                       ", expected weights of the model only of its head, with an adapter");
@@ -190,14 +197,13 @@ nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) 
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {
   TensorMap named;
   for (const auto& [name, tensor] : tensors) {
-    require_finite(tensor.bytes, tensor.dtype, "[" + std::string(adapter_writer) + "] " + name);
+    require_finite(tensor.bytes, tensor.dtype, saving_adapter(name));
     named[root + name] = tensor;
   }
   StagedFolder staged(folder, adapter_writer);
   const std::string_view config = config_text;
   write_new_file(staged.path(config_file), {&config, 1}, adapter_writer);
-  const SafeTensorsContent content =
-      safetensors_content(named, {{"format", "pt"}}, "[" + std::string(adapter_writer) + "] " + folder);
+  const SafeTensorsContent content = safetensors_content(named, {{"format", "pt"}}, saving_adapter(folder));
   write_new_file(staged.path(tensor_file), content.pieces(), adapter_writer);
   staged.publish();
 }
@@ -225,13 +231,10 @@ void save_adapter(const std::string& folder, const Pretrained& model, const Save
   io::TensorMap tensors;
   for (const Parameter& p : lora->parameters()) {
     Array& value = values.emplace_back(p.read());
-    const auto view = [&] {
-      return io::TensorView{
-          value.dtype(), {value.shape().begin(), value.shape().end()}, {value.raw(), value.bytes()}};
-    };
     if (options.dtype && *options.dtype != value.dtype())
-      value = io::converted(view(), value.shape(), *options.dtype, "[save_adapter] " + folder, p.name());
-    tensors[p.name()] = view();
+      value = io::converted(io::view_of(value), value.shape(), *options.dtype, "[save_adapter] " + folder,
+                            p.name());
+    tensors[p.name()] = io::view_of(value);
   }
   std::string config = lora->options.origin;
   if (config.empty())

@@ -13,10 +13,12 @@ namespace {
 
 constexpr const char* folder_key = "folder/";
 
-void save(const std::string& folder, io::ModelSource source, const text::Tokenizer* tokenizer,
-          const SaveOptions& options) {
+// As a Hugging Face folder or a GGUF file.
+template <class Writer>
+void save(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
+          const auto& options) {
   if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
-  io::HfWriter(source, options).write(folder);
+  Writer(source, options).write(path);
 }
 
 // `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
@@ -46,12 +48,6 @@ io::ModelSource source_of_pretrained(const Pretrained& model) {
   source.config = model.info.config;
   source.from = model.info.folder, source.files = model.info.files;
   return source;
-}
-
-void write_gguf(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
-                const GgufOptions& options) {
-  if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
-  io::GgufWriter(source, options).write(path);
 }
 
 }  // namespace
@@ -107,7 +103,7 @@ void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenize
     throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model " +
                       std::to_string(info.config.vocabulary));
   const std::vector<std::int64_t>& ends = info.end_tokens;
-  if (!ends.empty() && std::all_of(ends.begin(), ends.end(), [&](std::int64_t id) { return id >= tokens; }))
+  if (!ends.empty() && std::ranges::all_of(ends, [&](std::int64_t id) { return id >= tokens; }))
     throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's texts end with " +
                       std::to_string(ends[0]) + ", its eos_token_id");
 }
@@ -135,22 +131,22 @@ FolderFiles folder_files(const io::Metadata& metadata) {
 
 void save_pretrained(const std::string& folder, const Pretrained& model, const text::Tokenizer* tokenizer,
                      const SaveOptions& options) {
-  save(folder, source_of_pretrained(model), tokenizer, options);
+  save<io::HfWriter>(folder, source_of_pretrained(model), tokenizer, options);
 }
 
 void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
                      const text::Tokenizer* tokenizer, const SaveOptions& options) {
-  save(folder, io::source_of(model.parameters(), config), tokenizer, options);
+  save<io::HfWriter>(folder, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer,
                const GgufOptions& options) {
-  write_gguf(path, source_of_pretrained(model), tokenizer, options);
+  save<io::GgufWriter>(path, source_of_pretrained(model), tokenizer, options);
 }
 
 void save_gguf(const std::string& path, const Model& model, const ModelConfig& config,
                const text::Tokenizer* tokenizer, const GgufOptions& options) {
-  write_gguf(path, io::source_of(model.parameters(), config), tokenizer, options);
+  save<io::GgufWriter>(path, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 }  // namespace tg::nn

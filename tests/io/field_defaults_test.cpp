@@ -15,7 +15,7 @@
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/io/training/progress.h>
 #include <tilegrad/io/training/trainer.h>
-#include "io/interop/gguf_pre_tokenizers.h"
+#include "io/interop/gguf_metadata.h"
 #include "io/interop/gguf_record.h"
 #include "io/interop/gguf_rules.h"
 #include "io/interop/hf_config.h"
