@@ -15,7 +15,6 @@
 #include <tilegrad/ops/ceilings.h>
 #include "core/os/signals.h"
 #include "io/interop/adapter_source.h"
-#include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
 #include "tools/batch_room.h"
 #include "tools/memory_size.h"

@@ -6,7 +6,6 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/interop/peft.h>
 #include "io/checkpoints/tensor_check.h"
-#include "io/interop/peft_folder.h"
 
 namespace tg::io {
 

@@ -1,4 +1,4 @@
-#include "io/interop/peft_folder.h"
+#include "io/interop/adapter_source.h"
 
 #include <algorithm>
 #include <cmath>

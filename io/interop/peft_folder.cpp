@@ -1,5 +1,4 @@
-#include "io/interop/peft_folder.h"
-
+// PEFT folders: read into a model, and written.
 #include <algorithm>
 #include <filesystem>
 #include <set>

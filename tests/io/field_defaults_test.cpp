@@ -15,11 +15,11 @@
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/io/training/progress.h>
 #include <tilegrad/io/training/trainer.h>
+#include "io/interop/adapter_source.h"
 #include "io/interop/gguf_metadata.h"
 #include "io/interop/gguf_record.h"
 #include "io/interop/gguf_rules.h"
 #include "io/interop/hf_config.h"
-#include "io/interop/peft_folder.h"
 #include "io/interop/tensor_names.h"
 #include "io/plots/plot_parts.h"
 #include "io/text/hf_parts.h"

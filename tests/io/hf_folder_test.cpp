@@ -12,6 +12,7 @@
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/tilegrad.h>
+#include "io/interop/tensor_names.h"
 #include "tests/support/hf_folder.h"
 
 namespace {

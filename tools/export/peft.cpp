@@ -4,7 +4,7 @@
 #include <tilegrad/core/base/error.h>
 #include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
-#include "io/interop/peft_folder.h"
+#include "io/interop/adapter_source.h"
 #include "tools/dtype_named.h"
 #include "tools/export/form.h"
 
