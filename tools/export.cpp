@@ -7,10 +7,10 @@
 #include "core/base/messages.h"
 #include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
+#include "io/interop/adapter_source.h"
 #include "io/interop/gguf_writer.h"
 #include "io/interop/hf_writer.h"
 #include "io/interop/json_object.h"
-#include "io/interop/peft_folder.h"
 #include "tools/common_options.h"
 #include "tools/opened_model.h"
 #include "tools/run_tool.h"
@@ -160,7 +160,7 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
                 (merge ? std::string("--merge") : "--to " + std::string(form.name)) +
                 " needs: it is the whole model");
   if (!has_adapter) return {io::source_of_checkpoint(std::move(file), checkpoint.directory())};
-  io::SavedAdapter adapter = io::saved_adapter(std::move(file), where);
+  io::SavedAdapter adapter(std::move(file), where);
   if (form.is_adapter) return {.adapter = std::move(adapter)};
   if (!merge)
     throw Error("[export] " + where +

@@ -82,8 +82,7 @@ inline OpenedModel open_checkpoint(const std::string& path) {
   io::SafeTensors file = checkpoint->load(model_file);
   const io::Metadata metadata = file.metadata;
   std::shared_ptr<const io::SavedAdapter> adapter;
-  if (io::holds_adapter(metadata))
-    adapter = std::make_shared<const io::SavedAdapter>(io::saved_adapter(std::move(file), where));
+  if (io::holds_adapter(metadata)) adapter = std::make_shared<const io::SavedAdapter>(std::move(file), where);
   const nn::ModelConfig config = adapter ? adapter->model : io::model_config(file, where);
   const nn::FolderFiles files = nn::folder_files(metadata);  // none if train began with a new model
   OpenedModel opened{.title = config.text(),

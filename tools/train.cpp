@@ -15,7 +15,6 @@
 #include <tilegrad/train/trainer.h>
 #include "core/os/signals.h"
 #include "io/interop/adapter_source.h"
-#include "io/interop/peft_folder.h"
 #include "tools/memory_size.h"
 #include "tools/opened_model.h"
 #include "tools/output_files.h"

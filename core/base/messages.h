@@ -3,8 +3,10 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <tilegrad/core/base/error.h>
 
@@ -23,6 +25,30 @@ void check_name(std::string_view who, std::string_view name);
 
 // The text, or if it is longer than `most` bytes, its first and last characters with "…" between them.
 std::string middle_left_out(std::string_view text, std::size_t most);
+
+// The texts of the items with `between` between them: "a, b".
+template <class Items, class Text = std::identity>
+std::string list_text(const Items& items, std::string_view between, Text text_of = {}) {
+  std::string all;
+  for (bool is_first = true; const auto& item : items) {
+    if (!std::exchange(is_first, false)) all += between;
+    all += std::invoke(text_of, item);
+  }
+  return all;
+}
+
+// The result of f. An Error of it that is no FormatError, such as one of sizes whose product overflows,
+// becomes a FormatError that begins with `where`.
+template <class F>
+auto with_format_errors(const std::string& where, F f) {
+  try {
+    return f();
+  } catch (const FormatError&) {
+    throw;
+  } catch (const Error& e) {
+    throw FormatError(where + ": " + e.what());
+  }
+}
 
 // For a catch block: throws an exception of the same type with the text message(what). One that is not the
 // library's becomes an Error, in which it is nested (std::rethrow_if_nested).

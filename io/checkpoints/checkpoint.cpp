@@ -33,11 +33,7 @@ struct HostCopy {
     check_names(parameters, where);
     for (const Parameter& p : parameters) values.push_back(p.read());
     check_finite(parameters, values, where + " is not saved");
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Parameter& p = parameters[i];
-      tensors[p.name()] = {
-          p.dtype(), {p.shape().begin(), p.shape().end()}, {values[i].raw(), values[i].bytes()}};
-    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) tensors[parameters[i].name()] = view_of(values[i]);
     add_settings(parameters, metadata);
   }
 };

@@ -2,6 +2,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
+#include "core/base/messages.h"
 #include "io/checkpoints/own_files.h"
 
 namespace tg::io {
@@ -12,23 +13,20 @@ constexpr std::int64_t format_version = 1;
 
 Manifest::File read_manifest_file(JsonReader& json, const std::string& name) {
   Manifest::File file;
+  std::int64_t bytes = 0;
   bool has_bytes = false;
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "bytes") {
-      const std::int64_t bytes = json.integer();
-      if (bytes < 0) json.fail("file " + json_excerpt(name) + " has a negative size");
-      file.bytes = static_cast<std::uint64_t>(bytes);
-      has_bytes = true;
-    } else if (*key == "xxh3_128") {
-      file.xxh3_128 = json.string();
-      if (file.xxh3_128.size() != 32 ||
-          file.xxh3_128.find_first_not_of("0123456789abcdef") != std::string::npos)
-        json.fail("the checksum of " + json_excerpt(name) + " is not 32 hexadecimal digits");
-    } else {
-      json.skip();
-    }
-  }
+  json.object({{"bytes",
+                [&] {
+                  bytes = json.integer(), has_bytes = true;
+                  if (bytes < 0) json.fail("file " + json_excerpt(name) + " has a negative size");
+                }},
+               {"xxh3_128", [&] {
+                  file.xxh3_128 = json.string();
+                  if (file.xxh3_128.size() != 32 ||
+                      file.xxh3_128.find_first_not_of("0123456789abcdef") != std::string::npos)
+                    json.fail("the checksum of " + json_excerpt(name) + " is not 32 hexadecimal digits");
+                }}});
+  file.bytes = static_cast<std::uint64_t>(bytes);
   if (!has_bytes || file.xxh3_128.empty())
     json.fail("file " + json_excerpt(name) + " has no size or no checksum");
   return file;
@@ -41,17 +39,15 @@ std::string to_json(const Manifest& manifest) {
                   ",\n  \"version\": " + std::to_string(format_version) +
                   ",\n  \"step\": " + std::to_string(manifest.step) +
                   ",\n  \"best_step\": " + std::to_string(manifest.best_step) + ",\n  \"files\": {";
-  const char* separator = "\n";
-  for (const auto& [name, file] : manifest.files) {
-    s += separator;
-    s += "    " + json_string(name) + ": {\"bytes\": " + std::to_string(file.bytes) +
-         ", \"xxh3_128\": " + json_string(file.xxh3_128) + "}";
-    separator = ",\n";
-  }
+  s += list_text(manifest.files, ",", [](const auto& listed) {
+    const auto& [name, file] = listed;
+    return "\n    " + json_string(name) + ": {\"bytes\": " + std::to_string(file.bytes) +
+           ", \"xxh3_128\": " + json_string(file.xxh3_128) + "}";
+  });
   s += "\n  }";
-  separator = ",\n  \"unfinished\": [";
-  for (const std::string& name : manifest.unfinished) s += separator + json_string(name), separator = ", ";
-  return s + (manifest.unfinished.empty() ? "" : "]") + "\n}\n";
+  if (!manifest.unfinished.empty())
+    s += ",\n  \"unfinished\": [" + list_text(manifest.unfinished, ", ", json_string) + "]";
+  return s + "\n}\n";
 }
 
 bool is_manifest(std::string_view text) {
@@ -62,18 +58,12 @@ std::set<std::string> names_in_manifest(std::string_view text) {
   std::set<std::string> names;
   try {
     JsonReader json(text, "manifest");
-    json.begin_object();
-    while (const auto key = json.next_key()) {
-      if (*key == "files") {
-        json.begin_object();
-        while (const auto name = json.next_key()) names.insert(*name), json.skip();
-      } else if (*key == "unfinished") {
-        json.begin_array();
-        while (json.next_item()) names.insert(json.string());
-      } else {
-        json.skip();
-      }
-    }
+    json.object(
+        {{"files",
+          [&] { json.object({}, [&](const std::string& name) { names.insert(name), json.skip(); }); }},
+         {"unfinished", [&] {
+            for (json.begin_array(); json.next_item();) names.insert(json.string());
+          }}});
   } catch (const FormatError&) {  // its writer was stopped, or it is damaged
   }
   return names;
@@ -85,26 +75,17 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   std::string format;
   std::int64_t version = 0;
   m.step = m.best_step = -1;
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "format") {
-      format = json.string();
-    } else if (*key == "version") {
-      version = json.integer();
-    } else if (*key == "step") {
-      m.step = json.integer();
-    } else if (*key == "best_step") {
-      m.best_step = json.integer();
-    } else if (*key == "files") {
-      json.begin_object();
-      while (const auto name = json.next_key()) {
-        if (!is_plain_name(*name)) json.fail("file " + json_excerpt(*name) + " is not a plain name");
-        m.files[*name] = read_manifest_file(json, *name);
-      }
-    } else {
-      json.skip();
-    }
-  }
+  json.object({{"format", [&] { format = json.string(); }},
+               {"version", [&] { version = json.integer(); }},
+               {"step", [&] { m.step = json.integer(); }},
+               {"best_step", [&] { m.best_step = json.integer(); }},
+               {"files", [&] {
+                  json.object({}, [&](const std::string& name) {
+                    if (!is_plain_name(name))
+                      json.fail("file " + json_excerpt(name) + " is not a plain name");
+                    m.files[name] = read_manifest_file(json, name);
+                  });
+                }}});
   json.end();
   if (format != format_name)
     json.fail("format is " + json_excerpt(format) + ", expected " + json_excerpt(format_name));

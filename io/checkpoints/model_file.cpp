@@ -5,6 +5,7 @@
 #include <set>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/messages.h"
 #include "io/checkpoints/tensor_check.h"
 
 namespace tg::io {
@@ -26,9 +27,7 @@ std::string setting_text(const std::string& x) {
 }
 template <class T>
 std::string setting_text(const std::vector<T>& list) {
-  std::string s;
-  for (const T& x : list) s += (s.empty() ? "" : " ") + setting_text(x);
-  return s;
+  return list_text(list, " ", [](const T& x) { return setting_text(x); });
 }
 
 bool parse_setting(const std::string& text, bool& x) {
@@ -79,7 +78,7 @@ nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
     if (found == metadata.end()) throw FormatError(where + ": metadata has no " + key);
     return found->second;
   };
-  try {
+  return with_format_errors(where, [&] {
     nn::ModelConfig c{.architecture = named(value("model"), known)};
     for (const nn::Setting& s : c.settings()) {
       const std::string& text = s.absent && !metadata.contains(s.name) ? *s.absent : value(s.name);
@@ -88,11 +87,7 @@ nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
     }
     c.check();
     return c;
-  } catch (const FormatError&) {
-    throw;
-  } catch (const Error& e) {
-    throw FormatError(where + ": " + e.what());
-  }
+  });
 }
 
 nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
@@ -100,16 +95,12 @@ nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
   const nn::ModelConfig c = model_config(file.metadata, where, known);
   std::set<std::string> seen;
   std::optional<DType> dtype;  // of the first; all others have the same
-  try {
+  with_format_errors(where, [&] {
     c.each_parameter([&](const std::string& name, const Shape& shape) {
       dtype = tensor_like(file.tensors, name, shape, dtype, where).dtype;
       seen.insert(name);
     });
-  } catch (const FormatError&) {
-    throw;
-  } catch (const Error& e) {  // sizes whose product overflows
-    throw FormatError(where + ": " + e.what());
-  }
+  });
   for (const auto& [name, tensor] : file.tensors)
     if (!seen.contains(name))
       throw FormatError(where + ": has a tensor " + name + " that the model does not have");

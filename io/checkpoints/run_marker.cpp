@@ -7,6 +7,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
+#include "core/base/messages.h"
 
 namespace tg::io {
 namespace {
@@ -19,19 +20,11 @@ std::set<std::string> parse_names(std::string_view text, const std::string& wher
   std::set<std::string> names;
   std::string format;
   std::int64_t version = 0;
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "format") {
-      format = json.string();
-    } else if (*key == "version") {
-      version = json.integer();
-    } else if (*key == "files") {
-      json.begin_array();
-      while (json.next_item()) names.insert(json.string());
-    } else {
-      json.skip();
-    }
-  }
+  json.object({{"format", [&] { format = json.string(); }},
+               {"version", [&] { version = json.integer(); }},
+               {"files", [&] {
+                  for (json.begin_array(); json.next_item();) names.insert(json.string());
+                }}});
   json.end();
   if (format != run_format || version != run_version)
     throw FormatError(where + " is not the list of files of a run: got format " + json_excerpt(format) +
@@ -51,9 +44,7 @@ void RunMarker::add(const std::string& name) {
   if (!names_.insert(name).second) return;
   std::string text = "{\n  \"format\": " + json_string(run_format) +
                      ",\n  \"version\": " + std::to_string(run_version) + ",\n  \"files\": [";
-  const char* separator = "";
-  for (const std::string& n : names_) text += separator + json_string(n), separator = ", ";
-  text += "]\n}\n";
+  text += list_text(names_, ", ", json_string) + "]\n}\n";
   const std::string_view piece = text;
   try {
     replace_file(path(), {&piece, 1}, "checkpoint");

@@ -6,6 +6,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/nn/layers/params.h>
+#include "io/checkpoints/tensor_values.h"
 #include "io/files/utf8.h"
 
 namespace tg::io {
@@ -28,10 +29,8 @@ const TensorView& tensor_like(const TensorMap& tensors, const std::string& name,
   if (std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()) &&
       t.dtype == dtype.value_or(t.dtype))
     return t;
-  std::string got;
-  for (const std::int64_t d : t.shape) got += (got.empty() ? "" : ", ") + std::to_string(d);
-  throw FormatError(where + ": " + name + " is " + std::string(name_of(t.dtype)) + " [" + got +
-                    "], expected " + std::string(name_of(dtype.value_or(t.dtype))) + " " + shape.text());
+  throw FormatError(where + ": " + name + " is " + std::string(name_of(t.dtype)) + " " + shape_text(t.shape) +
+                    ", expected " + std::string(name_of(dtype.value_or(t.dtype))) + " " + shape.text());
 }
 
 void check_names(const std::vector<Parameter>& parameters, const std::string& where) {

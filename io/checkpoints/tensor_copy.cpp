@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/messages.h"
 #include "core/base/piece_size.h"
 
 namespace tg::io {
@@ -89,10 +90,12 @@ void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transpo
     copy.in_order(first);
 }
 
+TensorView view_of(const Array& array) {
+  return {array.dtype(), {array.shape().begin(), array.shape().end()}, {array.raw(), array.bytes()}};
+}
+
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return "[" + text + "]";
+  return "[" + list_text(shape, ", ", [](std::int64_t d) { return std::to_string(d); }) + "]";
 }
 
 std::vector<std::byte> transposed(const TensorView& from) {

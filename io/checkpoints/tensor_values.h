@@ -40,6 +40,9 @@ void require_finite(std::span<const std::byte> values, DType dtype, const std::s
 void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
                  const std::string& where, std::int64_t first = 0);
 
+// The array as a tensor of a file.
+TensorView view_of(const Array& array);
+
 // "[2, 3]", as Shape::text() has it, for a file's tensor of any rank.
 std::string shape_text(const std::vector<std::int64_t>& shape);
 

@@ -1,6 +1,7 @@
 // The strict JSON reader, and strings and numbers for writers.
 #include <tilegrad/io/files/json.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -27,23 +28,13 @@ void JsonReader::space() {
 JsonReader::Kind JsonReader::peek() {
   space();
   if (at_ == text_.size()) fail("JSON ends, expected a value");
-  switch (text_[at_]) {
-    case '{':
-      return Kind::object;
-    case '[':
-      return Kind::array;
-    case '"':
-      return Kind::string;
-    case 't':
-    case 'f':
-      return Kind::logical;
-    case 'n':
-      return Kind::null;
-    default:
-      break;
-  }
-  if (text_[at_] != '-' && (text_[at_] < '0' || text_[at_] > '9')) fail("no JSON value");
-  return Kind::number;
+  const char c = text_[at_];
+  if (c == '-' || (c >= '0' && c <= '9')) return Kind::number;
+  constexpr Kind kinds[] = {Kind::object,  Kind::array,   Kind::string,
+                            Kind::logical, Kind::logical, Kind::null};
+  const std::size_t which = std::string_view("{[\"tfn").find(c);
+  if (which == std::string_view::npos) fail("no JSON value");
+  return kinds[which];
 }
 
 void JsonReader::open(bool object) {
@@ -91,6 +82,20 @@ std::optional<std::string> JsonReader::next_key() {
   if (at_ == text_.size() || text_[at_] != ':') fail("expected ':' after a key");
   ++at_;
   return key;
+}
+
+void JsonReader::object(std::initializer_list<std::pair<std::string_view, std::function<void()>>> members,
+                        const std::function<void(const std::string& key)>& other) {
+  begin_object();
+  while (const auto key = next_key()) {
+    const auto known = std::ranges::find_if(members, [&](const auto& m) { return m.first == *key; });
+    if (known != members.end())
+      known->second();
+    else if (other)
+      other(*key);
+    else
+      skip();
+  }
 }
 
 unsigned JsonReader::hex4() {
@@ -169,24 +174,22 @@ std::string_view JsonReader::number_token() {
   return text_.substr(at_, i - at_);
 }
 
-double JsonReader::number() {
+template <class T>
+T JsonReader::number_as(const char* expected) {
   const std::string_view token = number_token();
   const char* const last = token.data() + token.size();
-  double value = 0;
+  T value = 0;
   const auto [end, error] = std::from_chars(token.data(), last, value);
-  if (error != std::errc() || end != last) fail("number beyond double precision");
+  if (error != std::errc() || end != last) fail(expected);
   at_ += token.size();
   return value;
 }
 
+double JsonReader::number() {
+  return number_as<double>("number beyond double precision");
+}
 std::int64_t JsonReader::integer() {
-  const std::string_view token = number_token();
-  const char* const last = token.data() + token.size();
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(token.data(), last, value);
-  if (end != last || error != std::errc()) fail("expected a 64-bit integer");
-  at_ += token.size();
-  return value;
+  return number_as<std::int64_t>("expected a 64-bit integer");
 }
 
 void JsonReader::literal(std::string_view word) {
@@ -207,28 +210,19 @@ void JsonReader::null() {
 }
 
 void JsonReader::skip() {  // recursion is bounded by max_depth
-  switch (peek()) {
-    case Kind::object:
-      begin_object();
-      while (next_key()) skip();
-      break;
-    case Kind::array:
-      begin_array();
-      while (next_item()) skip();
-      break;
-    case Kind::string:
-      string();
-      break;
-    case Kind::number:
-      number();
-      break;
-    case Kind::logical:
-      boolean();
-      break;
-    case Kind::null:
-      null();
-      break;
-  }
+  const Kind kind = peek();
+  if (kind == Kind::object)
+    for (begin_object(); next_key();) skip();
+  else if (kind == Kind::array)
+    for (begin_array(); next_item();) skip();
+  else if (kind == Kind::string)
+    string();
+  else if (kind == Kind::number)
+    number();
+  else if (kind == Kind::logical)
+    boolean();
+  else
+    null();
 }
 
 std::string_view JsonReader::raw() {

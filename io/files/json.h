@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace tg::io {
@@ -30,16 +33,20 @@ class JsonReader {
   Kind peek();                            // kind of the next value, without reading it
   void begin_object();                    //
   std::optional<std::string> next_key();  // nothing if the object ends; otherwise its value must be read next
-  void begin_array();                     //
-  bool next_item();                       // false if the array ends; otherwise the item must be read next
-  std::string string();                   //
-  double number();                        // finite; what f64 cannot hold is an error
-  std::int64_t integer();                 // written without fraction or exponent, within 64 bits
-  bool boolean();                         //
-  void null();                            //
-  void skip();                            // any one value, checked as strictly as the rest
-  std::string_view raw();                 // the same: its text
-  void end();                             // nothing is open, and only white space may follow
+  // Reads an object: calls the function of each member, which reads its value. Other members are skipped, or
+  // read by `other`.
+  void object(std::initializer_list<std::pair<std::string_view, std::function<void()>>> members,
+              const std::function<void(const std::string& key)>& other = {});
+  void begin_array();      //
+  bool next_item();        // false if the array ends; otherwise the item must be read next
+  std::string string();    //
+  double number();         // finite; what f64 cannot hold is an error
+  std::int64_t integer();  // written without fraction or exponent, within 64 bits
+  bool boolean();          //
+  void null();             //
+  void skip();             // any one value, checked as strictly as the rest
+  std::string_view raw();  // the same: its text
+  void end();              // nothing is open, and only white space may follow
 
   [[noreturn]] void fail(const std::string& what) const;
 
@@ -54,6 +61,8 @@ class JsonReader {
   bool next(bool object);
   void literal(std::string_view word);
   std::string_view number_token();
+  template <class T>
+  T number_as(const char* expected);
   unsigned hex4();
 
   std::string_view text_;

@@ -168,7 +168,7 @@ TensorMap views_of(std::string_view file, const std::string& where, Metadata& me
            ": is the file truncated?");
   }
   std::vector<Entry> entries = read_header(file.substr(8, static_cast<std::size_t>(n)), where, metadata);
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
 
@@ -248,7 +248,7 @@ SafeTensorsStart safetensors_start(const std::map<std::string, TensorKind>& tens
                        " beyond 64 bits");
   }
   std::vector<std::pair<std::string, TensorKind>> ordered(tensors.begin(), tensors.end());
-  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(ordered, [](const auto& a, const auto& b) {
     return size_of(a.second.dtype) > size_of(b.second.dtype);
   });
   const std::string header = header_text(ordered, metadata);

@@ -6,7 +6,6 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/interop/peft.h>
 #include "io/checkpoints/tensor_check.h"
-#include "io/interop/peft_folder.h"
 
 namespace tg::io {
 
@@ -56,7 +55,7 @@ class MergedReader final : public WeightReader {
         adapted_[p.linear.path + ".weight"] = {m.name, p.first_row, p.linear.out, m.scale};
   }
   DType dtype(const std::string& parameter) const override { return base_->dtype(parameter); }
-  TensorView read(const std::string& parameter) override {
+  TensorView read(const std::string& parameter) const override {
     const TensorView w = base_->read(parameter);
     const auto found = adapted_.find(parameter);
     if (found == adapted_.end()) return w;
@@ -77,7 +76,7 @@ class MergedReader final : public WeightReader {
   std::unique_ptr<WeightReader> base_;
   SavedAdapter adapter_;
   std::map<std::string, Adapted> adapted_;  // by parameter
-  Array merged_;
+  mutable Array merged_;
 };
 
 }  // namespace
@@ -88,31 +87,42 @@ PeftConfig saved_adapter_config(const Metadata& metadata, const std::string& whe
   return parse_peft_config(text->second, where + ": " + adapter_key);
 }
 
-SavedAdapter saved_adapter(SafeTensors file, const std::string& where) {
-  SavedAdapter adapter{.where = where,
-                       .config = saved_adapter_config(file.metadata, where),
-                       .config_text = file.metadata.at(adapter_key),
-                       .model = model_config(file.metadata, where)};
-  adapter.file = std::move(file);
-  return adapter;
+SavedAdapter::SavedAdapter(SafeTensors from, const std::string& path)
+    : where(path),
+      config(saved_adapter_config(from.metadata, path)),
+      config_text(from.metadata.at(adapter_key)),
+      model(model_config(from.metadata, path)),
+      file(std::move(from)) {}
+
+nn::LoraOptions SavedAdapter::options_for(const nn::Pretrained& base) const {
+  check_base(*this, base.info.config, base.info.folder);
+  modules_of(*this, base.info.family);
+  return config.options;
+}
+
+void SavedAdapter::load(const nn::Lora& lora) const {
+  const std::vector<Parameter> parameters = lora.parameters();
+  for (Parameter p : parameters) {
+    const TensorView& t = file.tensors.at(p.name());
+    p.write(array_of_rows(t, 0, t.shape[0]));
+  }
+  check_finite(parameters, where);
+}
+
+void add_adapter(nn::Pretrained& model, const AdapterSource& adapter) {
+  nn::add_lora(model, adapter.options_for(model));
+  try {
+    adapter.load(*model.model.lora());
+  } catch (...) {
+    nn::remove_lora(model.model);
+    throw;
+  }
 }
 
 SavedAdapter saved_adapter(const std::string& path) {
   const Checkpoint checkpoint(path);
   const std::string name = "model.safetensors";
-  return saved_adapter(checkpoint.load(name), checkpoint.directory() + "/" + name);
-}
-
-void add_adapter(nn::Pretrained& model, const SavedAdapter& adapter) {
-  check_base(adapter, model.info.config, model.info.folder);
-  modules_of(adapter, model.info.family);
-  nn::add_lora(model, adapter.config.options);
-  const std::vector<Parameter> parameters = model.model.lora()->parameters();
-  for (Parameter p : parameters) {
-    const TensorView& t = adapter.file.tensors.at(p.name());
-    p.write(array_of_rows(t, 0, t.shape[0]));
-  }
-  check_finite(parameters, adapter.where);
+  return {checkpoint.load(name), checkpoint.directory() + "/" + name};
 }
 
 ModelSource with_adapter(ModelSource base, SavedAdapter adapter) {

@@ -15,7 +15,7 @@ constexpr std::uint64_t max_key = 65535;
 // In order of their names; throws for two of the same.
 void sort_names(std::string_view file, std::vector<std::uint64_t>& places, const char* kind,
                 const std::string& where) {
-  std::sort(places.begin(), places.end(), [&](std::uint64_t a, std::uint64_t b) {
+  std::ranges::sort(places, [&](std::uint64_t a, std::uint64_t b) {
     return gguf_string_at(file, a) < gguf_string_at(file, b);
   });
   for (std::size_t i = 1; i < places.size(); ++i)

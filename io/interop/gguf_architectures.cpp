@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
+
+#include "core/base/messages.h"
 
 namespace tg::io {
 
@@ -38,13 +41,8 @@ const GgufArchitecture* gguf_architecture_named(const std::string& name) {
 }
 
 std::string gguf_architecture_names() {
-  std::string names;
-  for (const GgufArchitecture& a : architecture_table)
-    names += (names.empty()                            ? ""
-              : &a == std::end(architecture_table) - 1 ? " or "
-                                                       : ", ") +
-             std::string(a.name);
-  return names;
+  const std::span all(architecture_table);
+  return list_text(all.first(all.size() - 1), ", ", &GgufArchitecture::name) + " or " + all.back().name;
 }
 
 }  // namespace tg::io

@@ -22,10 +22,11 @@ namespace {
 constexpr std::size_t max_factors = 512;
 
 // Members of a config.json from the keys of a file.
-struct ConfigReader {
+struct ConfigReader : JsonMembers {
+  explicit ConfigReader(const Gguf& from) : file(from) {}
+
   const Gguf& file;
   std::string architecture = file.string("general.architecture");
-  std::map<std::string, std::string> members = {};
   std::set<std::string> tensors = {};  // that were read, and are no parameters
 
   std::string key(const char* name) const { return architecture + "." + name; }
@@ -40,10 +41,6 @@ struct ConfigReader {
     return *first;
   }
   double real(const char* name) const { return file.number(key(name)); }
-  void set(const char* member, const std::string& json) { members[member] = json; }
-  void set(const char* member, std::int64_t value) { members[member] = std::to_string(value); }
-  void set_real(const char* member, double value) { members[member] = json_real(value); }
-  void set_true(const char* member, bool value) { members[member] = value ? "true" : "false"; }
   bool has_tensor(const char* name) const { return file.tensor(name).has_value(); }
 
   // f32 numbers that were made from decimal ones are these again: 1e-05, not 9.999999747378752e-06.
@@ -80,15 +77,15 @@ struct ConfigReader {
       throw FormatError(file.where() + ": " + tensor + " has " +
                         std::to_string(t->bytes.size() / sizeof(float)) + " numbers, expected at most " +
                         std::to_string(max_factors));
-    std::string text;
+    std::vector<double> list;
     for (std::size_t i = 0; i < t->bytes.size(); i += sizeof(float)) {
       float x;
       std::memcpy(&x, t->bytes.data() + i, sizeof x);
       if (!(x > 0 && std::isfinite(x)))
         throw FormatError(file.where() + ": " + tensor + " has a number that is not positive");
-      text += (text.empty() ? "" : ", ") + json_real(factor * static_cast<double>(x));
+      list.push_back(factor * static_cast<double>(x));
     }
-    return "[" + text + "]";
+    return json_of(list);
   }
 
   std::int64_t first_context() const {
@@ -183,8 +180,8 @@ struct ConfigReader {
     if (has("attention.head_count_kv") && whole("attention.head_count_kv") != whole("attention.head_count"))
       file.refuse(key("attention.head_count_kv"),
                   file.text(key("attention.head_count")) + ", as many as heads");
-    set_real("layer_norm_epsilon", shortest("attention.layer_norm_epsilon"));
-    set("activation_function", "\"gelu_new\"");
+    set("layer_norm_epsilon", shortest("attention.layer_norm_epsilon"));
+    set("activation_function", "gelu_new");
   }
 
   void read_sizes() {
@@ -192,10 +189,10 @@ struct ConfigReader {
     set("hidden_size", whole("embedding_length")), set("num_hidden_layers", whole("block_count"));
     set("num_attention_heads", whole("attention.head_count"));
     set("intermediate_size", whole("feed_forward_length"));
-    set_real("rms_norm_eps", shortest("attention.layer_norm_rms_epsilon"));
+    set("rms_norm_eps", shortest("attention.layer_norm_rms_epsilon"));
   }
   void set_rope(std::int64_t d) {
-    set("rope_parameters", "{" + scaling(d) + ", \"rope_theta\": " + json_real(theta()) + "}");
+    set_json("rope_parameters", "{" + scaling(d) + ", \"rope_theta\": " + json_real(theta()) + "}");
   }
 
   bool has_windows() const {
@@ -218,8 +215,8 @@ struct ConfigReader {
     if (window > 0 && architecture == "olmo2")
       file.refuse(key("attention.sliding_window"), "0: OLMo 2 has no windows");
     const std::int64_t layers = whole("block_count");
-    set("sliding_window", window > 0 ? std::to_string(window) : "null");
-    set_true("use_sliding_window", window > 0);
+    set("sliding_window", window > 0 ? std::optional(window) : std::nullopt);
+    set("use_sliding_window", window > 0);
     std::int64_t period = usual_gguf_pattern(architecture);
     std::vector<std::int64_t> is_local;
     if (has("attention.sliding_window_pattern")) {
@@ -229,13 +226,14 @@ struct ConfigReader {
         period = file.integer(key("attention.sliding_window_pattern"));
     }
     if (period < 0) file.refuse(key("attention.sliding_window_pattern"), "a positive number of layers");
-    std::string types;
+    if (window <= 0) return;
+    std::vector<std::string> types;
     for (std::int64_t i = 0; i < layers; ++i) {
-      const bool here = window > 0 && (is_local.empty() ? period == 0 || (i + 1) % period != 0
-                                                        : of_gguf_layer(is_local, i, 1) != 0);
-      types += (types.empty() ? "\"" : ", \"") + std::string(here ? "sliding" : "full") + "_attention\"";
+      const bool here =
+          is_local.empty() ? period == 0 || (i + 1) % period != 0 : of_gguf_layer(is_local, i, 1) != 0;
+      types.emplace_back(here ? "sliding_attention" : "full_attention");
     }
-    if (window > 0) set("layer_types", "[" + types + "]");
+    set("layer_types", types);
   }
 
   void read_llama() {
@@ -250,54 +248,47 @@ struct ConfigReader {
     set("head_dim", d);
     if (has("attention.value_length") && whole("attention.value_length") != d)
       file.refuse(key("attention.value_length"), std::to_string(d) + ", as that of keys");
-    set("hidden_act", "\"silu\"");
-    set_true("attention_bias", has_tensor("blk.0.attn_q.bias") && architecture != "qwen2");
-    set_true("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
+    set("hidden_act", "silu");
+    set("attention_bias", has_tensor("blk.0.attn_q.bias") && architecture != "qwen2");
+    set("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
     const std::int64_t rotary = has("rope.dimension_count") ? whole("rope.dimension_count") : d;
     if (rotary != d) {
       if (architecture != "phi3") file.refuse(key("rope.dimension_count"), std::to_string(d));
       if (rotary < 1 || rotary > d)
         file.refuse(key("rope.dimension_count"), "1 to " + std::to_string(d) + ", the width of a head");
-      set_real("partial_rotary_factor", share(rotary, d));
+      set("partial_rotary_factor", hf_share(rotary, d));
     }
     set_rope(rotary);
     read_windows();
     if (architecture == "phi3") members.erase("layer_types");
     if (architecture == "phi3") set("original_max_position_embeddings", first_context());
-    if (architecture == "smollm3") set("no_rope_layer_interval", 4);
+    if (architecture == "smollm3") set("no_rope_layer_interval", std::int64_t{4});
     if (architecture == "gemma2" || architecture == "gemma3") read_gemma(d, width / heads);
     // Which layers with a window have other frequencies; elsewhere they have the same.
     if (architecture != "gemma3" && has("rope.freq_base_swa") && real("rope.freq_base_swa") != theta())
       file.refuse(key("rope.freq_base_swa"), json_number(theta()) + ", that of all layers");
   }
 
-  // A part of at most the whole as a config.json says it, whose reader takes whole numbers.
-  static double share(std::int64_t part, std::int64_t whole) {
-    double x = static_cast<double>(part) / static_cast<double>(whole);
-    while (static_cast<double>(whole) * x < static_cast<double>(part)) x = std::nextafter(x, 1);
-    return x;
-  }
-
   void read_gemma(std::int64_t d, std::int64_t width_of_head) {
     const bool is_largest = whole("block_count") == (architecture == "gemma2" ? 46 : 62);
     set("query_pre_attn_scalar", is_largest ? width_of_head : d);
-    set("hidden_activation", "\"gelu_pytorch_tanh\"");
+    set("hidden_activation", "gelu_pytorch_tanh");
     members.erase("hidden_act");
     const auto cap = [&](const char* member, const char* name, const char* usual) {
-      set(member, has(name) ? json_real(shortest(name)) : usual);
+      set_json(member, has(name) ? json_real(shortest(name)) : usual);
     };
     const bool is_second = architecture == "gemma2";
     if (is_second) cap("attn_logit_softcapping", "attn_logit_softcapping", "50.0");
     cap("final_logit_softcapping", "final_logit_softcapping", is_second ? "30.0" : "null");
     if (!is_second && !has_windows()) {
-      set("sliding_window", whole("context_length")), set("sliding_window_pattern", 1);
+      set("sliding_window", whole("context_length")), set("sliding_window_pattern", std::int64_t{1});
       members.erase("layer_types");
     }
     if (is_second) return;
     const double local = has("rope.freq_base_swa") ? shortest("rope.freq_base_swa") : 10000;
-    set("rope_parameters", "{\"full_attention\": " + members.at("rope_parameters") +
-                               ", \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": " +
-                               json_real(local) + "}}");
+    set_json("rope_parameters", "{\"full_attention\": " + members.at("rope_parameters") +
+                                    ", \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": " +
+                                    json_real(local) + "}}");
   }
 
   // A key that may be missing, and has that value.
@@ -311,14 +302,14 @@ struct ConfigReader {
     set("num_key_value_heads", whole("attention.head_count"));
     set("kv_lora_rank", whole("attention.kv_lora_rank"));
     const std::int64_t queries = has("attention.q_lora_rank") ? whole("attention.q_lora_rank") : 0;
-    set("q_lora_rank", queries != 0 ? std::to_string(queries) : "null");
+    set("q_lora_rank", queries != 0 ? std::optional(queries) : std::nullopt);
     if (rotary < 1 || rotary > 2 * static_cast<std::int64_t>(max_factors))
       file.refuse(key("rope.dimension_count"), "1 to " + std::to_string(2 * max_factors));
     set_rope(rotary);
     set("qk_rope_head_dim", rotary);
     set("qk_nope_head_dim", whole("attention.key_length_mla") - rotary);
     set("v_head_dim", whole("attention.value_length_mla"));
-    set("hidden_act", "\"silu\"");
+    set("hidden_act", "silu");
     set("first_k_dense_replace", whole("leading_dense_block_count"));
     const std::int64_t latent = whole("attention.kv_lora_rank");
     check_whole("attention.key_length", latent + rotary), check_whole("attention.value_length", latent);
@@ -339,11 +330,11 @@ struct ConfigReader {
   void read_ids() {
     const auto id = [&](const char* name) { return "tokenizer.ggml." + std::string(name) + "_token_id"; };
     for (const auto& [name, member] : {std::pair{"bos", "bos_token_id"}, {"padding", "pad_token_id"}})
-      set(member, file.has(id(name)) ? std::to_string(file.integer(id(name))) : "null");
-    std::string ends;
+      set(member, file.has(id(name)) ? std::optional(file.integer(id(name))) : std::nullopt);
+    std::vector<std::int64_t> ends;
     for (const char* name : {"eos", "eot", "eom"})
-      if (file.has(id(name))) ends += (ends.empty() ? "" : ", ") + std::to_string(file.integer(id(name)));
-    set("eos_token_id", "[" + ends + "]");
+      if (file.has(id(name))) ends.push_back(file.integer(id(name)));
+    set("eos_token_id", ends);
   }
 };
 
@@ -354,31 +345,28 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
     if (file.has(key) && file.integer(key) > expected)
       file.refuse(key, std::to_string(expected) + ": parts of a model cannot be read, join them first");
   if (file.string("general.type", "model") != "model") file.refuse("general.type", "model");
-  ConfigReader reader{file};
+  ConfigReader reader(file);
   const std::string family = reader.family();
   for (const char* experts : {"expert_count", "expert_used_count"})
     if (reader.has(experts) && reader.whole(experts) > 0 && family != "deepseek_v3")
       file.refuse(reader.key(experts), "0: mixture-of-experts layers are not supported");
   reader.check_layers();
-  try {
-    if (family == "gpt2")
-      reader.read_gpt();
-    else if (family == "deepseek_v3")
-      reader.read_deepseek();
-    else
-      reader.read_llama();
-  } catch (const FormatError&) {
-    throw;
-  } catch (const Error& e) {  // of settings that no model may have, such as the scaling of positions
-    throw FormatError(file.where() + ": " + e.what());
-  }
+  with_format_errors(file.where(),
+                     [&] {  // of settings that no model may have, such as the scaling of positions
+                       if (family == "gpt2")
+                         reader.read_gpt();
+                       else if (family == "deepseek_v3")
+                         reader.read_deepseek();
+                       else
+                         reader.read_llama();
+                     });
   if (reader.has("attention.causal") && !file.boolean(reader.key("attention.causal")))
     file.refuse(reader.key("attention.causal"), "true");
-  reader.set("model_type", json_string(family));
-  reader.set_true("tie_word_embeddings", !reader.has_tensor("output.weight"));
+  reader.set("model_type", family);
+  reader.set("tie_word_embeddings", !reader.has_tensor("output.weight"));
   reader.read_ids();
   if (tensors != nullptr) *tensors = reader.tensors;
-  return parse_hf_config(json_object_text(reader.members), file.where());
+  return parse_hf_config(reader.text(), file.where());
 }
 
 void check_gguf_keys(const Gguf& file) {

@@ -11,6 +11,7 @@
 #include "io/interop/gguf.h"
 #include "io/interop/gguf_format.h"
 #include "io/interop/hf_config.h"
+#include "io/text/hf_stages.h"
 
 namespace tg::io {
 
@@ -51,5 +52,23 @@ void add_gguf_tokenizer(const text::HfTokenizer* tokenizer, const HfConfig& conf
 // Null if the file has none. Throws FormatError, naming file, key and value, for a kind of tokenizer that is
 // not known, and for lists that do not fit together.
 std::shared_ptr<const text::HfTokenizer> read_gguf_tokenizer(const Gguf& file);
+
+// ---- llama.cpp's names for the rules that split a text into words
+
+struct GgufPreTokenizer {
+  const char* name;
+  std::vector<text::SplitStep> splits;
+  bool nfc = false, ignores_merges = false;
+  // Digits stay together there, and are split here: the same where no merge joins two.
+  bool keeps_digits = false;
+  bool is_only_read = false;  // llama.cpp splits some texts otherwise
+};
+
+// Null for a name that is not known.
+const GgufPreTokenizer* gguf_pre_tokenizer(const std::string& name);
+std::string known_gguf_pre_tokenizers();
+// The one that splits as a byte-level tokenizer does. Throws FormatError, beginning with `where`, if there is
+// none.
+const GgufPreTokenizer& gguf_pre_tokenizer_of(const text::HfTokenizer& tokenizer, const std::string& where);
 
 }  // namespace tg::io

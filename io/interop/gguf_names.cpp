@@ -70,8 +70,7 @@ constexpr Pair layer_names[] = {
 };
 
 const char* found(std::span<const Pair> names, std::string_view theirs) {
-  const auto pair =
-      std::find_if(names.begin(), names.end(), [&](const Pair& p) { return theirs == p.theirs; });
+  const auto pair = std::ranges::find_if(names, [&](const Pair& p) { return theirs == p.theirs; });
   return pair == names.end() ? nullptr : pair->ggufs;
 }
 
@@ -93,7 +92,7 @@ std::string gguf_name(const std::string& name, bool has_norms_behind) {
 }
 
 bool is_one_of(const std::string& name, std::initializer_list<const char*> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](const char* e) { return name.ends_with(e); });
+  return std::ranges::any_of(endings, [&](const char* e) { return name.ends_with(e); });
 }
 
 // Calls move(row in the parameter, row in the place) for all rows.

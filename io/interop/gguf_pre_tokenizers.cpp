@@ -1,8 +1,9 @@
-#include "io/interop/gguf_pre_tokenizers.h"
+#include "io/interop/gguf_metadata.h"
 
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/messages.h"
 
 namespace tg::io {
 
@@ -92,10 +93,7 @@ const GgufPreTokenizer* gguf_pre_tokenizer(const std::string& name) {
 }
 
 std::string known_gguf_pre_tokenizers() {
-  std::string names;
-  for (const GgufPreTokenizer& p : pre_tokenizers())
-    names += (names.empty() ? "" : ", ") + std::string(p.name);
-  return names;
+  return list_text(pre_tokenizers(), ", ", &GgufPreTokenizer::name);
 }
 
 const GgufPreTokenizer& gguf_pre_tokenizer_of(const text::HfTokenizer& tokenizer, const std::string& where) {

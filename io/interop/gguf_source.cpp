@@ -4,6 +4,7 @@
 #include <set>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/messages.h"
 #include "io/checkpoints/tensor_values.h"
 #include "io/interop/gguf_format.h"
 #include "io/interop/gguf_metadata.h"
@@ -34,7 +35,7 @@ class GgufReader final : public WeightReader {
 
   DType dtype(const std::string& parameter) const override { return parameters_.at(parameter).dtype; }
 
-  TensorView read(const std::string& name) override {
+  TensorView read(const std::string& name) const override {
     const Parameter& p = parameters_.at(name);
     values_.resize(static_cast<std::size_t>(numel(p.shape)) * size_of(p.dtype));
     for (const GgufPlace& place : p.places) read_place(p, place);
@@ -42,7 +43,7 @@ class GgufReader final : public WeightReader {
   }
 
  private:
-  void read_place(const Parameter& p, const GgufPlace& place) {
+  void read_place(const Parameter& p, const GgufPlace& place) const {
     const GgufTensor tensor = *file_->gguf.tensor(place.tensor);
     const bool is_latent = place.keys > 0;
     const std::size_t row = tensor.bytes.size() / static_cast<std::size_t>(tensor.shape[0]);
@@ -74,8 +75,8 @@ class GgufReader final : public WeightReader {
 
   std::shared_ptr<const MappedGguf> file_;
   std::map<std::string, Parameter> parameters_;
-  std::vector<std::byte> values_;
-  std::vector<float> numbers_;
+  mutable std::vector<std::byte> values_;
+  mutable std::vector<float> numbers_;
 };
 
 // Finds every parameter's tensors, with their shapes; each tensor of the file is one of these or of `others`.
@@ -114,13 +115,8 @@ ModelSource source_of_gguf(const std::string& path) {
   std::set<std::string> others;
   const HfConfig config = read_gguf_config(gguf, &others);
   ModelSource source{.from = path, .config = config.model};
-  try {
-    source.weights = std::make_unique<GgufReader>(file, match(gguf, config, others));
-  } catch (const FormatError&) {
-    throw;
-  } catch (const Error& e) {  // sizes whose product overflows
-    throw FormatError(gguf.where() + ": " + e.what());
-  }
+  auto parameters = with_format_errors(gguf.where(), [&] { return match(gguf, config, others); });
+  source.weights = std::make_unique<GgufReader>(file, std::move(parameters));
   source.tokenizer = read_gguf_tokenizer(gguf);
   if (source.tokenizer && source.tokenizer->size() > config.model.vocabulary)
     gguf.refuse("tokenizer.ggml.tokens",

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <set>
 #include <span>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
-#include "io/interop/gguf_pre_tokenizers.h"
 #include "io/interop/gguf_record.h"
 #include "io/text/added_tokens.h"
 #include "io/text/hf_stages.h"
@@ -126,8 +128,7 @@ class Pieces {
     std::vector<std::pair<Span, const std::string*>> in_order;
     in_order.reserve(spans.size());
     for (const auto& [text, span] : spans) in_order.emplace_back(span, &text);
-    std::sort(in_order.begin(), in_order.end(),
-              [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
+    std::ranges::sort(in_order, [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
     for (std::size_t i = 1; i < in_order.size(); ++i)
       if (in_order[i].first.first < in_order[i - 1].first.second)
         refuse_tokenizer(where_, "merges that make " + gguf_shown(*in_order[i].second) +
@@ -158,67 +159,21 @@ class Pieces {
 };
 
 // llama.cpp treats tokens with these strings as special tokens, even if their type is normal.
-constexpr const char* special_texts[] = {"<|eot_id|>",
-                                         "<|im_end|>",
-                                         "<|end|>",
-                                         "<|return|>",
-                                         "<|call|>",
-                                         "<|flush|>",
-                                         "<|calls|>",
-                                         "<end_of_turn>",
-                                         "<|endoftext|>",
-                                         "</s>",
-                                         "<|eom_id|>",
-                                         "<EOT>",
-                                         "_<EOT>",
-                                         "[EOT]",
-                                         "[EOS]",
-                                         "<|end_of_text|>",
-                                         "<end_of_utterance>",
-                                         "<eos>",
-                                         "<turn|>",
-                                         "<|tool_response>",
-                                         "<｜end▁of▁sentence｜>",
-                                         "[e~[",
-                                         "<|fim_prefix|>",
-                                         "<fim-prefix>",
-                                         "<fim_prefix>",
-                                         "<｜fim▁begin｜>",
-                                         "<PRE>",
-                                         "▁<PRE>",
-                                         "<|code_prefix|>",
-                                         "<|prefix|>",
-                                         "<|fim_suffix|>",
-                                         "<fim-suffix>",
-                                         "<fim_suffix>",
-                                         "<｜fim▁hole｜>",
-                                         "<SUF>",
-                                         "▁<SUF>",
-                                         "<|code_suffix|>",
-                                         "<|suffix|>",
-                                         "<|fim_middle|>",
-                                         "<fim-middle>",
-                                         "<fim_middle>",
-                                         "<｜fim▁end｜>",
-                                         "<MID>",
-                                         "▁<MID>",
-                                         "<|code_middle|>",
-                                         "<|middle|>",
-                                         "<|fim_pad|>",
-                                         "<fim-pad>",
-                                         "<fim_pad>",
-                                         "<PAD>",
-                                         "[PAD]",
-                                         "<|fim_repo|>",
-                                         "<|repo_name|>",
-                                         "<fim-repo>",
-                                         "<REPO>",
-                                         "<reponame>",
-                                         "<|file_sep|>",
-                                         "<|channel|>",
-                                         "<|message|>",
-                                         "<|start|>",
-                                         "<|constrain|>"};
+bool is_special_text(const std::string& text) {
+  static const auto& all = *[] {
+    std::istringstream list(
+        "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
+        "<|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> "
+        "<eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[ <|fim_prefix|> <fim-prefix> "
+        "<fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|> <|fim_suffix|> "
+        "<fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|> "
+        "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|> "
+        "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> "
+        "<reponame> <|file_sep|> <|channel|> <|message|> <|start|> <|constrain|>");
+    return new std::set<std::string>(std::istream_iterator<std::string>(list), {});
+  }();
+  return all.contains(text);
+}
 
 // llama.cpp's rule for models with "phi3" in their name: white space after a special token belongs to it,
 // except after the three below. It needs these three and </s>.
@@ -441,8 +396,7 @@ std::string merges_by_score(const Gguf& file, const Vocabulary& v) {
   std::vector<std::size_t> order;
   for (std::size_t id = 0; id < v.tokens.size(); ++id)
     if (v.types[id] == TokenType::normal) order.push_back(id);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
   std::string text;
   for (const std::size_t id : order) {
     const std::string_view token = v.tokens[id];
@@ -585,7 +539,7 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
       tokens.push_back("[PAD" + std::to_string(id) + "]"), types.push_back(TokenType::unused);
     } else {
       types.push_back(type_of_token(*tokenizer, id, text, unknown_text));
-      if (!tokenizer->is_added(id) && std::ranges::find(special_texts, text) != std::end(special_texts))
+      if (!tokenizer->is_added(id) && is_special_text(text))
         refuse_tokenizer(where, "token " + gguf_shown(text) + " is none of added_tokens");
       tokens.push_back(gguf_text(*tokenizer, id, types.back(), std::move(text)));
     }
@@ -637,7 +591,7 @@ std::shared_ptr<const HfTokenizer> read_gguf_tokenizer(const Gguf& file) {
         prefix
             ? R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, )" + replace + "]}"
             : replace;
-    made.byte_fallback = std::find(v.types.begin(), v.types.end(), TokenType::byte) != v.types.end();
+    made.byte_fallback = std::ranges::find(v.types, TokenType::byte) != v.types.end();
     made.decoder =
         R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "})" +
         std::string(made.byte_fallback ? R"(, {"type": "ByteFallback"})" : "") + R"(, {"type": "Fuse"})" +

@@ -29,23 +29,11 @@ T loaded(const char* from) {
 
 // A u64 above 2^63 becomes negative, which no key means.
 std::int64_t whole_at(const char* from, GgufKind kind) {
-  switch (kind) {
-    case GgufKind::u8:
-    case GgufKind::boolean:
-      return loaded<std::uint8_t>(from);
-    case GgufKind::i8:
-      return loaded<std::int8_t>(from);
-    case GgufKind::u16:
-      return loaded<std::uint16_t>(from);
-    case GgufKind::i16:
-      return loaded<std::int16_t>(from);
-    case GgufKind::u32:
-      return loaded<std::uint32_t>(from);
-    case GgufKind::i32:
-      return loaded<std::int32_t>(from);
-    default:
-      return loaded<std::int64_t>(from);
-  }
+  const bool is_signed = kind == GgufKind::i8 || kind == GgufKind::i16 || kind == GgufKind::i32;
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, from, size_of(kind));
+  const auto above = static_cast<int>(64 - 8 * size_of(kind));
+  return is_signed ? static_cast<std::int64_t>(bits << above) >> above : static_cast<std::int64_t>(bits);
 }
 
 double real_at(const char* from, GgufKind kind) {

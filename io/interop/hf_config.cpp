@@ -47,12 +47,9 @@ const Activations& silus = *new Activations{{"silu", "silu"}, {"swish", "silu"}}
 std::string activation_of(const JsonObject& json, const char* key, const char* usual,
                           const Activations& known) {
   const std::string name = json.string(key, usual);
-  std::string expected;
-  for (const auto& [theirs, ours] : known) {
+  for (const auto& [theirs, ours] : known)
     if (name == theirs) return ours;
-    expected += (expected.empty() ? "" : " or ") + theirs;
-  }
-  json.refuse(key, expected);
+  json.refuse(key, list_text(known, " or ", [](const auto& a) { return a.first; }));
 }
 
 // ---- GPT-2
@@ -145,7 +142,7 @@ std::vector<std::int64_t> windows_of(const JsonObject& json, std::int64_t layers
   } else {
     for (std::int64_t i = 0; i < layers; ++i) windows.push_back(is_local(i) ? window : 0);
   }
-  if (std::all_of(windows.begin(), windows.end(), [&](std::int64_t w) { return w == windows[0]; }))
+  if (std::ranges::all_of(windows, [&](std::int64_t w) { return w == windows[0]; }))
     windows.resize(windows[0] == 0 ? 0 : 1);
   return windows;
 }
@@ -365,9 +362,7 @@ void refuse_other_models(const JsonObject& json) {
 }  // namespace
 
 std::string hf_families() {
-  std::string names;
-  for (const Family& f : families()) names += (names.empty() ? "" : ", ") + std::string(f.name);
-  return names;
+  return list_text(families(), ", ", &Family::name);
 }
 
 HfConfig parse_hf_config(std::string_view text, const std::string& where) {
@@ -375,22 +370,17 @@ HfConfig parse_hf_config(std::string_view text, const std::string& where) {
   if (json.is_set("text_config"))
     json.refuse("text_config", "none: a model of more than text cannot be read");
   HfConfig c{.family = json.string("model_type")};
-  const auto family =
-      std::find_if(families().begin(), families().end(), [&](const Family& f) { return c.family == f.name; });
+  const auto family = std::ranges::find_if(families(), [&](const Family& f) { return c.family == f.name; });
   if (family == families().end()) json.refuse("model_type", "one of " + hf_families());
   c.head = family->head;
   if (json.is_set("architectures") && json.strings("architectures") != std::vector{c.head})
     json.refuse("architectures", "[\"" + c.head + "\"]");
   refuse_other_models(json);
-  try {
+  with_format_errors(where, [&] {
     family->read(json, family->usual, c);
     read_ids(json, c);
     c.model.check();
-  } catch (const FormatError&) {
-    throw;
-  } catch (const Error& e) {
-    throw FormatError(where + ": " + e.what());
-  }
+  });
   return c;
 }
 

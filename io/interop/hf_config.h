@@ -82,6 +82,9 @@ struct HfRope {
   double share = 1;        // of each head, that is rotated: partial_rotary_factor
 };
 
+// The share of a whole that a part is, so that a reader who rounds down finds the part again.
+double hf_share(std::int64_t part, std::int64_t whole);
+
 // YaRN's growth of the scores with the factor, m(mscale).
 double yarn_growth(double factor, double mscale);
 

@@ -17,79 +17,34 @@ namespace {
 
 using nn::ModelConfig;
 
-std::string json_of(std::int64_t x) {
-  return std::to_string(x);
-}
-std::string json_of(bool x) {
-  return x ? "true" : "false";
-}
-std::string json_of(const std::string& x) {
-  return json_string(x);
-}
-std::string json_of(double x) {
-  return json_real(x);
-}
-template <class T>
-std::string json_of(const std::vector<T>& list) {
-  std::string text;
-  for (const T& x : list) text += (text.empty() ? "" : ", ") + json_of(x);
-  return "[" + text + "]";
-}
-template <class T>
-std::string json_of(const std::optional<T>& x) {
-  return x ? json_of(*x) : "null";
-}
-
-// Members of a config.json, by name.
-class ConfigText {
- public:
-  template <class T>
-  void set(const char* key, const T& value) {
-    members_[key] = json_of(value);
-  }
-  void set(const char* key, const char* value) { members_[key] = json_string(value); }
-  void set_json(const char* key, std::string json) { members_[key] = std::move(json); }
-  std::string text() const { return json_object_text(members_); }
-
- private:
-  std::map<std::string, std::string> members_;
-};
-
 const char* their_activation(const std::string& ours) {
   return ours == "gelu_tanh" ? "gelu_pytorch_tanh" : ours == "gelu" ? "gelu" : "silu";
 }
 
-void write_sizes(const ModelConfig& m, ConfigText& to) {
+void write_sizes(const ModelConfig& m, JsonMembers& to) {
   to.set("vocab_size", m.vocabulary), to.set("max_position_embeddings", m.context);
   to.set("hidden_size", m.width), to.set("num_hidden_layers", m.layers);
   to.set("num_attention_heads", m.heads);
 }
 
 // For transformers 5, and for 4, which would take another theta for what it does not find.
-void write_rope(const HfRope& rope, ConfigText& to) {
+void write_rope(const HfRope& rope, JsonMembers& to) {
   to.set_json("rope_parameters", hf_rope_json(rope));
   to.set("rope_theta", rope.theta);
   if (rope.share != 1) to.set("partial_rotary_factor", rope.share);
   if (!rope.scaling.is_none()) to.set_json("rope_scaling", hf_rope_scaling_json(rope));
 }
 
-// The share of each head that is rotated, of which its reader takes whole numbers.
-double rotary_share(const nn::Llama& l) {
-  if (l.rotary_width == 0) return 1;
-  const double d = static_cast<double>(l.head_width), width = static_cast<double>(l.rotary_width);
-  double share = width / d;
-  while (d * share < width) share = std::nextafter(share, 1);
-  return share;
-}
-
 // What all relatives of Llama have.
-void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_llama_of(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_sizes(m, to);
   to.set("intermediate_size", l.mlp_width), to.set("num_key_value_heads", l.key_heads);
   to.set("head_dim", l.head_width), to.set("rms_norm_eps", l.eps);
   to.set("attention_bias", l.attention_bias);
   to.set("hidden_act", their_activation(l.activation));
-  HfRope rope{.theta = l.theta, .scaling = l.scaling, .share = rotary_share(l)};
+  HfRope rope{.theta = l.theta,
+              .scaling = l.scaling,
+              .share = l.rotary_width == 0 ? 1 : hf_share(l.rotary_width, l.head_width)};
   if (l.scaling.type == "longrope")  // it changes nothing, but their classes warn where it is missing
     rope.scaling.factor = static_cast<double>(m.context) / l.scaling.first_context;
   write_rope(rope, to);
@@ -97,10 +52,10 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
 
 // The one window that layers have; 0: none.
 std::int64_t any_window(const nn::Llama& l) {
-  return l.windows.empty() ? 0 : *std::max_element(l.windows.begin(), l.windows.end());
+  return l.windows.empty() ? 0 : *std::ranges::max_element(l.windows);
 }
 
-void write_layer_types(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_layer_types(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   std::vector<std::string> types;
   for (std::size_t i = 0; i < static_cast<std::size_t>(m.layers); ++i) {
     const bool has_window = !l.windows.empty() && l.windows[i % l.windows.size()] > 0;
@@ -109,41 +64,41 @@ void write_layer_types(const ModelConfig& m, const nn::Llama& l, ConfigText& to)
   to.set("layer_types", types);
 }
 
-void write_optional_windows(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_optional_windows(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   const std::int64_t window = any_window(l);
   to.set("use_sliding_window", window > 0);
   to.set("sliding_window", window > 0 ? std::optional(window) : std::nullopt);
   write_layer_types(m, l, to);
 }
 
-void write_window_of_all(const nn::Llama& l, ConfigText& to) {
+void write_window_of_all(const nn::Llama& l, JsonMembers& to) {
   const std::int64_t window = any_window(l);
   to.set("sliding_window", window > 0 ? std::optional(window) : std::nullopt);
 }
 
-void write_llama(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_llama(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   to.set("mlp_bias", l.mlp_bias);
 }
 
-void write_qwen(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_qwen(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   write_optional_windows(m, l, to);
   to.set("max_window_layers", m.layers);  // layer_types has precedence
 }
 
-void write_mistral(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_mistral(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   write_window_of_all(l, to);
 }
 
-void write_phi3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_phi3(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_mistral(m, l, to);
   to.set("original_max_position_embeddings",
          l.scaling.type == "longrope" ? static_cast<std::int64_t>(l.scaling.first_context) : m.context);
 }
 
-void write_smollm3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_smollm3(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   to.set("mlp_bias", l.mlp_bias);
   std::vector<std::int64_t> rotated;
@@ -153,7 +108,7 @@ void write_smollm3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_optional_windows(m, l, to);
 }
 
-void write_gemma2(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_gemma2(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   to.set("hidden_activation", their_activation(l.activation));
   // Their classes have a whole number.
@@ -166,7 +121,7 @@ void write_gemma2(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_layer_types(m, l, to);
 }
 
-void write_gemma3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+void write_gemma3(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_gemma2(m, l, to);
   const double local = l.window_theta == 0 ? l.theta : l.window_theta;
   const HfRope whole{.theta = l.theta, .scaling = l.scaling};
@@ -176,7 +131,7 @@ void write_gemma3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
                                      ", \"sliding_attention\": " + hf_rope_json({.theta = local}) + "}");
 }
 
-void write_gpt2(const ModelConfig& m, const nn::Gpt& g, ConfigText& to) {
+void write_gpt2(const ModelConfig& m, const nn::Gpt& g, JsonMembers& to) {
   to.set("vocab_size", m.vocabulary), to.set("n_embd", m.width);
   to.set("n_positions", m.context), to.set("n_ctx", m.context);  // other programs read the old key
   to.set("n_layer", m.layers), to.set("n_head", m.heads), to.set("n_inner", g.mlp_width);
@@ -184,7 +139,7 @@ void write_gpt2(const ModelConfig& m, const nn::Gpt& g, ConfigText& to) {
   to.set("activation_function", g.activation == "gelu_tanh" ? "gelu_new" : their_activation(g.activation));
 }
 
-void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to) {
+void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, JsonMembers& to) {
   write_sizes(m, to);
   to.set("intermediate_size", d.mlp_width), to.set("num_key_value_heads", m.heads);
   to.set("kv_lora_rank", d.latent);
@@ -201,13 +156,13 @@ void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to)
   to.set("n_group", std::int64_t{1}), to.set("topk_group", std::int64_t{1});
 }
 
-void write_deepseek_v3(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to) {
+void write_deepseek_v3(const ModelConfig& m, const nn::DeepSeek& d, JsonMembers& to) {
   write_deepseek(m, d, to);
   to.set("rope_interleave", d.interleaved);
 }
 
 template <class Kind, auto write>
-bool written(const ModelConfig& m, ConfigText& to) {
+bool written(const ModelConfig& m, JsonMembers& to) {
   const Kind* kind = m.architecture.as<Kind>();
   if (kind != nullptr) write(m, *kind, to);
   return kind != nullptr;
@@ -216,7 +171,7 @@ bool written(const ModelConfig& m, ConfigText& to) {
 // In the order in which a family is looked for.
 struct FamilyText {
   const char* name;
-  bool (*write)(const ModelConfig& model, ConfigText& to);  // false for another architecture
+  bool (*write)(const ModelConfig& model, JsonMembers& to);  // false for another architecture
 };
 const FamilyText family_texts[] = {
     {"gpt2", written<nn::Gpt, write_gpt2>},
@@ -240,8 +195,8 @@ const FamilyText* family_text(const std::string& name) {
 }
 
 // The text without ids and dtype; nothing if the family is of another architecture.
-std::optional<ConfigText> model_text(const FamilyText& family, const ModelConfig& model) {
-  ConfigText to;
+std::optional<JsonMembers> model_text(const FamilyText& family, const ModelConfig& model) {
+  JsonMembers to;
   if (!family.write(model, to)) return std::nullopt;
   to.set("model_type", family.name);
   to.set("tie_word_embeddings", model.tied_head);
@@ -293,12 +248,12 @@ std::string hf_config_with_dtype(std::string_view text, const std::string& where
 }
 
 std::string hf_generation_json(const HfConfig& config) {
-  std::map<std::string, std::string> members;
-  if (config.start_token) members["bos_token_id"] = json_of(*config.start_token);
-  if (config.padding_token) members["pad_token_id"] = json_of(*config.padding_token);
-  if (config.end_tokens.size() == 1) members["eos_token_id"] = json_of(config.end_tokens[0]);
-  if (config.end_tokens.size() > 1) members["eos_token_id"] = json_of(config.end_tokens);
-  return json_object_text(members);
+  JsonMembers to;
+  if (config.start_token) to.set("bos_token_id", *config.start_token);
+  if (config.padding_token) to.set("pad_token_id", *config.padding_token);
+  if (config.end_tokens.size() == 1) to.set("eos_token_id", config.end_tokens[0]);
+  if (config.end_tokens.size() > 1) to.set("eos_token_id", config.end_tokens);
+  return to.text();
 }
 
 std::string_view hf_dtype_name(DType dtype) {

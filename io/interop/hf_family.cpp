@@ -8,6 +8,7 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
+#include "core/base/messages.h"
 
 namespace tg::io {
 
@@ -33,7 +34,7 @@ std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::i
   if (list.empty()) return {};
   std::vector<std::int64_t> all;
   for (std::size_t i = 0; i < static_cast<std::size_t>(layers); ++i) all.push_back(list[i % list.size()]);
-  if (std::any_of(all.begin(), all.end(), [&](std::int64_t x) { return x != all[0]; })) return all;
+  if (std::ranges::any_of(all, [&](std::int64_t x) { return x != all[0]; })) return all;
   all.resize(all[0] == usual ? 0 : 1);
   return all;
 }
@@ -90,12 +91,6 @@ std::vector<std::string> differing(ModelConfig a, ModelConfig b) {
   return names;
 }
 
-std::string joined_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 }  // namespace
 
 ModelConfig hf_plain(ModelConfig m) {
@@ -126,7 +121,7 @@ HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const
     }
   }
   const std::string what = where + ": no Hugging Face class can hold this model: ";
-  if (!nearest.empty()) throw FormatError(what + nearest + ", the nearest, has no " + joined_names(least));
+  if (!nearest.empty()) throw FormatError(what + nearest + ", the nearest, has no " + list_text(least, ", "));
   if (!refusal.empty()) throw FormatError(what + refusal);
   throw FormatError(what + "its architecture is '" + model.architecture.name() + "'" +
                     (family.empty() ? "" : ", which is not " + family + "'s"));

@@ -1,20 +1,17 @@
-#include "io/interop/hf_folder.h"
-
+// A model from a Hugging Face folder.
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <filesystem>
 #include <set>
-#include <system_error>
-#include <thread>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include "core/base/piece_size.h"
+#include <tilegrad/io/text/hf_tokenizer.h>
+#include "core/base/messages.h"
 #include "io/checkpoints/own_files.h"
 #include "io/checkpoints/tensor_values.h"
-#include "io/interop/json_object.h"
+#include "io/interop/model_source.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 
@@ -46,7 +43,7 @@ bool exists(const std::string& path) {
   }
   const std::string what = at(folder) + ": has no " + std::string(one_file) + " and no " + index_file;
   if (pickles.empty()) throw FormatError(what);
-  const std::string& name = *std::min_element(pickles.begin(), pickles.end());
+  const std::string& name = *std::ranges::min_element(pickles);
   throw FormatError(what + ", only " + name +
                     ", a pickle, which is a program and is not run: save the model as safetensors");
 }
@@ -57,22 +54,16 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   JsonReader json(text, at(path));
   std::map<std::string, std::string> files;
   bool has_map = false;
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key != "weight_map") {
-      json.skip();
-      continue;
-    }
-    has_map = true;
-    json.begin_object();
-    while (const auto tensor = json.next_key()) {
-      const std::string file = json.string();
-      if (!is_plain_name(file))
-        throw FormatError(at(path) + ": weight_map has " + *tensor + " in " + json_excerpt(file) +
-                          ", expected the plain name of a file");
-      files[*tensor] = file;
-    }
-  }
+  json.object({{"weight_map", [&] {
+                  has_map = true;
+                  json.object({}, [&](const std::string& tensor) {
+                    const std::string file = json.string();
+                    if (!is_plain_name(file))
+                      throw FormatError(at(path) + ": weight_map has " + tensor + " in " +
+                                        json_excerpt(file) + ", expected the plain name of a file");
+                    files[tensor] = file;
+                  });
+                }}});
   json.end();
   if (!has_map) throw FormatError(at(path) + ": has no weight_map");
   if (files.empty()) throw FormatError(at(path) + ": its weight_map is empty");
@@ -82,25 +73,44 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
 // The first names of a list and how many more there are.
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t most = 5;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? ", " : "") + names[i];
+  const std::string text = list_text(std::span(names).first(std::min(most, names.size())), ", ");
   return names.size() > most ? text + " and " + std::to_string(names.size() - most) + " more" : text;
 }
 
-// What a thread reads at a time. A large tensor is several of these, so that no thread is left alone with
-// one.
-constexpr std::size_t part_bytes = piece_size(32 << 20, 1 << 12);
+// A folder's files, with the weights under the names of our parameters.
+class HfFolder final : public StoredWeights {
+ public:
+  explicit HfFolder(const std::string& path);
 
-// Threads that read files at a time: a core alone copies less than memory can take.
-unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
-  constexpr unsigned most = 16;
-  const bool on_host = std::all_of(parameters.begin(), parameters.end(),
-                                   [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
-  if (!on_host || bytes < part_bytes) return 1;
-  return std::clamp(std::thread::hardware_concurrency(), 1u, most);
-}
+  const HfConfig& config() const { return config_; }
+  const nn::FolderFiles& small_files() const {
+    return small_files_;
+  }  // those of folder_file_names that it has
+  const std::vector<std::string>& dropped() const { return dropped_; }  // tensors that are not used
+  std::optional<StoredTensor> stored(const std::string& parameter) const override;
 
-}  // namespace
+ private:
+  struct Place {
+    std::size_t file;
+    const TensorView* tensor;
+    HfTensor theirs;
+    Shape shape = {};  // of the parameter
+  };
+  void open_files();
+  std::string tensor_name(const std::string& name) const;
+  void match();
+  void check_tied_head(const Place& embedding, const Place& head) const;
+  std::string where(std::size_t file) const;
+
+  std::string path_;
+  nn::FolderFiles small_files_;
+  HfConfig config_;
+  std::vector<std::string> files_;  // of weights, plain names
+  std::vector<MappedSafeTensors> mapped_;
+  std::map<std::string, Place> found_;   // every tensor of the files, by its name
+  std::map<std::string, Place> places_;  // those that are used, by the parameter's name
+  std::vector<std::string> dropped_;
+};
 
 HfFolder::HfFolder(const std::string& path) : path_(path) {
   std::error_code error;
@@ -133,7 +143,7 @@ void HfFolder::open_files() {
   } else if (exists(index)) {
     listed = read_weight_map(index);
     for (const auto& [tensor, file] : listed) files_.push_back(file);
-    std::sort(files_.begin(), files_.end());
+    std::ranges::sort(files_);
     files_.erase(std::unique(files_.begin(), files_.end()), files_.end());
   } else {
     refuse_without_weights(path_);
@@ -188,13 +198,7 @@ void HfFolder::match() {
     used.insert(theirs.name);
     places_[name] = {found->second.file, &t, std::move(theirs), shape};
   };
-  try {
-    config_.model.each_parameter(take);
-  } catch (const FormatError&) {
-    throw;
-  } catch (const Error& e) {  // sizes whose product overflows
-    throw FormatError(at(path_ + "/config.json") + ": " + e.what());
-  }
+  with_format_errors(at(path_ + "/config.json"), [&] { config_.model.each_parameter(take); });
   if (!missing.empty()) throw FormatError(file + ": has no tensor " + some_of(missing));
   std::vector<std::string> unknown;
   for (const auto& [name, place] : found_) {
@@ -222,83 +226,35 @@ void HfFolder::check_tied_head(const Place& embedding, const Place& head) const 
                       ", though tie_word_embeddings of config.json is true");
 }
 
-std::vector<DType> HfFolder::dtypes() const {
-  std::set<DType> all;
-  for (const auto& [name, place] : places_) all.insert(place.tensor->dtype);
-  return {all.begin(), all.end()};
-}
-
-std::uint64_t HfFolder::bytes() const {
-  std::uint64_t n = 0;
-  for (const auto& [name, place] : places_) n += values(name).tensor.bytes.size();
-  return n;
-}
-
-HfFolder::Values HfFolder::values(const std::string& parameter) const {
+std::optional<StoredTensor> HfFolder::stored(const std::string& parameter) const {
   const auto found = places_.find(parameter);
   if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + parameter);
   const Place& place = found->second;
-  Values v{*place.tensor, place.theirs.is_transposed, place.file};
-  if (v.is_transposed) return v;
-  const std::size_t row = v.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
-  v.tensor.shape.assign(place.shape.begin(), place.shape.end());
-  v.tensor.bytes = v.tensor.bytes.subspan(static_cast<std::size_t>(place.theirs.first_row) * row,
-                                          static_cast<std::size_t>(place.shape[0]) * row);
-  return v;
+  StoredTensor all{&mapped_[place.file].file, *place.tensor, place.theirs.is_transposed, where(place.file)};
+  if (all.is_transposed) return all;
+  const std::size_t row = all.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
+  all.tensor.shape.assign(place.shape.begin(), place.shape.end());
+  all.tensor.bytes = all.tensor.bytes.subspan(static_cast<std::size_t>(place.theirs.first_row) * row,
+                                              static_cast<std::size_t>(place.shape[0]) * row);
+  return all;
 }
 
-void HfFolder::read(const Values& values, std::vector<std::byte>& to) const {
-  const MappedFile& file = mapped_[values.file].file;
-  const char* from = reinterpret_cast<const char*>(values.tensor.bytes.data());
-  to.resize(values.tensor.bytes.size());
-  file.read(static_cast<std::size_t>(from - file.bytes().data()), to);
-}
+}  // namespace
 
-std::vector<HfFolder::Part> HfFolder::parts_of(const Parameter& p) const {
-  const Values all = values(p.name());
-  if (all.is_transposed) return {{p, all, 0}};
-  const std::size_t size = size_of(all.tensor.dtype);
-  std::vector<Part> parts;
-  for (std::size_t at = 0; at < all.tensor.bytes.size(); at += part_bytes) {
-    parts.push_back({p, all, static_cast<std::int64_t>(at / size)});
-    std::span<const std::byte>& bytes = parts.back().values.tensor.bytes;
-    bytes = bytes.subspan(at, std::min(part_bytes, bytes.size() - at));
+ModelSource source_of_folder(const std::string& path, bool with_tokenizer) {
+  auto folder = std::make_unique<HfFolder>(path);
+  ModelSource source{.from = path, .config = folder->config().model};
+  source.files = folder->small_files();
+  source.dropped = folder->dropped();
+  if (with_tokenizer && exists(path + "/tokenizer.json")) {
+    source.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
+    if (source.tokenizer->size() > source.config.vocabulary)
+      throw FormatError("[tokenizer] " + path + "/tokenizer.json: has " +
+                        std::to_string(source.tokenizer->size()) + " tokens, the model " +
+                        std::to_string(source.config.vocabulary));
   }
-  return parts;
-}
-
-void HfFolder::load(const std::vector<Parameter>& parameters) const {
-  std::vector<Part> largest_first;
-  for (const Parameter& p : parameters) {
-    std::vector<Part> parts = parts_of(p);
-    largest_first.insert(largest_first.end(), parts.begin(), parts.end());
-  }
-  std::stable_sort(largest_first.begin(), largest_first.end(), [](const Part& a, const Part& b) {
-    return a.values.tensor.bytes.size() > b.values.tensor.bytes.size();
-  });
-  std::vector<std::exception_ptr> failures(largest_first.size());
-  std::atomic<std::size_t> next = 0;
-  std::atomic<bool> has_failed = false;
-  const auto work = [&] {
-    for (std::size_t i; !has_failed && (i = next++) < largest_first.size();) {
-      const auto& [to, from, first] = largest_first[i];
-      try {
-        copy_tensor(mapped_[from.file].file, from.tensor, from.is_transposed, to, where(from.file), first);
-      } catch (...) {
-        failures[i] = std::current_exception(), has_failed = true;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    try {
-      for (unsigned n = readers_of(parameters, bytes()); n > 1; --n) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads: those that there are do it
-    }
-    work();
-  }
-  for (const std::exception_ptr& e : failures)
-    if (e) std::rethrow_exception(e);
+  source.weights = std::move(folder);
+  return source;
 }
 
 }  // namespace tg::io

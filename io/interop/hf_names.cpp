@@ -11,7 +11,7 @@ namespace tg::io {
 namespace {
 
 bool ends_with_any(const std::string& name, std::initializer_list<const char*> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](const char* e) { return name.ends_with(e); });
+  return std::ranges::any_of(endings, [&](const char* e) { return name.ends_with(e); });
 }
 
 // The number of the layer that the tensor is of, −1 if of none.

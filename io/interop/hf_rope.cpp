@@ -48,38 +48,36 @@ std::string type_of(const JsonObject& rope, const HfUsualRope& usual) {
   return type;
 }
 
-std::string json_reals(const std::vector<double>& list) {
-  std::string text;
-  for (const double x : list) text += (text.empty() ? "" : ", ") + json_real(x);
-  return "[" + text + "]";
-}
-
 // How the frequencies are scaled, as members of an object.
 std::string scaling_members(const HfRope& rope) {
   const nn::RopeScaling& s = rope.scaling;
   std::string text = "\"rope_type\": " + json_string(s.is_none() ? "default" : s.type);
-  const auto add = [&](const char* key, const std::string& json) {
-    text += ", " + json_string(key) + ": " + json;
+  const auto add = [&](const char* key, const auto& value) {
+    text += ", " + json_string(key) + ": " + json_of(value);
   };
-  if (!s.is_none()) add("factor", json_real(s.factor));
+  if (!s.is_none()) add("factor", s.factor);
   if (s.type == "llama3" || s.type == "yarn" || s.type == "longrope")
-    add("original_max_position_embeddings", json_number(s.first_context));
-  if (s.type == "llama3")
-    add("low_freq_factor", json_real(s.low_frequency)), add("high_freq_factor", json_real(s.high_frequency));
+    text += ", \"original_max_position_embeddings\": " + json_number(s.first_context);
+  if (s.type == "llama3") add("low_freq_factor", s.low_frequency), add("high_freq_factor", s.high_frequency);
   if (s.type == "yarn") {
-    add("beta_fast", json_real(s.beta_fast)), add("beta_slow", json_real(s.beta_slow));
-    add("truncate", s.whole_pairs ? "true" : "false");
+    add("beta_fast", s.beta_fast), add("beta_slow", s.beta_slow), add("truncate", s.whole_pairs);
     // score_scale = yarn_growth(factor, mscale_all_dim)²
     if (rope.score_scale != 1 && s.factor > 1)
-      add("mscale_all_dim", json_real((std::sqrt(rope.score_scale) - 1) / (0.1 * std::log(s.factor))));
+      add("mscale_all_dim", (std::sqrt(rope.score_scale) - 1) / (0.1 * std::log(s.factor)));
   }
-  if (s.type == "longrope")
-    add("short_factor", json_reals(s.short_factors)), add("long_factor", json_reals(s.long_factors));
-  if (s.type == "yarn" || s.type == "longrope") add("attention_factor", json_real(s.magnitude));
+  if (s.type == "longrope") add("short_factor", s.short_factors), add("long_factor", s.long_factors);
+  if (s.type == "yarn" || s.type == "longrope") add("attention_factor", s.magnitude);
   return text;
 }
 
 }  // namespace
+
+double hf_share(std::int64_t part, std::int64_t whole) {
+  const auto all = static_cast<double>(whole), width = static_cast<double>(part);
+  double share = width / all;
+  while (all * share < width) share = std::nextafter(share, 1);
+  return share;
+}
 
 double yarn_growth(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;

@@ -13,6 +13,7 @@
 #include "io/files/safetensors_start.h"
 #include "io/files/staged_folder.h"
 #include "io/interop/json_object.h"
+#include "io/interop/tensor_names.h"
 
 namespace tg::io {
 
@@ -66,8 +67,7 @@ void HfWriter::plan_tensors(std::optional<DType> dtype) {
   });
   if (!present.empty()) throw Error(saving(config_.family + " has no parameter ") + *present.begin());
   for (auto& [name, t] : tensors_) {
-    std::sort(t.parts.begin(), t.parts.end(),
-              [](const Part& a, const Part& b) { return a.first_row < b.first_row; });
+    std::ranges::sort(t.parts, [](const Part& a, const Part& b) { return a.first_row < b.first_row; });
     bytes_ += t.bytes();
   }
 }

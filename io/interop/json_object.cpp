@@ -148,15 +148,27 @@ std::string JsonObject::text() const {
 }
 
 std::string json_object_text(const std::map<std::string, std::string>& members) {
-  std::string text;
-  for (const auto& [key, json] : members)
-    text += (text.empty() ? "{\n  " : ",\n  ") + json_string(key) + ": " + json;
-  return (text.empty() ? "{" : text + "\n") + "}\n";
+  const std::string text =
+      list_text(members, ",\n  ", [](const auto& m) { return json_string(m.first) + ": " + m.second; });
+  return (text.empty() ? "{" : "{\n  " + text + "\n") + "}\n";
 }
 
 std::string json_real(double x) {
   const std::string text = json_number(x);
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
+std::string json_of(std::int64_t x) {
+  return std::to_string(x);
+}
+std::string json_of(double x) {
+  return json_real(x);
+}
+std::string json_of(bool x) {
+  return x ? "true" : "false";
+}
+std::string json_of(const std::string& x) {
+  return json_string(x);
 }
 
 }  // namespace tg::io

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/messages.h"
+
 namespace tg::io {
 
 class JsonObject {
@@ -49,9 +51,40 @@ class JsonObject {
   std::map<std::string, std::string> members_;  // their texts
 };
 
-// An object of members whose values are JSON texts, a line each.
-std::string json_object_text(const std::map<std::string, std::string>& members);
 // A number that Python reads as a float: "1.0", "1e-05".
 std::string json_real(double x);
+
+// ---- Values as JSON texts; an empty optional is null
+
+std::string json_of(std::int64_t x);
+std::string json_of(double x);  // json_real()
+std::string json_of(bool x);
+std::string json_of(const std::string& x);
+template <class T>
+std::string json_of(const std::optional<T>& x) {
+  return x ? json_of(*x) : "null";
+}
+template <class T>
+std::string json_of(const std::vector<T>& list) {
+  return "[" + list_text(list, ", ", [](const T& x) { return json_of(x); }) + "]";
+}
+
+// ---- Writing
+
+// An object of members whose values are JSON texts, a line each, in the order of their names.
+std::string json_object_text(const std::map<std::string, std::string>& members);
+
+// The members of such an object, one by one.
+struct JsonMembers {
+  std::map<std::string, std::string> members = {};  // their texts
+
+  void set_json(const std::string& key, std::string json) { members[key] = std::move(json); }
+  template <class T>
+  void set(const std::string& key, const T& value) {
+    set_json(key, json_of(value));
+  }
+  void set(const std::string& key, const char* value) { set(key, std::string(value)); }
+  std::string text() const { return json_object_text(members); }
+};
 
 }  // namespace tg::io

@@ -1,13 +1,17 @@
 #include "io/interop/model_source.h"
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
+#include <atomic>
+#include <exception>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "core/base/messages.h"
+#include "core/base/piece_size.h"
 #include "io/checkpoints/tensor_check.h"
 #include "io/checkpoints/tensor_values.h"
 #include "io/interop/gguf.h"
@@ -22,49 +26,100 @@ class ParameterReader final : public WeightReader {
     for (const Parameter& p : parameters) parameters_[p.name()] = p;
   }
   DType dtype(const std::string& parameter) const override { return parameters_.at(parameter).dtype(); }
-  TensorView read(const std::string& parameter) override {
-    value_ = parameters_.at(parameter).read();
-    return {value_.dtype(), {value_.shape().begin(), value_.shape().end()}, {value_.raw(), value_.bytes()}};
+  TensorView read(const std::string& parameter) const override {
+    return view_of(value_ = parameters_.at(parameter).read());
   }
 
  private:
   std::map<std::string, Parameter> parameters_;
-  Array value_;
+  mutable Array value_;
 };
 
 class CheckpointReader final : public WeightReader {
  public:
   explicit CheckpointReader(SafeTensors file) : file_(std::move(file)) {}
   DType dtype(const std::string& parameter) const override { return file_.tensors.at(parameter).dtype; }
-  TensorView read(const std::string& parameter) override { return file_.tensors.at(parameter); }
+  TensorView read(const std::string& parameter) const override { return file_.tensors.at(parameter); }
 
  private:
   SafeTensors file_;
 };
 
-class FolderReader final : public WeightReader {
- public:
-  explicit FolderReader(std::unique_ptr<HfFolder> folder) : folder_(std::move(folder)) {}
-  DType dtype(const std::string& parameter) const override { return folder_->values(parameter).tensor.dtype; }
-  TensorView read(const std::string& parameter) override {
-    HfFolder::Values values = folder_->values(parameter);
-    TensorView& t = values.tensor;
-    folder_->read(values, bytes_);
-    t.bytes = bytes_;
-    if (values.is_transposed) {
-      bytes_ = transposed(t);
-      std::swap(t.shape[0], t.shape[1]);
-      t.bytes = bytes_;
-    }
-    return t;
-  }
+// ---- Values of stored tensors into parameters, on several threads
 
- private:
-  std::unique_ptr<HfFolder> folder_;
-  std::vector<std::byte> bytes_;  // of the tensor that was read last
+// What a thread reads at a time. A large tensor is several of these, so that no thread is left alone with
+// one.
+constexpr std::size_t part_bytes = piece_size(32 << 20, 1 << 12);
+
+// Threads that read files at a time: a core alone copies less than memory can take.
+unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
+  constexpr unsigned most = 16;
+  const bool on_host =
+      std::ranges::all_of(parameters, [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
+  if (!on_host || bytes < part_bytes) return 1;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, most);
+}
+
+struct StoredPart {  // of a parameter's values, those from element `first` on
+  Parameter to;
+  StoredTensor from;
+  std::int64_t first;
 };
 
+void add_parts(const Parameter& p, const StoredTensor& all, std::vector<StoredPart>& parts) {
+  if (all.is_transposed) return parts.push_back({p, all, 0});
+  const std::size_t size = size_of(all.tensor.dtype);
+  for (std::size_t at = 0; at < all.tensor.bytes.size(); at += part_bytes) {
+    parts.push_back({p, all, static_cast<std::int64_t>(at / size)});
+    std::span<const std::byte>& bytes = parts.back().from.tensor.bytes;
+    bytes = bytes.subspan(at, std::min(part_bytes, bytes.size() - at));
+  }
+}
+
+void load_parts(std::vector<StoredPart> parts, unsigned threads) {
+  std::ranges::stable_sort(parts, [](const StoredPart& a, const StoredPart& b) {
+    return a.from.tensor.bytes.size() > b.from.tensor.bytes.size();
+  });
+  std::vector<std::exception_ptr> failures(parts.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  const auto work = [&] {
+    for (std::size_t i; !has_failed && (i = next++) < parts.size();) {
+      const auto& [to, from, first] = parts[i];
+      try {
+        copy_tensor(*from.file, from.tensor, from.is_transposed, to, from.where, first);
+      } catch (...) {
+        failures[i] = std::current_exception(), has_failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    try {
+      for (unsigned n = threads; n > 1; --n) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: those that there are do it
+    }
+    work();
+  }
+  for (const std::exception_ptr& e : failures)
+    if (e) std::rethrow_exception(e);
+}
+
 }  // namespace
+
+TensorView StoredWeights::read(const std::string& parameter) const {
+  auto [file, t, is_transposed, where] = *stored(parameter);
+  const char* from = reinterpret_cast<const char*>(t.bytes.data());
+  bytes_.resize(t.bytes.size());
+  file->read(static_cast<std::size_t>(from - file->bytes().data()), bytes_);
+  t.bytes = bytes_;
+  if (is_transposed) {
+    bytes_ = transposed(t);
+    std::swap(t.shape[0], t.shape[1]);
+    t.bytes = bytes_;
+  }
+  return t;
+}
 
 std::vector<DType> ModelSource::dtypes() const {
   std::set<DType> all;
@@ -80,9 +135,7 @@ void require_tokenizer_fits(const text::Tokenizer& tokenizer, const nn::ModelCon
 }
 
 std::string names_of(const std::vector<DType>& dtypes) {
-  std::string text;
-  for (const DType t : dtypes) text += (text.empty() ? "" : " and ") + std::string(name_of(t));
-  return text;
+  return list_text(dtypes, " and ", [](DType t) { return name_of(t); });
 }
 
 ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelConfig& config) {
@@ -120,25 +173,28 @@ ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory)
   return source;
 }
 
-ModelSource source_of_folder(const std::string& path) {
-  auto folder = std::make_unique<HfFolder>(path);
-  ModelSource source{.from = path, .config = folder->config().model};
-  source.files = folder->small_files();
-  source.dropped = folder->dropped();
-  std::error_code error;
-  if (std::filesystem::exists(path + "/tokenizer.json", error)) {
-    source.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
-    if (source.tokenizer->size() > source.config.vocabulary)
-      throw FormatError("[tokenizer] " + path + "/tokenizer.json: has " +
-                        std::to_string(source.tokenizer->size()) + " tokens, the model " +
-                        std::to_string(source.config.vocabulary));
-  }
-  source.weights = std::make_unique<FolderReader>(std::move(folder));
-  return source;
+ModelSource source_at(const std::string& path, bool with_tokenizer) {
+  return is_gguf_file(path) ? source_of_gguf(path) : source_of_folder(path, with_tokenizer);
 }
 
-ModelSource source_at(const std::string& path) {
-  return is_gguf_file(path) ? source_of_gguf(path) : source_of_folder(path);
+void load(const WeightReader& weights, const std::string& where, const std::vector<Parameter>& parameters) {
+  std::vector<StoredPart> parts;
+  std::uint64_t bytes = 0;
+  for (Parameter p : parameters) {
+    if (const auto stored = weights.stored(p.name())) {
+      bytes += stored->tensor.bytes.size();
+      add_parts(p, *stored, parts);
+      continue;
+    }
+    const TensorView values = weights.read(p.name());
+    require_finite(values.bytes, values.dtype, where + ": " + p.name());
+    p.write(converted(values, p.shape(), p.dtype(), where, p.name()));
+  }
+  load_parts(std::move(parts), readers_of(parameters, bytes));
+}
+
+void load(const ModelSource& source, const std::vector<Parameter>& parameters) {
+  load(*source.weights, "[from_pretrained] " + source.from, parameters);
 }
 
 HfConfig config_in(const nn::FolderFiles& files, const std::string& where) {

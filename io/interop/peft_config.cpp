@@ -1,4 +1,4 @@
-#include "io/interop/peft_folder.h"
+#include "io/interop/adapter_source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -54,11 +54,7 @@ void expect(const JsonObject& config, const std::string& key, const std::string&
             std::initializer_list<const char*> allowed) {
   if (!config.is_set(key)) return;
   const std::string value = config.string(key, usual);
-  if (!is_among(value, allowed)) {
-    std::string list;
-    for (const char* a : allowed) list += (list.empty() ? "" : " or ") + std::string(a);
-    config.refuse(key, list);
-  }
+  if (!is_among(value, allowed)) config.refuse(key, list_text(allowed, " or "));
 }
 
 // Initial values that leave the model's weights as they are; others (PiSSA, OLoRA, CorDA …) change them.
@@ -79,7 +75,7 @@ std::string name_of_pattern(const JsonObject& config, const std::string& key, st
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
   };
-  if (pattern.empty() || !std::all_of(pattern.begin(), pattern.end(), is_plain))
+  if (pattern.empty() || !std::ranges::all_of(pattern, is_plain))
     config.refuse(key, "names of modules, or their last parts, as keys");
   return pattern;
 }
@@ -102,18 +98,16 @@ std::string text_of_alpha(double alpha) {
              : json_real(alpha);
 }
 
-template <class T>
-std::string json_of_pattern(const std::map<std::string, T>& pattern, const auto& text) {
-  std::string json;
-  for (const auto& [name, value] : pattern)
-    json += (json.empty() ? "\n    " : ",\n    ") + json_string(name) + ": " + text(value);
-  return json.empty() ? "{}" : "{" + json + "\n  }";
+// Items or members in lines of their own.
+std::string json_lines(char open, const auto& items, const auto& text_of, char close) {
+  const std::string all = list_text(items, ",\n    ", text_of);
+  return all.empty() ? std::string{open, close} : open + ("\n    " + all) + "\n  " + close;
 }
 
-std::string json_of_list(const std::vector<std::string>& list) {
-  std::string json;
-  for (const std::string& s : list) json += (json.empty() ? "\n    " : ",\n    ") + json_string(s);
-  return json.empty() ? "[]" : "[" + json + "\n  ]";
+template <class T>
+std::string json_of_pattern(const std::map<std::string, T>& pattern, const auto& text) {
+  const auto member = [&](const auto& m) { return json_string(m.first) + ": " + text(m.second); };
+  return json_lines('{', pattern, member, '}');
 }
 
 }  // namespace
@@ -146,7 +140,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
   if (config.json("target_modules").starts_with('[')) {
     o.targets = config.strings("target_modules");
     if (o.targets.empty()) config.refuse("target_modules", "names of modules");
-    std::sort(o.targets.begin(), o.targets.end());
+    std::ranges::sort(o.targets);
     for (const char* key : {"exclude_modules", "layers_to_transform", "layers_pattern"})
       result.targets_complete &= !config.is_set(key);
   } else {  // a regular expression: the tensors say which modules it means
@@ -162,13 +156,13 @@ std::string peft_config_json(const PeftConfig& config, const std::vector<nn::Lor
   std::vector<std::string> targets = o.targets;
   if (targets.empty())  // all but the head, which no other module is named like
     for (const nn::LoraModule& m : modules) targets.push_back(m.name.substr(m.name.rfind('.') + 1));
-  std::sort(targets.begin(), targets.end());
+  std::ranges::sort(targets);
   targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
   return json_object_text(
       {{"alpha_pattern", json_of_pattern(o.alphas, text_of_alpha)},
        {"base_model_name_or_path", config.base.empty() ? "null" : json_string(config.base)},
        {"bias", json_string("none")},
-       {"fan_in_fan_out", config.fan_in_fan_out ? "true" : "false"},
+       {"fan_in_fan_out", json_of(config.fan_in_fan_out)},
        {"inference_mode", "true"},
        {"init_lora_weights", "true"},
        {"layers_pattern", "null"},
@@ -178,11 +172,11 @@ std::string peft_config_json(const PeftConfig& config, const std::vector<nn::Lor
        {"modules_to_save", "null"},
        {"peft_type", json_string("LORA")},
        {"r", std::to_string(o.rank)},
-       {"rank_pattern", json_of_pattern(o.ranks, [](std::int64_t r) { return std::to_string(r); })},
-       {"target_modules", json_of_list(targets)},
+       {"rank_pattern", json_of_pattern(o.ranks, [](std::int64_t r) { return json_of(r); })},
+       {"target_modules", json_lines('[', targets, json_string, ']')},
        {"task_type", json_string("CAUSAL_LM")},
        {"use_dora", "false"},
-       {"use_rslora", o.rank_stabilized ? "true" : "false"}});
+       {"use_rslora", json_of(o.rank_stabilized)}});
 }
 
 }  // namespace tg::io

@@ -1,12 +1,15 @@
-#include "io/interop/peft_folder.h"
-
+// PEFT folders: read into a model, and written.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/io/interop/peft.h>
 #include "io/checkpoints/tensor_values.h"
 #include "io/files/staged_folder.h"
+#include "io/interop/adapter_source.h"
+#include "io/interop/model_source.h"
 #include "io/interop/tensor_names.h"
 
 namespace tg::io {
@@ -21,6 +24,13 @@ constexpr const char* root = "base_model.model.";  // of names in PEFT's files
 // The model's own weight, which PEFT saves with an adapter of its head.
 constexpr std::string_view base_end = ".base_layer.weight";
 
+std::string reading(const std::string& what) {
+  return "[" + std::string(adapter_reader) + "] " + what;
+}
+std::string saving_adapter(const std::string& what) {
+  return "[" + std::string(adapter_writer) + "] " + what;
+}
+
 bool has_file(const std::string& folder, const char* name) {
   std::error_code error;
   return std::filesystem::exists(folder + "/" + name, error);
@@ -28,12 +38,12 @@ bool has_file(const std::string& folder, const char* name) {
 
 std::string with_adapter_files(const std::string& folder) {
   if (!has_file(folder, config_file))
-    throw FormatError("[" + std::string(adapter_reader) + "] " + folder + ": has no " + config_file +
+    throw FormatError(reading(folder) + ": has no " + config_file +
                       (has_file(folder, "config.json") ? ", but a config.json: it is a model" : "") +
                       ", expected a PEFT folder");
   if (!has_file(folder, tensor_file))
     throw FormatError(
-        "[" + std::string(adapter_reader) + "] " + folder + ": has no " + tensor_file +
+        reading(folder) + ": has no " + tensor_file +
         (has_file(folder, "adapter_model.bin")
              ? ", only adapter_model.bin, a pickle, which is a program and is not run: save the "
                "adapter as safetensors"
@@ -41,15 +51,32 @@ std::string with_adapter_files(const std::string& folder) {
   return folder;
 }
 
-}  // namespace
+// A PEFT folder, opened: its config is read and its tensors are mapped.
+class PeftFolder final : public AdapterSource, StoredWeights {
+ public:
+  // Throws Error for a file that cannot be read, FormatError for a setting that is not supported, and for a
+  // tensor that is no LoRA weight.
+  explicit PeftFolder(const std::string& path);
 
-nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) {
-  return [=](const nn::LinearPlace& linear) -> nn::ModuleRows {
-    const std::string weight = ".weight";
-    const HfTensor t = hf_tensor(family, model, linear.path + weight, {linear.out, linear.in});
-    return {t.name.substr(0, t.name.size() - weight.size()), t.first_row, t.shape[t.is_transposed ? 1 : 0]};
-  };
-}
+  // Throws FormatError unless each target is a module, the modules with tensors are the targets, and the
+  // tensors have the shapes of both.
+  nn::LoraOptions options_for(const nn::Pretrained& model) const override;
+  // Throws FormatError, too, for a folder that has the head's own weight, as PEFT saves it with an adapter of
+  // the head, where the model has another one.
+  void load(const nn::Lora& lora) const override;
+
+ private:
+  std::optional<StoredTensor> stored(const std::string& parameter) const override;
+  const TensorView& tensor(const std::string& parameter) const;
+  std::string where(const char* file) const;
+  void check_base_weight(const nn::Lora& lora, const std::string& module) const;
+
+  std::string path_, config_text_;
+  PeftConfig config_;
+  std::set<std::string> modules_;       // with an adapter
+  std::set<std::string> base_weights_;  // with the model's own weight
+  MappedSafeTensors file_;
+};
 
 PeftFolder::PeftFolder(const std::string& path)
     : path_(with_adapter_files(path)),
@@ -75,7 +102,7 @@ PeftFolder::PeftFolder(const std::string& path)
 }
 
 std::string PeftFolder::where(const char* file) const {
-  return "[" + std::string(adapter_reader) + "] " + path_ + "/" + file;
+  return reading(path_ + "/" + file);
 }
 
 const TensorView& PeftFolder::tensor(const std::string& parameter) const {
@@ -85,13 +112,12 @@ const TensorView& PeftFolder::tensor(const std::string& parameter) const {
   return found->second;
 }
 
-nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& linears,
-                                        const nn::ModuleOf& module_of) const {
+nn::LoraOptions PeftFolder::options_for(const nn::Pretrained& model) const {
   nn::LoraOptions options = config_.options;
   if (!config_.targets_complete) options.targets.assign(modules_.begin(), modules_.end());
   // peft ignores keys of patterns that name no module which has an adapter.
   const auto names_none = [&](const auto& entry) {
-    return std::none_of(modules_.begin(), modules_.end(), [&](const std::string& module) {
+    return std::ranges::none_of(modules_, [&](const std::string& module) {
       return module == entry.first || module.ends_with("." + entry.first);
     });
   };
@@ -99,7 +125,8 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
   std::erase_if(options.alphas, names_none);
   std::vector<nn::LoraModule> chosen;
   try {
-    chosen = nn::lora_modules(linears, options, module_of);
+    chosen =
+        nn::lora_modules(model.model.linears(), options, module_of(model.info.family, model.info.config));
   } catch (const Error& e) {
     const std::string what = e.what(), prefix = "[lora] ";
     throw FormatError(where(config_.targets_complete ? config_file : tensor_file) + ": " +
@@ -128,16 +155,19 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
   return options;
 }
 
+std::optional<StoredTensor> PeftFolder::stored(const std::string& parameter) const {
+  return StoredTensor{&file_.file, tensor(parameter), false, where(tensor_file)};
+}
+
 void PeftFolder::load(const nn::Lora& lora) const {
-  for (const Parameter& p : lora.parameters())
-    copy_tensor(file_.file, tensor(p.name()), false, p, where(tensor_file));
+  io::load(*this, where(tensor_file), lora.parameters());
   for (const std::string& module : base_weights_) check_base_weight(lora, module);
 }
 
 void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& module) const {
   const std::string name = module + std::string(base_end);
-  const auto found = std::find_if(lora.modules.begin(), lora.modules.end(),
-                                  [&](const nn::LoraModule& m) { return m.name == module; });
+  const auto found =
+      std::ranges::find_if(lora.modules, [&](const nn::LoraModule& m) { return m.name == module; });
   if (found == lora.modules.end() || !found->parts[0].linear.is_head)
     throw FormatError(where(tensor_file) + ": has a tensor " + root + name +
                       ", expected weights of the model only of its head, with an adapter");
@@ -153,19 +183,64 @@ void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& modu
                       " of the model: expected the adapter's own base");
 }
 
+}  // namespace
+
+nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) {
+  return [=](const nn::LinearPlace& linear) -> nn::ModuleRows {
+    const std::string weight = ".weight";
+    const HfTensor t = hf_tensor(family, model, linear.path + weight, {linear.out, linear.in});
+    return {t.name.substr(0, t.name.size() - weight.size()), t.first_row, t.shape[t.is_transposed ? 1 : 0]};
+  };
+}
+
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {
   TensorMap named;
   for (const auto& [name, tensor] : tensors) {
-    require_finite(tensor.bytes, tensor.dtype, "[" + std::string(adapter_writer) + "] " + name);
+    require_finite(tensor.bytes, tensor.dtype, saving_adapter(name));
     named[root + name] = tensor;
   }
   StagedFolder staged(folder, adapter_writer);
   const std::string_view config = config_text;
   write_new_file(staged.path(config_file), {&config, 1}, adapter_writer);
-  const SafeTensorsContent content =
-      safetensors_content(named, {{"format", "pt"}}, "[" + std::string(adapter_writer) + "] " + folder);
+  const SafeTensorsContent content = safetensors_content(named, {{"format", "pt"}}, saving_adapter(folder));
   write_new_file(staged.path(tensor_file), content.pieces(), adapter_writer);
   staged.publish();
 }
 
 }  // namespace tg::io
+
+namespace tg::nn {
+
+void add_lora(Pretrained& model, const LoraOptions& options) {
+  add_lora(model.model, options, io::module_of(model.info.family, model.info.config));
+}
+
+void load_adapter(Pretrained& model, const std::string& path) {
+  io::add_adapter(model, io::PeftFolder(path));
+}
+
+void save_adapter(const std::string& folder, const Pretrained& model, const SaveAdapterOptions& options) {
+  const Lora* lora = model.model.lora();
+  if (!lora)
+    throw Error("[save_adapter] the model has no adapter: add_lora() or load_adapter() gives it one");
+  if (options.dtype && !is_float(*options.dtype))
+    throw DTypeError("[save_adapter] expected a floating dtype, got " + std::string(name_of(*options.dtype)));
+  std::vector<Array> values;
+  values.reserve(lora->parameters().size());
+  io::TensorMap tensors;
+  for (const Parameter& p : lora->parameters()) {
+    Array& value = values.emplace_back(p.read());
+    if (options.dtype && *options.dtype != value.dtype())
+      value = io::converted(io::view_of(value), value.shape(), *options.dtype, "[save_adapter] " + folder,
+                            p.name());
+    tensors[p.name()] = io::view_of(value);
+  }
+  std::string config = lora->options.origin;
+  if (config.empty())
+    config = io::peft_config_json(
+        {.options = lora->options, .base = model.info.folder, .fan_in_fan_out = model.info.family == "gpt2"},
+        lora->modules);
+  io::write_peft_folder(folder, config, tensors);
+}
+
+}  // namespace tg::nn

@@ -3,36 +3,22 @@
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
-#include "io/checkpoints/tensor_values.h"
-#include "io/interop/gguf.h"
 #include "io/interop/gguf_writer.h"
-#include "io/interop/hf_folder.h"
 #include "io/interop/hf_writer.h"
+#include "io/interop/model_source.h"
 
 namespace tg::nn {
 
 namespace {
 
-PretrainedInfo info_of(const io::HfFolder& folder) {
-  const io::HfConfig& c = folder.config();
-  return {.folder = folder.path(),
-          .family = c.family,
-          .config = c.model,
-          .dtypes = folder.dtypes(),
-          .bytes = folder.bytes(),
-          .dropped = folder.dropped(),
-          .end_tokens = c.end_tokens,
-          .start_token = c.start_token,
-          .padding_token = c.padding_token,
-          .files = folder.small_files()};
-}
-
 constexpr const char* folder_key = "folder/";
 
-void save(const std::string& folder, io::ModelSource source, const text::Tokenizer* tokenizer,
-          const SaveOptions& options) {
+// As a Hugging Face folder or a GGUF file.
+template <class Writer>
+void save(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
+          const auto& options) {
   if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
-  io::HfWriter(source, options).write(folder);
+  Writer(source, options).write(path);
 }
 
 // `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
@@ -64,12 +50,6 @@ io::ModelSource source_of_pretrained(const Pretrained& model) {
   return source;
 }
 
-void write_gguf(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
-                const GgufOptions& options) {
-  if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
-  io::GgufWriter(source, options).write(path);
-}
-
 }  // namespace
 
 }  // namespace tg::nn
@@ -94,15 +74,6 @@ nn::PretrainedInfo pretrained_info(const ModelSource& source) {
           .files = source.files};
 }
 
-void load(const ModelSource& source, const std::vector<Parameter>& parameters) {
-  const std::string where = "[from_pretrained] " + source.from;
-  for (Parameter p : parameters) {
-    const TensorView values = source.weights->read(p.name());
-    require_finite(values.bytes, values.dtype, where + ": " + p.name());
-    p.write(converted(values, p.shape(), p.dtype(), where, p.name()));
-  }
-}
-
 nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options) {
   nn::check_context(source.from, source.config, options.context);
   nn::Params params = nn::Params::unset(options.dtype, device);
@@ -123,8 +94,7 @@ std::string PretrainedInfo::text() const {
 }
 
 PretrainedInfo pretrained_info(const std::string& folder) {
-  if (io::is_gguf_file(folder)) return io::pretrained_info(io::source_of_gguf(folder));
-  return info_of(io::HfFolder(folder));
+  return io::pretrained_info(io::source_at(folder, false));
 }
 
 void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where) {
@@ -133,7 +103,7 @@ void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenize
     throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model " +
                       std::to_string(info.config.vocabulary));
   const std::vector<std::int64_t>& ends = info.end_tokens;
-  if (!ends.empty() && std::all_of(ends.begin(), ends.end(), [&](std::int64_t id) { return id >= tokens; }))
+  if (!ends.empty() && std::ranges::all_of(ends, [&](std::int64_t id) { return id >= tokens; }))
     throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's texts end with " +
                       std::to_string(ends[0]) + ", its eos_token_id");
 }
@@ -142,14 +112,7 @@ Pretrained from_pretrained(const std::string& path, Device device, const Pretrai
   if (!is_float(options.dtype))
     throw DTypeError("[from_pretrained] expected a floating dtype, got " +
                      std::string(name_of(options.dtype)));
-  if (io::is_gguf_file(path)) return io::from_source(io::source_of_gguf(path), device, options);
-  const io::HfFolder folder(path);
-  const ModelConfig& config = folder.config().model;
-  check_context(path, config, options.context);
-  Params params = Params::unset(options.dtype, device);
-  Pretrained made{info_of(folder), model_of(params, config, options.context)};
-  folder.load(params.all());
-  return made;
+  return io::from_source(io::source_at(path, false), device, options);
 }
 
 io::Metadata folder_metadata(const FolderFiles& files) {
@@ -168,22 +131,22 @@ FolderFiles folder_files(const io::Metadata& metadata) {
 
 void save_pretrained(const std::string& folder, const Pretrained& model, const text::Tokenizer* tokenizer,
                      const SaveOptions& options) {
-  save(folder, source_of_pretrained(model), tokenizer, options);
+  save<io::HfWriter>(folder, source_of_pretrained(model), tokenizer, options);
 }
 
 void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
                      const text::Tokenizer* tokenizer, const SaveOptions& options) {
-  save(folder, io::source_of(model.parameters(), config), tokenizer, options);
+  save<io::HfWriter>(folder, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer,
                const GgufOptions& options) {
-  write_gguf(path, source_of_pretrained(model), tokenizer, options);
+  save<io::GgufWriter>(path, source_of_pretrained(model), tokenizer, options);
 }
 
 void save_gguf(const std::string& path, const Model& model, const ModelConfig& config,
                const text::Tokenizer* tokenizer, const GgufOptions& options) {
-  write_gguf(path, io::source_of(model.parameters(), config), tokenizer, options);
+  save<io::GgufWriter>(path, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 }  // namespace tg::nn

@@ -31,7 +31,7 @@ struct HeatLayout {
     const std::int64_t cell = std::min<std::int64_t>(natural / most, 40);  // 0: several cells to a pixel
     cells_wide = static_cast<int>(cell > 0 ? cell * h.columns : std::min(natural, h.columns));
     cells_high = static_cast<int>(cell > 0 ? cell * h.rows : std::min(natural, h.rows));
-    if (cell >= 11) name = std::min(20.0f, static_cast<float>(cell) * 1.1f);
+    if (cell >= 11) name = std::min(20.0f, float(cell) * 1.1f);
     const auto widest = [&](const std::vector<std::string>& names) {
       float w = 0;
       for (const std::string& s : names) w = std::max(w, stroke_text(s, name).width);
@@ -42,7 +42,7 @@ struct HeatLayout {
       for (std::size_t i = 0; i + 1 < h.column_names.size(); ++i)
         names_upright &=
             stroke_text(h.column_names[i], name).width + stroke_text(h.column_names[i + 1], name).width <
-            1.8f * static_cast<float>(cell);
+            1.8f * float(cell);
       below = static_cast<int>(names_upright ? 1.3f * name : widest(h.column_names)) + 10;
     }
     float title = 0;
@@ -72,24 +72,22 @@ void draw_cells(Image& image, const HeatMaps& h, const HeatMap& map, const HeatL
       image.set(x0 + x, y0 + y, heat_color(largest));
     }
   }
-  const auto left = static_cast<float>(x0), top = static_cast<float>(y0);
-  const float right = left + static_cast<float>(l.cells_wide),
-              bottom = top + static_cast<float>(l.cells_high);
+  const auto left = float(x0), top = float(y0);
+  const float right = left + float(l.cells_wide), bottom = top + float(l.cells_high);
   const Polyline frame{{left, top}, {right, top}, {right, bottom}, {left, bottom}, {left, top}};
   image.stroke(std::span(&frame, 1), 1.2f, heat_frame);
 }
 
 void draw_names(Image& image, const HeatMaps& h, const HeatLayout& l, int x0, int y0) {
   if (l.name == 0) return;
-  const float high = static_cast<float>(l.cells_high) / static_cast<float>(h.rows);
-  const float wide = static_cast<float>(l.cells_wide) / static_cast<float>(h.columns);
+  const float high = float(l.cells_high) / float(h.rows);
+  const float wide = float(l.cells_wide) / float(h.columns);
   for (std::size_t i = 0; i < h.row_names.size(); ++i)
-    image.text({static_cast<float>(x0 - 6),
-                static_cast<float>(y0) + (static_cast<float>(i) + 0.5f) * high + 0.35f * l.name},
-               h.row_names[i], {.size = l.name, .color = heat_soft, .align = TextStyle::Align::right});
+    image.text({float(x0 - 6), float(y0) + (float(i) + 0.5f) * high + 0.35f * l.name}, h.row_names[i],
+               {.size = l.name, .color = heat_soft, .align = TextStyle::Align::right});
   for (std::size_t i = 0; i < h.column_names.size(); ++i) {
-    const float x = static_cast<float>(x0) + (static_cast<float>(i) + 0.5f) * wide;
-    const auto y = static_cast<float>(y0 + l.cells_high + 6);
+    const float x = float(x0) + (float(i) + 0.5f) * wide;
+    const auto y = float(y0 + l.cells_high + 6);
     if (l.names_upright)
       image.text({x, y + l.name}, h.column_names[i],
                  {.size = l.name, .color = heat_soft, .align = TextStyle::Align::center});
@@ -103,17 +101,17 @@ void draw_names(Image& image, const HeatMaps& h, const HeatLayout& l, int x0, in
 void draw_scale(Image& image, const HeatMaps& h, const HeatLayout& l) {
   const int x0 = l.width - 420, x1 = l.width - 40, y0 = l.height - 66, y1 = y0 + 18;
   for (int x = x0; x < x1; ++x) {
-    const float root = static_cast<float>(x - x0) / static_cast<float>(x1 - x0 - 1);
+    const float root = float(x - x0) / float(x1 - x0 - 1);
     image.fill(x, y0, x + 1, y1, heat_color(root * root));
   }
   for (const auto& [value, label] :
        {std::pair(0.0f, "0"), {0.01f, "0.01"}, {0.1f, "0.1"}, {0.25f, "0.25"}, {0.5f, "0.5"}, {1.0f, "1"}}) {
-    const float x = static_cast<float>(x0) + std::sqrt(value) * static_cast<float>(x1 - x0);
-    image.line({x, static_cast<float>(y1)}, {x, static_cast<float>(y1 + 6)}, 1.4f, heat_soft);
-    image.text({x, static_cast<float>(y1) + 8 + heat_tick}, label,
+    const float x = float(x0) + std::sqrt(value) * float(x1 - x0);
+    image.line({x, float(y1)}, {x, float(y1 + 6)}, 1.4f, heat_soft);
+    image.text({x, float(y1) + 8 + heat_tick}, label,
                {.size = heat_tick, .color = heat_soft, .align = TextStyle::Align::center});
   }
-  image.text({static_cast<float>(x0 - 16), static_cast<float>(y1)}, h.scale,
+  image.text({float(x0 - 16), float(y1)}, h.scale,
              {.size = heat_tick, .color = heat_ink, .align = TextStyle::Align::right});
 }
 
@@ -124,7 +122,7 @@ Color heat_color(float value) {
   constexpr int pieces = static_cast<int>(std::size(stops)) - 1;
   const float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * pieces;  // NaN is 0
   const int i = std::min(static_cast<int>(at), pieces - 1);
-  const float part = at - static_cast<float>(i);
+  const float part = at - float(i);
   const auto mix = [&](std::uint8_t a, std::uint8_t b) {
     return static_cast<std::uint8_t>(std::lround(float(a) + (float(b) - float(a)) * part));
   };
@@ -151,20 +149,19 @@ Image draw_heat_maps(const HeatMaps& h) {
     draw_names(image, h, l, x0, y0);
     // In the middle above the cells, or as near to it as the map's part of the picture allows.
     const float half = stroke_text(h.maps[i].title, heat_label).width / 2;
-    const auto begin = static_cast<float>(l.side + column * l.panel_wide),
-               end = begin + static_cast<float>(l.panel_wide - l.gap);
-    const float middle = static_cast<float>(x0) + static_cast<float>(l.cells_wide) / 2;
-    image.text({std::max(begin + half, std::min(middle, end - half)), static_cast<float>(y0 - 9)},
-               h.maps[i].title, {.size = heat_label, .color = heat_ink, .align = TextStyle::Align::center});
+    const auto begin = float(l.side + column * l.panel_wide), end = begin + float(l.panel_wide - l.gap);
+    const float middle = float(x0) + float(l.cells_wide) / 2;
+    image.text({std::max(begin + half, std::min(middle, end - half)), float(y0 - 9)}, h.maps[i].title,
+               {.size = heat_label, .color = heat_ink, .align = TextStyle::Align::center});
   }
-  const auto width = static_cast<float>(l.width), height = static_cast<float>(l.height);
+  const auto width = float(l.width), height = float(l.height);
   const float natural = stroke_text(h.title, heat_title).width;
   image.text({width / 2, 30 + 0.7f * heat_title}, h.title,
              {.size = heat_title * std::min(1.0f, (width - 40) / natural),
               .color = heat_ink,
               .align = TextStyle::Align::center,
               .weight = 1.35f});
-  image.text({static_cast<float>(l.side), height - 48}, h.x_label, {.size = heat_label, .color = heat_ink});
+  image.text({float(l.side), height - 48}, h.x_label, {.size = heat_label, .color = heat_ink});
   image.text({20 + 0.7f * heat_label, (height - l.bottom + l.top) / 2}, h.y_label,
              {.size = heat_label, .color = heat_ink, .align = TextStyle::Align::center, .upwards = true});
   draw_scale(image, h, l);

@@ -22,8 +22,7 @@ struct Frame {
   PlotAxis x, y;
 
   Point at(double px, double py) const {
-    return {left + static_cast<float>(x.place(px)) * (right - left),
-            bottom - static_cast<float>(y.place(py)) * (bottom - top)};
+    return {left + float(x.place(px)) * (right - left), bottom - float(y.place(py)) * (bottom - top)};
   }
 };
 
@@ -65,12 +64,12 @@ void draw_grid(Image& image, const Frame& f) {
   for (const bool labelled : {false, true}) {  // labelled lines lie over fine ones
     for (const PlotTick& t : f.x.ticks) {
       if (t.label.empty() == labelled) continue;
-      const float x = f.left + static_cast<float>(f.x.place(t.value)) * (f.right - f.left);
+      const float x = f.left + float(f.x.place(t.value)) * (f.right - f.left);
       image.line({x, f.top}, {x, f.bottom}, 1.2f, labelled ? grid : fine_grid);
     }
     for (const PlotTick& t : f.y.ticks) {
       if (t.label.empty() == labelled) continue;
-      const float y = f.bottom - static_cast<float>(f.y.place(t.value)) * (f.bottom - f.top);
+      const float y = f.bottom - float(f.y.place(t.value)) * (f.bottom - f.top);
       image.line({f.left, y}, {f.right, y}, 1.2f, labelled ? grid : fine_grid);
     }
   }
@@ -98,7 +97,7 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
   float free_from =
       -std::numeric_limits<float>::infinity();  // labels that would touch the one before are left out
   for (const PlotTick& t : f.x.ticks) {
-    const float x = f.left + static_cast<float>(f.x.place(t.value)) * (f.right - f.left);
+    const float x = f.left + float(f.x.place(t.value)) * (f.right - f.left);
     image.line({x, f.bottom}, {x, f.bottom + (t.label.empty() ? 4.0f : 8.0f)}, 1.8f, soft);
     const float half = stroke_text(t.label, tick_size).width / 2;
     if (t.label.empty() || x - half < free_from) continue;
@@ -108,15 +107,15 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
   }
   float free_below = std::numeric_limits<float>::infinity();
   for (const PlotTick& t : f.y.ticks) {
-    const float y = f.bottom - static_cast<float>(f.y.place(t.value)) * (f.bottom - f.top);
+    const float y = f.bottom - float(f.y.place(t.value)) * (f.bottom - f.top);
     image.line({f.left - (t.label.empty() ? 4.0f : 8.0f), y}, {f.left, y}, 1.8f, soft);
     if (t.label.empty() || y > free_below) continue;
     image.text({f.left - 13, y + 0.35f * tick_size}, t.label,
                {.size = tick_size, .color = soft, .align = TextStyle::Align::right});
     free_below = y - tick_size;
   }
-  const float middle = (f.left + f.right) / 2, width = static_cast<float>(image.width());
-  image.text({middle, static_cast<float>(image.height()) - 20}, plot.x_label,
+  const float middle = (f.left + f.right) / 2, width = float(image.width());
+  image.text({middle, float(image.height()) - 20}, plot.x_label,
              {.size = label_size, .color = ink, .align = TextStyle::Align::center});
   image.text({20 + 0.7f * label_size, (f.top + f.bottom) / 2}, plot.y_label,
              {.size = label_size, .color = ink, .align = TextStyle::Align::center, .upwards = true});
@@ -243,12 +242,10 @@ Image draw_plot(const Plot& plot) {
     return width;
   };
   f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest(f.y) + 18;
-  f.right =
-      static_cast<float>(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);  // a number may be at the end
+  f.right = float(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);  // a number may be at the end
   if (plot.legend_beside) f.right -= legend_size(plot).first + beside_gap;
   f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;
-  f.bottom = static_cast<float>(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) -
-             1.2f * tick_size;
+  f.bottom = float(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) - 1.2f * tick_size;
   draw_grid(image, f);
   draw_boxes(image, plot, f);
   draw_series(image, plot, f);

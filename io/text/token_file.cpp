@@ -9,6 +9,7 @@
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
 #include "core/base/hash.h"
+#include "core/base/messages.h"
 
 namespace tg::text {
 namespace {
@@ -23,11 +24,9 @@ constexpr std::uint64_t max_token_header = 100'000'000;
 std::string json_of(const TokenHeader& header) {
   std::string json = "{\"version\": 1, \"bytes_each\": " + std::to_string(header.bytes_each) +
                      ", \"count\": " + std::to_string(header.count) + ", \"metadata\": {";
-  const char* separator = "";
-  for (const auto& [name, text] : header.metadata) {
-    json += separator + io::json_string(name) + ": " + io::json_string(text);
-    separator = ", ";
-  }
+  json += list_text(header.metadata, ", ", [](const auto& entry) {
+    return io::json_string(entry.first) + ": " + io::json_string(entry.second);
+  });
   json += "}}";
   const std::size_t widest = json.size() + 20 - std::to_string(header.count).size();
   json.resize((widest + 7) / 8 * 8, ' ');
@@ -55,21 +54,12 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
   header.begin = 16 + static_cast<std::size_t>(n);
   std::int64_t version = -1, bytes_each = -1, count = -1;
   io::JsonReader json(file.substr(16, static_cast<std::size_t>(n)), where + ": header");
-  json.begin_object();
-  while (const auto key = json.next_key()) {
-    if (*key == "version") {
-      version = json.integer();
-    } else if (*key == "bytes_each") {
-      bytes_each = json.integer();
-    } else if (*key == "count") {
-      count = json.integer();
-    } else if (*key == "metadata") {
-      json.begin_object();
-      while (const auto name = json.next_key()) header.metadata[*name] = json.string();
-    } else {
-      json.skip();
-    }
-  }
+  json.object({{"version", [&] { version = json.integer(); }},
+               {"bytes_each", [&] { bytes_each = json.integer(); }},
+               {"count", [&] { count = json.integer(); }},
+               {"metadata", [&] {
+                  json.object({}, [&](const std::string& name) { header.metadata[name] = json.string(); });
+                }}});
   json.end();
   if (version != 1) refuse("version is " + std::to_string(version) + ", expected 1");
   if (bytes_each != 2 && bytes_each != 4)

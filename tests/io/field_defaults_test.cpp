@@ -15,11 +15,11 @@
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/progress.h>
 #include <tilegrad/train/trainer.h>
-#include "io/interop/gguf_pre_tokenizers.h"
+#include "io/interop/adapter_source.h"
+#include "io/interop/gguf_metadata.h"
 #include "io/interop/gguf_record.h"
 #include "io/interop/gguf_rules.h"
 #include "io/interop/hf_config.h"
-#include "io/interop/peft_folder.h"
 #include "io/interop/tensor_names.h"
 #include "io/plots/plot_parts.h"
 #include "io/text/hf_parts.h"

@@ -1,6 +1,5 @@
 // Hugging Face folders that must be refused, each in one line with file, key and value, and folders that say
 // the same in another way.
-#include "io/interop/hf_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -13,6 +12,7 @@
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/tilegrad.h>
+#include "io/interop/tensor_names.h"
 #include "tests/support/hf_folder.h"
 
 namespace {

@@ -558,7 +558,7 @@ struct Adapted {
   }
   io::SavedAdapter saved(const std::vector<Parameter>& parameters, const io::Metadata& metadata) const {
     io::save_parameters(file, parameters, metadata);
-    return io::saved_adapter(io::load_safetensors(file), "A");
+    return {io::load_safetensors(file), "A"};
   }
 };
 

@@ -41,7 +41,7 @@ class Mixed final : public io::WeightReader {
  public:
   std::map<std::string, Array> values;
   DType dtype(const std::string& name) const override { return values.at(name).dtype(); }
-  io::TensorView read(const std::string& name) override {
+  io::TensorView read(const std::string& name) const override {
     const Array& a = values.at(name);
     return {a.dtype(), {a.shape().begin(), a.shape().end()}, {a.raw(), a.bytes()}};
   }

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include <tilegrad/io/interop/peft.h>
-#include "io/interop/peft_folder.h"
+#include "io/interop/adapter_source.h"
 #include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 

@@ -8,7 +8,6 @@
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/files/json_tree.h"
 #include "io/interop/gguf.h"
-#include "io/interop/hf_folder.h"
 #include "io/interop/model_source.h"
 #include "tools/train_report.h"
 
@@ -43,39 +42,25 @@ void complete(BaseModel& base, const io::HfConfig& config, const std::string& wh
   if (end < base.config.vocabulary) base.end_token = static_cast<std::int32_t>(end);
 }
 
-BaseModel base_of_folder(const std::string& path) {
-  auto folder = std::make_shared<const io::HfFolder>(path);
-  BaseModel base{
-      .family = folder->config().family, .config = folder->config().model, .files = folder->small_files()};
-  std::error_code error;
-  if (std::filesystem::exists(path + "/tokenizer.json", error))
-    base.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
-  complete(base, folder->config(), "[model] " + path, "/tokenizer.json");
-  base.weights = {.dtypes = folder->dtypes(),
-                  .bytes = folder->bytes(),
-                  .dropped = folder->dropped(),
-                  .load = [folder](const std::vector<Parameter>& parameters) { folder->load(parameters); }};
-  return base;
-}
-
-BaseModel base_of_gguf(const std::string& path) {
-  const auto source = std::make_shared<const io::ModelSource>(io::source_of_gguf(path));
-  const std::string where = "[model] " + path;
-  BaseModel base{.config = source->config, .files = source->files, .tokenizer = source->tokenizer};
-  const io::HfConfig config = io::config_in(base.files, where);
-  base.family = config.family;
-  complete(base, config, where, ": tokenizer.ggml");
-  base.weights = {
-      .dtypes = source->dtypes(),
-      .bytes = io::pretrained_info(*source).bytes,
-      .load = [source](const std::vector<Parameter>& parameters) { io::load(*source, parameters); }};
-  return base;
-}
-
 }  // namespace
 
 BaseModel base_at(const std::string& path) {
-  return io::is_gguf_file(path) ? base_of_gguf(path) : base_of_folder(path);
+  const bool is_file = io::is_gguf_file(path);
+  const auto source = std::make_shared<const io::ModelSource>(io::source_at(path, false));
+  BaseModel base{.config = source->config, .files = source->files, .tokenizer = source->tokenizer};
+  std::error_code error;
+  if (!is_file && std::filesystem::exists(path + "/tokenizer.json", error))
+    base.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
+  const std::string where = "[model] " + path;
+  const io::HfConfig config = io::config_in(base.files, where);
+  base.family = config.family;
+  complete(base, config, where, is_file ? ": tokenizer.ggml" : "/tokenizer.json");
+  base.weights = {
+      .dtypes = source->dtypes(),
+      .bytes = io::pretrained_info(*source).bytes,
+      .dropped = source->dropped,
+      .load = [source](const std::vector<Parameter>& parameters) { io::load(*source, parameters); }};
+  return base;
 }
 
 void refuse_without_tokenizer(const std::string& option) {

@@ -31,8 +31,8 @@ struct BaseModel {
   void print(const std::string& from) const;
 };
 
-// Of a Hugging Face folder or a GGUF file, with everything checked and no weights read. Throws as HfFolder
-// and HfTokenizer, or source_of_gguf(), and FormatError for a tokenizer of another model.
+// Of a Hugging Face folder or a GGUF file, with everything checked and no weights read. Throws as
+// source_at() and HfTokenizer, and FormatError for a tokenizer of another model.
 BaseModel base_at(const std::string& path);
 // Throws Error: `option`, "--text", needs the tokenizer that a base model does not have.
 [[noreturn]] void refuse_without_tokenizer(const std::string& option);
