@@ -3,7 +3,7 @@
 #pragma once
 
 #include <tilegrad/core/base/layout.h>
-#include "backends/cpu/kernels/simd.h"
+#include "backends/cpu/kernels/kernels.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cpu::TG_ISA {
@@ -29,11 +29,7 @@ struct AxisList {
   // Sorts the axes by their strides in the input or output, for cases where the order does not matter.
   void sort(i64 Axis::*by = &Axis::in) {
     for (int i = 1; i < rank; ++i)
-      for (int k = i; k > 0 && axis[k - 1].*by < axis[k].*by; --k) {
-        const Axis a = axis[k];
-        axis[k] = axis[k - 1];
-        axis[k - 1] = a;
-      }
+      for (int k = i; k > 0 && axis[k - 1].*by < axis[k].*by; --k) swap(axis[k - 1], axis[k]);
   }
   // Merges two neighbouring axes where the outer stride is the inner stride times the inner size.
   void merge() {

@@ -54,13 +54,6 @@ inline i64 batches_of(const Gemm& g) {
   return n;
 }
 
-template <class E>
-void swap(E& a, E& b) {
-  const E t = a;
-  a = b;
-  b = t;
-}
-
 // C^T = B^T·A^T.
 inline Gemm swapped(Gemm g) {
   swap(g.m, g.n);

@@ -116,7 +116,8 @@ void multiply_block(i64 steps, const float* a, const float* b, const float* from
   // f(its number as a constant, its offset) for each tile of C.
   const auto each_tile = [ld](auto f) __attribute__((always_inline)) {
     each_constant<2 * R>([&](auto i) {
-      if constexpr (i % 2 < C) f(i, i / 2 * 16 * ld + i % 2 * 16);
+      constexpr i64 row = i / 2 * 16, column = i % 2 * 16;
+      if constexpr (column < C * 16) f(i, row * ld + column);
     });
   };
   if (from)

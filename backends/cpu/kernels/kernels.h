@@ -20,6 +20,13 @@ inline i64 at_least(i64 a, i64 b) {
   return a > b ? a : b;
 }
 
+template <class E>
+void swap(E& a, E& b) {
+  const E t = a;
+  a = b;
+  b = t;
+}
+
 extern const std::span<const BlockEntry> pointwise_blocks;  // pointwise.cpp
 LoadFn block_load(DType memory, DType block);               // convert.cpp
 StoreFn block_store(DType block, DType memory);

@@ -236,26 +236,17 @@ TG_INLINE bool is_any(M mask) {
 }
 
 // a·b + c, fused where the instruction set has it.
-#if TG_VECTOR_BYTES == 64
-TG_INLINE F32 fma(F32 a, F32 b, F32 c) {
-  return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-}
-TG_INLINE F64 fma(F64 a, F64 b, F64 c) {
-  return (F64)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-}
-#elif TG_VECTOR_BYTES == 32
-TG_INLINE F32 fma(F32 a, F32 b, F32 c) {
-  return (F32)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
-TG_INLINE F64 fma(F64 a, F64 b, F64 c) {
-  return (F64)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
-}
-#else
 template <class V>
 TG_INLINE V fma(V a, V b, V c) {
+#if TG_VECTOR_BYTES == 64
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif TG_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#endif
   return a * b + c;
 }
-#endif
 
 // max(a, b) is a > b ? a : b, min(a, b) is a < b ? a : b: where either is NaN the result is b. GCC makes one
 // instruction of that, except with a constant.

@@ -25,12 +25,8 @@ struct Best {
     return larger(value[b], value[a]) || (!larger(value[a], value[b]) && place[a] > place[b]);
   }
   TG_INLINE void swap(i64 a, i64 b) {
-    const C v = value[a];
-    const i64 p = place[a];
-    value[a] = value[b];
-    place[a] = place[b];
-    value[b] = v;
-    place[b] = p;
+    TG_ISA::swap(value[a], value[b]);
+    TG_ISA::swap(place[a], place[b]);
   }
   void sink(i64 from, i64 end) {
     for (i64 at = from, child; (child = 2 * at + 1) < end; at = child) {
