@@ -6,9 +6,9 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/check.h"
 #include "backends/cuda/cuda.h"
-#include "backends/cuda/executable.h"
+#include "backends/cuda/runtime/check.h"
+#include "backends/cuda/runtime/executable.h"
 #include "backends/cuda/schedule/scheduler.h"
 
 namespace tg::cuda {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/cast_list.h"
-#include "backends/cuda/copy_list.h"
-#include "backends/cuda/epilogue.h"
+#include "backends/cuda/collectives/ordered_sum.h"
+#include "backends/cuda/fusion/cast_list.h"
+#include "backends/cuda/fusion/copy_list.h"
+#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/kernels/set_memory.h"
-#include "backends/cuda/ordered_sum.h"
 #include "ops/norm.h"
 
 namespace tg::cuda {

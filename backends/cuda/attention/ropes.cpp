@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "backends/cuda/epilogue.h"
-#include "backends/cuda/rope.h"
+#include "backends/cuda/fusion/epilogue.h"
+#include "backends/cuda/fusion/rope.h"
 #include "ops/attention_call.h"
 
 namespace tg::cuda {

@@ -1,4 +1,4 @@
-// The list of CUDA kernels. A file defines NAME_kernel. Only backends/cuda/kernel.cpp reads the list.
+// The list of CUDA kernels. A file defines NAME_kernel. Only backends/cuda/runtime/kernel.cpp reads the list.
 #pragma once
 
 // clang-format off

@@ -1,8 +1,8 @@
 // Makes an exception of a host function a fault of the program: what follows leaves parameters alone.
 #include <cuda_runtime.h>
 
-#include "backends/cuda/host_kernel.h"
 #include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/runtime/host_kernel.h"
 
 namespace tg::cuda {
 

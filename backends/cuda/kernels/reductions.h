@@ -1,7 +1,7 @@
 // Reductions that other kernels use.
 #pragma once
 
-#include "backends/cuda/kernel.h"
+#include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda {
 

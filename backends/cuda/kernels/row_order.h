@@ -1,8 +1,8 @@
 // How the kernels for reductions go through rows that are neighbours in memory. Whoever goes through numbers
-// that are nowhere in memory (backends/cuda/reduced_chain.cpp) adds them up in the same order.
+// that are nowhere in memory (backends/cuda/jit/reduced_chain.cpp) adds them up in the same order.
 #pragma once
 
-#include "backends/cuda/kernel.h"
+#include "backends/cuda/runtime/kernel.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cuda {

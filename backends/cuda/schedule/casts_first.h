@@ -1,5 +1,5 @@
 // Casts of parameters at the start of a program: next to each other one kernel computes them
-// (backends/cuda/cast_list.h). Models record each where a layer needs it.
+// (backends/cuda/fusion/cast_list.h). Models record each where a layer needs it.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // Small products next to each other, right before the first of them is read: one kernel computes them
-// (backends/cuda/small_products.h). So are the gradients of weights, which nothing reads before the
+// (backends/cuda/gemm/small_products.h). So are the gradients of weights, which nothing reads before the
 // optimizer. Models record each behind the gradient that it is made of.
 #pragma once
 

@@ -1,0 +1,63 @@
+// to[i] = from[i] for a list of pieces of memory, in one launch (copy_list.h).
+#include "backends/cuda/fusion/copy_list.h"
+
+#include "backends/cuda/kernels/tensor_list.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+struct alignas(16) Sixteen {
+  unsigned at[4];
+};
+
+__device__ __forceinline__ std::byte* address(const Place& p, std::byte* workspace) {
+  return (p.at ? p.at : workspace) + p.offset;
+}
+
+constexpr i64 copy_chunk = list_chunk * static_cast<i64>(sizeof(Sixteen));  // bytes
+
+__global__ void __launch_bounds__(list_block)
+    copy_list(const PieceCopy* pieces, const Chunk* chunks, int count, std::byte* workspace) {
+  begin_early();
+  for (int c = blockIdx.x; c < count; c += gridDim.x) {
+    const PieceCopy p = pieces[chunks[c].tensor];
+    const std::byte* const from = address(p.from, workspace);
+    std::byte* const to = address(p.to, workspace);
+    const i64 begin = chunks[c].number * copy_chunk;
+    const i64 all = static_cast<i64>(p.bytes), end = begin + copy_chunk < all ? begin + copy_chunk : all;
+    i64 rest = begin;
+    if ((reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to)) % sizeof(Sixteen) ==
+        0) {
+      constexpr i64 size = sizeof(Sixteen);
+      rest = end / size * size;
+#pragma unroll 4
+      for (i64 i = begin / size + threadIdx.x; i < rest / size; i += list_block)
+        reinterpret_cast<Sixteen*>(to)[i] = reinterpret_cast<const Sixteen*>(from)[i];
+    }
+    for (i64 i = rest + threadIdx.x; i < end; i += list_block) to[i] = from[i];
+  }
+}
+
+}  // namespace
+
+struct CopyListPlan {
+  std::shared_ptr<const PieceCopy> pieces;
+  std::shared_ptr<const Chunk> chunks;
+  std::size_t count;
+};
+
+std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>& copies) {
+  std::vector<Chunk> chunks;
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    add_chunks(chunks, i, static_cast<i64>(copies[i].bytes), copy_chunk);
+  return std::make_shared<CopyListPlan>(CopyListPlan{on_device(copies), on_device(chunks), chunks.size()});
+}
+
+void launch_copy_list(const Stream& s, const CopyListPlan& p) {
+  if (p.count == 0) return;
+  launch_early(s, {list_grid(p.count, s.gpu), list_block}, copy_list, p.pieces.get(), p.chunks.get(),
+               static_cast<int>(p.count), s.workspace);
+}
+
+}  // namespace tg::cuda

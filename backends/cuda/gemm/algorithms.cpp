@@ -1,0 +1,166 @@
+#include "backends/cuda/gemm/algorithms.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "backends/cuda/jit/cache.h"
+#include "core/run/ranks.h"
+
+namespace tg::cuda {
+
+namespace {
+
+using Key = std::array<std::uint64_t, 2>;
+using AlgorithmBits = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
+
+std::string hex(std::uint64_t x) {
+  char s[20];
+  std::snprintf(s, sizeof s, "%016" PRIx64, x);
+  return s;
+}
+
+// The choices for one GPU, in memory and in its file. A line of the file is a key (two words) and an
+// algorithm (eight words), in hexadecimal.
+class AlgorithmCache {
+ public:
+  std::set<Key> shared;  // those that all ranks have from rank 0
+
+  explicit AlgorithmCache(const Gpu& gpu) {
+    const std::filesystem::path folder = cache_folder();
+    if (folder.empty()) return;
+    path_ = folder / ("matmul-sm" + std::to_string(gpu.capability) + "-" + std::to_string(gpu.processors) +
+                      "-" + std::to_string(cublasLtGetVersion()));
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream in(line);
+      in >> std::hex;
+      Key key;
+      AlgorithmBits bits;
+      for (std::uint64_t& w : key) in >> w;
+      for (std::uint64_t& w : bits) in >> w;
+      if (in) chosen_.emplace(key, bits);  // of several entries with one key the first counts
+    }
+  }
+  std::optional<AlgorithmBits> find(const Key& key) const {
+    const auto at = chosen_.find(key);
+    return at == chosen_.end() ? std::nullopt : std::optional(at->second);
+  }
+  // On ranks other than 0 not in the file, which is the same for all of them.
+  void add(const Key& key, const AlgorithmBits& bits, bool is_saved) {
+    if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
+    std::string line;
+    for (std::uint64_t w : key) line += hex(w) + " ";
+    for (std::uint64_t w : bits) line += hex(w) + " ";
+    line.back() = '\n';
+    if (std::FILE* file =
+            std::fopen(path_.c_str(), "a")) {  // appending keeps the lines of several processes whole
+      std::fwrite(line.data(), 1, line.size(), file);
+      std::fclose(file);
+    }
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::map<Key, AlgorithmBits> chosen_;
+};
+
+std::mutex mutex;
+thread_local Communicator* ranks = nullptr;
+
+AlgorithmCache& cache_of(const Gpu& gpu) {
+  static auto& caches = *new std::map<int, AlgorithmCache>;  // by ordinal
+  return caches.try_emplace(gpu.ordinal, gpu).first->second;
+}
+
+}  // namespace
+
+namespace {
+
+// Rank 0's.
+std::optional<AlgorithmBits> of_first_rank(const std::optional<AlgorithmBits>& own) {
+  struct Shown {
+    std::uint64_t is_there;
+    AlgorithmBits bits;
+  };
+  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(AlgorithmBits{})})[0];
+  return shown.is_there ? std::optional(shown.bits) : std::nullopt;
+}
+
+std::optional<AlgorithmBits> find(const Key& key, const Gpu& gpu) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  std::optional<AlgorithmBits> bits = cache.find(key);
+  if (!ranks || cache.shared.contains(key)) return bits;
+  bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
+  return bits;
+}
+
+std::optional<AlgorithmBits> save(const Key& key, const Gpu& gpu, std::optional<AlgorithmBits> bits) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  if (ranks) bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, !ranks || ranks->rank() == 0);
+  if (bits && ranks) cache.shared.insert(key);
+  return bits;
+}
+
+}  // namespace
+
+SharedChoices::SharedChoices(Communicator* of) {
+  ranks = of;
+}
+SharedChoices::~SharedChoices() {
+  ranks = nullptr;
+}
+
+std::optional<cublasLtMatmulAlgo_t> known_algorithm(const Key& key, const Gpu& gpu) {
+  const std::optional<AlgorithmBits> bits = find(key, gpu);
+  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+}
+
+std::optional<cublasLtMatmulAlgo_t> save_algorithm(const Key& key, const Gpu& gpu,
+                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
+  const std::optional<AlgorithmBits> bits =
+      save(key, gpu, algorithm ? std::optional(std::bit_cast<AlgorithmBits>(*algorithm)) : std::nullopt);
+  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+}
+
+std::optional<bool> known_choice(const Key& key, const Gpu& gpu) {
+  const std::optional<AlgorithmBits> bits = find(key, gpu);
+  return bits ? std::optional((*bits)[0] != 0) : std::nullopt;
+}
+
+bool save_choice(const Key& key, const Gpu& gpu, bool choice) {
+  return (*save(key, gpu, AlgorithmBits{choice}))[0] != 0;
+}
+
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b) {
+  const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
+    std::uint32_t v = 0;  // of two bytes or four
+    std::size_t written = 0;
+    cublasLtMatmulAlgoConfigGetAttribute(&algorithm, what, &v, sizeof v, &written);
+    return v;
+  };
+  constexpr std::array all{CUBLASLT_ALGO_CONFIG_ID,
+                           CUBLASLT_ALGO_CONFIG_TILE_ID,
+                           CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                           CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                           CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+                           CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+                           CUBLASLT_ALGO_CONFIG_STAGES_ID,
+                           CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID,
+                           CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID};
+  return std::ranges::all_of(all, [&](auto what) { return value(a, what) == value(b, what); });
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,41 @@
+// A cache of the fastest cuBLASLt algorithm for each matmul, and of whether a kernel of our own is faster
+// than several steps'. It is saved to a file, so that later runs choose the same algorithm and give the same
+// bits: in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one file for each kind of GPU and version of
+// cuBLASLt. If the file cannot be written, choices last as long as the process.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include <tilegrad/core/run/communicator.h>
+#include "backends/cuda/runtime/kernel.h"
+
+namespace tg::cuda {
+
+std::optional<cublasLtMatmulAlgo_t> known_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
+// Returns what is to be used. None: there was no memory to time any.
+std::optional<cublasLtMatmulAlgo_t> save_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu,
+                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm);
+
+// The same of a choice between two kernels.
+std::optional<bool> known_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
+bool save_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu, bool choice);
+
+// While one exists, this thread's choices are those of rank 0, which all ranks must make in the same order:
+// two GPUs of a kind may find different algorithms the fastest, and then ranks would have different bits.
+// Null: there is one rank.
+class SharedChoices {
+ public:
+  explicit SharedChoices(Communicator* ranks);
+  ~SharedChoices();
+  SharedChoices(const SharedChoices&) = delete;
+};
+
+// Whether both are the same algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in some
+// of them.
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
+
+}  // namespace tg::cuda
