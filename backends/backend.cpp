@@ -2,7 +2,7 @@
 #include <tilegrad/core/run/backend.h>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cpu/cpu.h"
+#include "backends/cpu/kernel.h"
 #if defined(TILEGRAD_CUDA)
 #include "backends/cuda/cuda.h"
 #endif

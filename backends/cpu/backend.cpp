@@ -11,7 +11,6 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include <tilegrad/core/run/cost.h>
-#include "backends/cpu/cpu.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
@@ -51,6 +50,29 @@ double estimated_seconds(const Step& s) {
     c.flops += elements * 4 * static_cast<double>(chain->code.size());
   return c.bytes / 20e9 + c.flops / 40e9;
 }
+
+// Runs a user-defined op's C++ function as if it were a kernel.
+struct HostPlan {
+  HostStep step;
+  const HostKernel* function;
+  std::exception_ptr* thrown;
+  mutable std::vector<HostView> in, out;  // one run at a time; held here so that runs allocate nothing
+};
+
+void run_host(Worker& w, const Call& c) {
+  const auto& plan = *static_cast<const HostPlan*>(c.plan);
+  for (std::size_t i = 0; i < c.in.size(); ++i) plan.in[i].data = c.in[i].data;
+  for (std::size_t i = 0; i < c.out.size(); ++i) plan.out[i].data = c.out[i].data;
+  try {
+    const InUserFunction may_run_programs;
+    (*plan.function)(plan.in, plan.out, *c.attrs);
+  } catch (...) {
+    *plan.thrown = exception_of(plan.step);
+    w.fault->report(w.step, {});  // later steps do not run: what they would read was not written
+  }
+}
+
+constexpr Kernel host_kernel{.run = &run_host, .on_caller = true};
 
 // When a transfer starts, the run is over, so the transfer copies at once.
 struct Copies final : Transfer {
@@ -151,7 +173,8 @@ class CpuExecutable final : public Executable, private Job {
       if (s.op == &reduced_chain_op) t.plan = plan_reduced_chain(s, kernel_set());
       if (rank_attrs_of(*s.op, s.attrs)) t.plan = ranks_;
       if (!t.kernel && s.op->host) {
-        t.plan = plan_host(s, thrown_);
+        t.plan = std::make_shared<HostPlan>(
+            HostPlan{HostStep(s), &s.op->host, &thrown_, host_views(s.in), host_views(s.out)});
         t.kernel = &host_kernel;
       }
       t.call.plan = t.plan.get();

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstddef>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string_view>
 
 #include <tilegrad/core/run/step.h>
 #include "backends/cpu/worker.h"
+
+namespace tg {
+class Backend;
+}
 
 namespace tg::cpu {
 
@@ -75,16 +78,20 @@ const KernelSet& kernel_set();
 // All sets this machine runs, best last.
 std::span<const KernelSet* const> runnable_sets();
 
+// The unit that multiplies bf16 matrices on this processor. All accumulate in f32: f32 multiply-adds after
+// conversion, the dot product of pairs (avx512_bf16), or products of tiles (AMX). Pairs and tiles treat
+// denormal operands and sums as zeros.
+enum class Bf16Unit { f32, pairs, tiles };
+
+// The fastest one here. Tiles are used unless TG_ISA names an instruction set.
+Bf16Unit bf16_unit();
+// Whether this process may use AMX tiles for bf16. The first call requests permission from the system.
+bool has_bf16_tiles();
+
 // Registers a kernel of a user-defined op; it takes precedence over a built-in one.
 void register_kernel(std::string op, Kernel kernel);
 // The kernel for an op, null if there is none.
 const Kernel* find_kernel(std::string_view op);
-
-// Runs a user-defined op's C++ function as if it were a kernel.
-extern const Kernel host_kernel;
-// The plan that host_kernel needs. The first exception that the function throws is stored in `thrown`. Throws
-// DeviceError if an operand is not row-major.
-std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thrown);
 
 // Kernels of the ops of ops/ranks.cpp: ranks exchange data through memory that all of them see. They are
 // there to test programs of several ranks without GPUs, not to be fast. A call's plan is the Communicator,
@@ -95,5 +102,8 @@ void reduce_scatter(Worker&, const Call&);
 void all_to_all(Worker&, const Call&);
 void ppermute(Worker&, const Call&);
 void local_shard(Worker&, const Call&);
+
+// The backend that runs them, with a thread pool shared by the whole process.
+Backend& backend();
 
 }  // namespace tg::cpu

@@ -13,6 +13,9 @@ namespace tg::cpu {
 
 namespace {
 
+using Bytes = std::span<const std::byte>;
+using Shown = std::span<const std::byte* const>;  // the same of each rank
+
 Communicator& ranks_of(const Call& c) {
   static auto& alone = *new OneRank;
   // The plan is the communicator of CompileOptions, which programs hold and use one at a time.
@@ -46,17 +49,16 @@ template <class F>
 void each_tensor(const Call& c, F f) {
   std::vector<std::byte> copy;
   for (std::size_t i = 0; i < c.in.size(); ++i)
-    f(c.in[i], std::span(row_major_bytes(c.in[i], copy), bytes_in(c.in[i])), c.out[i]);
+    f(c.in[i], Bytes(row_major_bytes(c.in[i], copy), bytes_in(c.in[i])), c.out[i]);
 }
 
 // Shows `own` part by part: read(shown, offset, bytes). Parts are whole elements, for most_shared is a
 // multiple of all sizes.
 template <class F>
-void share_all(Communicator& ranks, std::span<const std::byte> own, F read) {
+void share_all(Communicator& ranks, Bytes own, F read) {
   for (std::size_t at = 0; at < own.size(); at += Communicator::most_shared) {
     const std::size_t bytes = std::min(Communicator::most_shared, own.size() - at);
-    ranks.share(own.subspan(at, bytes),
-                [&](std::span<const std::byte* const> shown) { read(shown, at, bytes); });
+    ranks.share(own.subspan(at, bytes), [&](Shown shown) { read(shown, at, bytes); });
   }
 }
 
@@ -64,7 +66,7 @@ void share_all(Communicator& ranks, std::span<const std::byte> own, F read) {
 // the number of ranks.
 constexpr std::size_t block = piece_size(256, 16);
 template <class T, class C>
-void add_tree(std::span<const std::byte* const> shown, std::size_t first, std::size_t count, C* out) {
+void add_tree(Shown shown, std::size_t first, std::size_t count, C* out) {
   if (shown.size() == 1) {
     const T* x = reinterpret_cast<const T*>(shown[0]) + first;
     for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<C>(x[i]);
@@ -78,7 +80,7 @@ void add_tree(std::span<const std::byte* const> shown, std::size_t first, std::s
 }
 
 template <class T, class Out>
-void add_as(std::span<const std::byte* const> shown, std::size_t count, std::byte* to) {
+void add_as(Shown shown, std::size_t count, std::byte* to) {
   using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
   C sum[block];
   for (std::size_t first = 0; first < count; first += block) {
@@ -89,7 +91,7 @@ void add_as(std::span<const std::byte* const> shown, std::size_t count, std::byt
 }
 
 // `bytes` bytes of what all show, elements of type `in`, added to `to`, whose elements are of type `out`.
-void add(DType in, DType out, std::span<const std::byte* const> shown, std::size_t bytes, std::byte* to) {
+void add(DType in, DType out, Shown shown, std::size_t bytes, std::byte* to) {
   const std::size_t count = bytes / size_of(in);
   if (in == f64) return add_as<double, double>(shown, count, to);
   if (in == f32) return add_as<float, float>(shown, count, to);
@@ -101,9 +103,8 @@ void add(DType in, DType out, std::span<const std::byte* const> shown, std::size
 
 // Sums of the bytes of `own` on all ranks, as `out` has them from its first element on; on ranks that are not
 // to have them nothing is written.
-void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own, const Arg& out,
-               bool is_own) {
-  share_all(ranks, own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+void add_shown(Communicator& ranks, const Arg& x, Bytes own, const Arg& out, bool is_own) {
+  share_all(ranks, own, [&](Shown shown, std::size_t at, std::size_t bytes) {
     if (is_own) add(x.dtype, out.dtype, shown, bytes, out.data + at / size_of(x.dtype) * size_of(out.dtype));
   });
 }
@@ -111,14 +112,12 @@ void add_shown(Communicator& ranks, const Arg& x, std::span<const std::byte> own
 }  // namespace
 
 void all_reduce(Worker&, const Call& c) {
-  each_tensor(c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
-    add_shown(ranks_of(c), x, own, out, true);
-  });
+  each_tensor(c, [&](const Arg& x, Bytes own, const Arg& out) { add_shown(ranks_of(c), x, own, out, true); });
 }
 
 void reduce_scatter(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
-  each_tensor(c, [&](const Arg& x, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg& x, Bytes own, const Arg& out) {
     const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
     for (int r = 0; r < ranks.size(); ++r)
       add_shown(ranks, x, own.subspan(static_cast<std::size_t>(r) * piece, piece), out, r == ranks.rank());
@@ -126,22 +125,21 @@ void reduce_scatter(Worker&, const Call& c) {
 }
 
 void all_gather(Worker&, const Call& c) {
-  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
-    share_all(ranks_of(c), own,
-              [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
-                for (std::size_t s = 0; s < shown.size(); ++s)
-                  std::memcpy(out.data + s * own.size() + at, shown[s], bytes);
-              });
+  each_tensor(c, [&](const Arg&, Bytes own, const Arg& out) {
+    share_all(ranks_of(c), own, [&](Shown shown, std::size_t at, std::size_t bytes) {
+      for (std::size_t s = 0; s < shown.size(); ++s)
+        std::memcpy(out.data + s * own.size() + at, shown[s], bytes);
+    });
   });
 }
 
 void all_to_all(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
-  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg&, Bytes own, const Arg& out) {
     const std::size_t piece = own.size() / static_cast<std::size_t>(ranks.size());
     for (int r = 0; r < ranks.size(); ++r)
       share_all(ranks, own.subspan(static_cast<std::size_t>(r) * piece, piece),
-                [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+                [&](Shown shown, std::size_t at, std::size_t bytes) {
                   for (std::size_t s = 0; s < shown.size() && r == ranks.rank(); ++s)
                     std::memcpy(out.data + s * piece + at, shown[s], bytes);
                 });
@@ -151,8 +149,8 @@ void all_to_all(Worker&, const Call& c) {
 void ppermute(Worker&, const Call& c) {
   Communicator& ranks = ranks_of(c);
   const int n = ranks.size(), from = ((ranks.rank() - c.attrs->as<RankAttrs>().shift) % n + n) % n;
-  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
-    share_all(ranks, own, [&](std::span<const std::byte* const> shown, std::size_t at, std::size_t bytes) {
+  each_tensor(c, [&](const Arg&, Bytes own, const Arg& out) {
+    share_all(ranks, own, [&](Shown shown, std::size_t at, std::size_t bytes) {
       std::memcpy(out.data + at, shown[static_cast<std::size_t>(from)], bytes);
     });
   });
@@ -160,7 +158,7 @@ void ppermute(Worker&, const Call& c) {
 
 void local_shard(Worker&, const Call& c) {
   const auto rank = static_cast<std::size_t>(ranks_of(c).rank());
-  each_tensor(c, [&](const Arg&, std::span<const std::byte> own, const Arg& out) {
+  each_tensor(c, [&](const Arg&, Bytes own, const Arg& out) {
     const std::size_t piece = bytes_in(out);
     if (piece > 0) std::memcpy(out.data, own.data() + rank * piece, piece);
   });

@@ -13,7 +13,7 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/train/trainer.h>
-#include "backends/cpu/cpu.h"
+#include "backends/cpu/kernel.h"
 
 // Replaces the system's clock: this one stands still, and each run and each wait moves it forward.
 static constexpr std::int64_t second = 1'000'000'000, run_time = 10 * second, wait_time = 100 * second;

@@ -17,12 +17,9 @@
 
 namespace tg::cpu {
 
-#define TG_DECLARE(isa)                                              \
-  namespace isa {                                                    \
-  ScratchSize attention_forward_scratch(const AttentionCall&, int);  \
-  ScratchSize attention_backward_scratch(const AttentionCall&, int); \
-  void attention_forward(const AttentionCall&, Worker&);             \
-  void attention_backward(const AttentionCall&, Worker&);            \
+#define TG_DECLARE(isa)                                               \
+  namespace isa {                                                     \
+  extern const AttentionKernel attention_forward, attention_backward; \
   }
 #ifdef TILEGRAD_ISA_avx2
 TG_DECLARE(avx2)
@@ -36,16 +33,10 @@ TG_DECLARE(on_tile_model)
 
 struct Isa {
   const char* name;
-  ScratchSize (*forward_scratch)(const AttentionCall&, int);
-  ScratchSize (*backward_scratch)(const AttentionCall&, int);
-  void (*forward)(const AttentionCall&, Worker&);
-  void (*backward)(const AttentionCall&, Worker&);
+  const AttentionKernel *forward, *backward;
 };
-#define TG_ENTRY(isa)                                                                              \
-  {                                                                                                \
-#isa, isa::attention_forward_scratch, isa::attention_backward_scratch, isa::attention_forward, \
-        isa::attention_backward                                                                    \
-  }
+#define TG_ENTRY(isa) \
+  { #isa, &isa::attention_forward, &isa::attention_backward }
 inline std::vector<Isa> isas([[maybe_unused]] DType type = DType::f32) {
   std::vector<Isa> all = {TG_ENTRY(baseline)};
 #ifdef TILEGRAD_ISA_avx2
@@ -227,8 +218,8 @@ inline void check(Trial s) {
       x.z_q = z_q.operand(), x.z_k = z_k.operand(), x.z_v = z_v.operand();
       std::fill(z_bias.bytes.begin(), z_bias.bytes.end(), std::byte{0xff});
       std::fill(z_sink.bytes.begin(), z_sink.bytes.end(), std::byte{0xff});
-      run_team(threads, isa.forward_scratch(x, threads), [&](Worker& w) { isa.forward(x, w); });
-      run_team(threads, isa.backward_scratch(x, threads), [&](Worker& w) { isa.backward(x, w); });
+      run_team(threads, isa.forward->scratch(x), [&](Worker& w) { isa.forward->run(x, w); });
+      run_team(threads, isa.backward->scratch(x), [&](Worker& w) { isa.backward->run(x, w); });
       const std::string who = std::string(isa.name) + ", threads " + std::to_string(threads) + ": ";
       const std::vector<std::vector<std::byte>> all = {o.bytes,   lse.bytes,    z_q.bytes,   z_k.bytes,
                                                        z_v.bytes, z_bias.bytes, z_sink.bytes};

@@ -8,13 +8,13 @@ namespace tg::cpu {
 
 #ifdef TILEGRAD_ISA_avx2
 namespace avx2 {
-ScratchSize gemm_scratch(const Gemm&, int);
+Scratch gemm_scratch(const Gemm&, int);
 void gemm(const Gemm&, Worker&);
 }  // namespace avx2
 #endif
 #ifdef TILEGRAD_ISA_avx512
 namespace avx512 {
-ScratchSize gemm_scratch(const Gemm&, int);
+Scratch gemm_scratch(const Gemm&, int);
 void gemm(const Gemm&, Worker&);
 }  // namespace avx512
 #endif

@@ -26,10 +26,10 @@ struct AlignedBytes {
 };
 
 template <class F>
-void run_team(int threads, ScratchSize size, F&& kernel) {
+void run_team(int threads, Scratch size, F&& kernel) {
   struct Step final : Job {
-    Step(int threads, ScratchSize size, F& kernel) : kernel(kernel), shared(size.shared) {
-      for (int t = 0; t < threads; ++t) own.push_back(std::make_unique<AlignedBytes>(size.thread));
+    Step(int threads, Scratch size, F& kernel) : kernel(kernel), shared(size.shared) {
+      for (int t = 0; t < threads; ++t) own.push_back(std::make_unique<AlignedBytes>(size.per_thread));
     }
     int next(int) override { return std::exchange(stage, end); }
     void share(Worker& w, int) override {

@@ -5,7 +5,6 @@
 
 #include <tilegrad/ops/ceilings.h>
 #include <tilegrad/ops/ops.h>
-#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernel.h"
 #include "tools/bench/measure.h"
 

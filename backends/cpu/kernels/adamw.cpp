@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "backends/cpu/kernels/tensor_list.h"
+#include "backends/cpu/kernels/rows.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -3,7 +3,7 @@
 // this instruction set is compiled without them.
 #pragma once
 
-#include "backends/cpu/kernels/gemm_cases.h"
+#include "backends/cpu/kernels/micro.h"
 
 #if defined(TG_BF16_TILES)
 namespace tg::cpu::TG_ISA {
@@ -51,7 +51,7 @@ struct Amx {
     asm("vcvtne2ps2bf16 %1, %2, %0"
         : "=v"(both)
         : "v"(tg::cpu::TG_ISA::load(from)), "v"(tg::cpu::TG_ISA::load(from + 16)));
-    store_bits(reinterpret_cast<std::uint32_t*>(to), both);
+    TG_ISA::store(reinterpret_cast<std::uint32_t*>(to), both);
   }
 };
 

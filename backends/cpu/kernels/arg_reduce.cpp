@@ -2,7 +2,6 @@
 // counts as the extreme.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/kernels.h"
-#include "core/graph/op_attrs.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -19,7 +18,7 @@ TG_INLINE bool beats(C a, C b) {  // NaN beats every number
 // The extreme of n values; NaN if one is.
 template <class C, bool least>
 C extreme(const C* p, i64 n) {
-  using V = typename VectorFor<C>::type;
+  using V = vector_of<C>;
   const auto better = [](auto a, auto b) { return select((b != b) | (least ? b < a : b > a), b, a); };
   C best = p[0];
   i64 i = 0;
@@ -35,21 +34,12 @@ C extreme(const C* p, i64 n) {
 template <class C, bool least>
 void run_as(Worker& w, const Call& call) {
   const Layout &x = call.in[0].layout, &y = call.out[0].layout;
-  const auto& a = call.attrs->as<ReduceAttrs>();
-  AxisList kept, reduced;
-  for (int i = 0, o = 0; i < x.rank(); ++i) {
-    const bool is_reduced = a.axes.contains(i);
-    if (is_reduced)
-      reduced.push({x.shape[i], x.strides[i], 0});
-    else
-      kept.push({x.shape[i], x.strides[i], y.strides[o]});
-    o += !is_reduced || a.keepdim;
-  }
+  auto [kept, reduced] = ReducedAxes(x, y, call.attrs->as<ReduceAttrs>());
   reduced.merge();
   const AxisList runs = reduced.outer();
   const Axis along = reduced.rank > 0 ? reduced.inner() : Axis{1, 1, 0};
   const i64 size = static_cast<i64>(size_of(call.in[0].dtype)), run_count = runs.numel();
-  const LoadFn to_block = block_load(call.in[0].dtype, compute_type(call.in[0].dtype));
+  const LoadFn to_block = block_load(call.in[0].dtype, dtype_of<C>);
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [block]
   const bool direct = call.in[0].dtype == dtype_of<C> && along.in == 1;
   const i64 length = run_count * along.size, some = length >= shared_from ? 1 : shared_from / length;
@@ -80,14 +70,7 @@ void run_as(Worker& w, const Call& call) {
 
 template <bool least>
 void run(Worker& w, const Call& call) {
-  switch (compute_type(call.in[0].dtype)) {
-    case DType::f64:
-      return run_as<double, least>(w, call);
-    case DType::f32:
-      return run_as<float, least>(w, call);
-    default:
-      return run_as<i64, least>(w, call);
-  }
+  with_compute_type(call.in[0].dtype, [&]<class C>(C) { run_as<C, least>(w, call); });
 }
 
 Scratch scratch(const Call&, int) {

@@ -3,19 +3,10 @@
 #pragma once
 
 #include <tilegrad/core/base/layout.h>
-#include "backends/cpu/kernels/simd.h"
+#include "backends/cpu/kernels/kernels.h"
+#include "core/graph/op_attrs.h"
 
 namespace tg::cpu::TG_ISA {
-
-// The vector of a compute type: double, float or i64.
-template <class C>
-struct VectorFor {
-  using type = vector_t<C>;
-};
-template <>
-struct VectorFor<i64> {
-  using type = I64;
-};
 
 struct Axis {
   i64 size, in, out;  // strides in elements of an input and of an output
@@ -35,14 +26,10 @@ struct AxisList {
     return n;
   }
   const Axis& inner() const { return axis[rank - 1]; }
-  // Sorts the axes by their strides in the input, for cases where the order does not matter.
-  void sort() {
+  // Sorts the axes by their strides in the input or output, for cases where the order does not matter.
+  void sort(i64 Axis::*by = &Axis::in) {
     for (int i = 1; i < rank; ++i)
-      for (int k = i; k > 0 && axis[k - 1].in < axis[k].in; --k) {
-        const Axis a = axis[k];
-        axis[k] = axis[k - 1];
-        axis[k - 1] = a;
-      }
+      for (int k = i; k > 0 && axis[k - 1].*by < axis[k].*by; --k) swap(axis[k - 1], axis[k]);
   }
   // Merges two neighbouring axes where the outer stride is the inner stride times the inner size.
   void merge() {
@@ -64,12 +51,40 @@ struct AxisList {
   }
 };
 
-// Steps through the index tuples of a list in row-major order, keeping the two offsets.
+// Axes first … last - 1 of a layout, merged, with strides `in` and `out` times `scale`: those of a second
+// layout whose axes from `out_first` on have the same sizes, if it is given.
+inline AxisList axes_of(const Layout& in, int first, int last, i64 scale, const Layout* out = nullptr,
+                        int out_first = 0, i64 out_scale = 1) {
+  AxisList l;
+  for (int a = first; a < last; ++a)
+    l.push({in.shape[a], in.strides[a] * scale, out ? out->strides[out_first + a - first] * out_scale : 0});
+  l.merge();
+  return l;
+}
+
+// The axes of x that a reduction keeps, whose `out` are the strides of its result y, and those that it
+// reduces.
+struct ReducedAxes {
+  AxisList kept, reduced;
+  ReducedAxes(const Layout& x, const Layout& y, const ReduceAttrs& a) {
+    for (int i = 0, o = 0; i < x.rank(); ++i) {
+      const bool is_reduced = a.axes.contains(i);
+      if (is_reduced)
+        reduced.push({x.shape[i], x.strides[i], 0});
+      else
+        kept.push({x.shape[i], x.strides[i], y.strides[o]});
+      o += !is_reduced || a.keepdim;
+    }
+  }
+};
+
+// Steps through the index tuples of a list in row-major order, keeping the two offsets. After the last tuple
+// comes the first.
 class Counter {
  public:
   Counter(const AxisList& list, i64 start) : list_(list) {
     for (int a = list.rank - 1; a >= 0; --a) {
-      index_[a] = start % list.axis[a].size;
+      index_[a] = a > 0 ? start % list.axis[a].size : start;
       start /= list.axis[a].size;
       in += index_[a] * list.axis[a].in;
       out += index_[a] * list.axis[a].out;
@@ -90,5 +105,17 @@ class Counter {
   const AxisList& list_;
   i64 index_[max_rank];
 };
+
+// Elements start … start + n - 1 of a list whose innermost axis is `run`, as pieces of runs:
+// f(number of elements before it, its offsets in the input and in the output, its length).
+template <class F>
+TG_INLINE void each_run(const AxisList& outer, const Axis& run, i64 start, i64 n, F f) {
+  Counter row(outer, start / run.size);
+  for (i64 at = 0, in_row = start % run.size; at < n; in_row = 0, row.next()) {
+    const i64 m = run.size - in_row < n - at ? run.size - in_row : n - at;
+    f(at, row.in + in_row * run.in, row.out + in_row * run.out, m);
+    at += m;
+  }
+}
 
 }  // namespace tg::cpu::TG_ISA

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "backends/cpu/kernels/kernels.h"
-#include "backends/cpu/kernels/simd.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -79,64 +78,32 @@ void store_block(void* memory, const void* block, i64 stride, i64 n) {
   }
 }
 
-template <class C>
-LoadFn load_to(DType memory) {
-  switch (memory) {
-    case DType::f64:
-      return std::is_same_v<C, double> ? &load_block<double, C> : nullptr;
-    case DType::f32:
-      return std::is_floating_point_v<C> ? &load_block<float, C> : nullptr;
-    case DType::bf16:
-      return std::is_floating_point_v<C> ? &load_block<bfloat16, C> : nullptr;
-    case DType::f16:
-      return std::is_floating_point_v<C> ? &load_block<float16, C> : nullptr;
-    case DType::i64:
-      return &load_block<std::int64_t, C>;
-    case DType::i32:
-      return &load_block<std::int32_t, C>;
-    case DType::u8:
-      return &load_block<std::uint8_t, C>;
-    case DType::boolean:
-      break;
-  }
-  return &load_block<bool, C>;
-}
-
-template <class C>
-StoreFn store_from(DType memory) {
-  switch (memory) {
-    case DType::f64:
-      return std::is_same_v<C, double> ? &store_block<double, C> : nullptr;
-    case DType::f32:
-      return std::is_floating_point_v<C> ? &store_block<float, C> : nullptr;
-    case DType::bf16:
-      return &store_block<bfloat16, C>;
-    case DType::f16:
-      return std::is_floating_point_v<C> ? &store_block<float16, C> : nullptr;
-    case DType::i64:
-      return &store_block<std::int64_t, C>;
-    case DType::i32:
-      return &store_block<std::int32_t, C>;
-    case DType::u8:
-      return &store_block<std::uint8_t, C>;
-    case DType::boolean:
-      break;
-  }
-  return &store_block<bool, C>;
-}
+// Integers are not made from floats, nor narrower floats from f64, except that any number can be stored as
+// bf16.
+template <class S, class C>
+inline constexpr bool is_loaded = std::is_integral_v<S> ||
+                                  (std::is_floating_point_v<C> && sizeof(S) <= sizeof(C));
+template <class S, class C>
+inline constexpr bool is_stored = is_loaded<S, C> || std::is_same_v<S, bfloat16>;
 
 }  // namespace
 
 LoadFn block_load(DType memory, DType block) {
-  return block == DType::f64   ? load_to<double>(memory)
-         : block == DType::f32 ? load_to<float>(memory)
-                               : load_to<i64>(memory);
+  return with_compute_type(block, [memory]<class C>(C) {
+    return dispatch(memory, []<class S>(S) -> LoadFn {
+      if constexpr (is_loaded<S, C>) return &load_block<S, C>;
+      return nullptr;
+    });
+  });
 }
 
 StoreFn block_store(DType block, DType memory) {
-  return block == DType::f64   ? store_from<double>(memory)
-         : block == DType::f32 ? store_from<float>(memory)
-                               : store_from<i64>(memory);
+  return with_compute_type(block, [memory]<class C>(C) {
+    return dispatch(memory, []<class S>(S) -> StoreFn {
+      if constexpr (is_stored<S, C>) return &store_block<S, C>;
+      return nullptr;
+    });
+  });
 }
 
 }  // namespace tg::cpu::TG_ISA

@@ -19,21 +19,19 @@ void forward(Worker& w, const Call& call) {
   C* buffer = reinterpret_cast<C*>(w.scratch);          // [n]
   const C hit = static_cast<C>(1 - a.smoothing);
   const C share = static_cast<C>(a.smoothing / static_cast<double>(x.n));
-  each_rows(w, x.count, x.n, [&](i64 begin, i64 end) {
-    for (i64 r = begin; r < end; ++r) {
-      loss[r] = top[r] = log_sum[r] = 0;
-      const i64 t = targets.one(r);
-      if (t == a.ignore_index || !w.check_index(t, x.n, r)) continue;
-      const C* in = x.read(r, buffer);
-      Normalizer<C> all;
-      all.take(in, x.n);
-      top[r] = all.max, log_sum[r] = all.log_of_sum();
-      loss[r] = log_sum[r] + hit * (all.max - in[t]);
-      if (share != 0) {
-        const V c = splat<V>(all.max);
-        loss[r] +=
-            share * sum_of<C>(x.n, [=](i64 i, int k) { return first_n<C>(c - load_n(in + i, k), k, 0); });
-      }
+  each_row(w, x.count, x.n, [&](i64 r) {
+    loss[r] = top[r] = log_sum[r] = 0;
+    const i64 t = targets.one(r);
+    if (t == a.ignore_index || !w.check_index(t, x.n, r)) return;
+    const C* in = x.read(r, buffer);
+    Normalizer<C> all;
+    all.take(in, x.n);
+    top[r] = all.max, log_sum[r] = all.log_of_sum();
+    loss[r] = log_sum[r] + hit * (all.max - in[t]);
+    if (share != 0) {
+      const V c = splat<V>(all.max);
+      loss[r] +=
+          share * sum_of<C>(x.n, [=](i64 i, int k) { return first_n<C>(c - load_n(in + i, k), k, 0); });
     }
   });
 }
@@ -50,33 +48,24 @@ void backward(Worker& w, const Call& call) {
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n]
   const C hit = static_cast<C>(1 - a.smoothing);
   const C share = static_cast<C>(a.smoothing / static_cast<double>(n));
-  each_rows(w, x.count, n, [&](i64 begin, i64 end) {
-    for (i64 r = begin; r < end; ++r) {
-      C* out = z_x.target(r, buffer + n);
-      const i64 t = targets.one(r);
-      if (t == a.ignore_index || !w.check_index(t, n, r)) {
-        for (i64 i = 0; i < n; ++i) out[i] = 0;
-      } else {
-        const C* in = x.read(r, buffer);
-        const C zr = z.one(r);
-        const V scale = splat<V>(zr), c = splat<V>(top.one(r)), log_pi = splat<V>(log_sum.one(r)),
-                less = splat<V>(share);
-        for_vectors<C>(n, [&](i64 i, int k) {
-          store_n(out + i, scale * (exp((load_n(in + i, k) - c) - log_pi) - less), k);
-        });
-        out[t] -= zr * hit;
-      }
-      z_x.finish(r, out);
+  each_row(w, x.count, n, [&](i64 r) {
+    C* out = z_x.target(r, buffer + n);
+    const i64 t = targets.one(r);
+    if (t == a.ignore_index || !w.check_index(t, n, r)) {
+      for (i64 i = 0; i < n; ++i) out[i] = 0;
+    } else {
+      const C* in = x.read(r, buffer);
+      const C zr = z.one(r);
+      const V scale = splat<V>(zr), c = splat<V>(top.one(r)), log_pi = splat<V>(log_sum.one(r)),
+              less = splat<V>(share);
+      for_vectors<C>(n, [&](i64 i, int k) {
+        store_n(out + i, scale * (exp((load_n(in + i, k) - c) - log_pi) - less), k);
+      });
+      out[t] -= zr * hit;
     }
+    z_x.finish(r, out);
   });
   z_x.end();
-}
-
-void run_forward(Worker& w, const Call& call) {
-  compute_type(call.in[0].dtype) == DType::f64 ? forward<double>(w, call) : forward<float>(w, call);
-}
-void run_backward(Worker& w, const Call& call) {
-  compute_type(call.in[0].dtype) == DType::f64 ? backward<double>(w, call) : backward<float>(w, call);
 }
 
 Scratch scratch(const Call& call, int) {
@@ -85,7 +74,7 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-extern const Kernel cross_entropy_kernel{&run_forward, &scratch};
-extern const Kernel cross_entropy_backward_kernel{&run_backward, &scratch};
+extern const Kernel cross_entropy_kernel{&run_float<forward<double>, forward<float>>, &scratch};
+extern const Kernel cross_entropy_backward_kernel{&run_float<backward<double>, backward<float>>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

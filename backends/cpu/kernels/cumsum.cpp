@@ -38,14 +38,14 @@ AddRow add_row_for(DType type) {
 }
 
 template <class C>
-void run_as(Worker& w, const Call& call, DType compute) {
+void run_as(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &out = call.out[0];
   const auto& a = call.attrs->as<CumsumAttrs>();
   const Lines lines(out.layout, static_cast<int>(a.axis), block);
   const i64 size = static_cast<i64>(size_of(x.dtype)), length = lines.length;
   const i64 x_step = x.layout.strides[lines.axis], out_step = out.layout.strides[lines.axis];
-  const LoadFn load = block_load(x.dtype, compute);
-  const StoreFn store = block_store(compute, x.dtype);
+  const LoadFn load = block_load(x.dtype, dtype_of<C>);
+  const StoreFn store = block_store(dtype_of<C>, x.dtype);
   lines.each(w, [&](i64 group) {
     const std::byte* from = x.data + lines.offset(group, x.layout) * size;
     std::byte* to = out.data + lines.offset(group, out.layout) * size;
@@ -84,8 +84,7 @@ void run_as(Worker& w, const Call& call, DType compute) {
 
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) return;
-  if (is_float(call.out[0].dtype)) return run_as<double>(w, call, DType::f64);
-  run_as<i64>(w, call, DType::i64);
+  is_float(call.out[0].dtype) ? run_as<double>(w, call) : run_as<i64>(w, call);
 }
 
 }  // namespace

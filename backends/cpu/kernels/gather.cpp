@@ -15,37 +15,28 @@ void gather_as(Worker& w, const Call& call) {
   const i64 step = x.layout.strides[axis] * size;
   const i64 x_step = axis == last ? 0 : x.layout.strides[last] * size;
   const i64 index_step = indices.layout.strides[last] * index_size;
-  Walk from, number;
-  for (int a = 0; a < last; ++a) from.axis(out.layout.shape[a], a == axis ? 0 : x.layout.strides[a] * size);
-  number.axes(indices.layout, 0, last, index_size);
+  AxisList outer;  // `in`: of x, `out`: of indices, in bytes
+  for (int a = 0; a < last; ++a)
+    outer.push({out.layout.shape[a], a == axis ? 0 : x.layout.strides[a] * size,
+                indices.layout.strides[a] * index_size});
+  outer.merge();
   const i64 rows = out.layout.numel() / length, rows_at_once = 1 + moved_at_once / 4 / length;
   w.each((rows + rows_at_once - 1) / rows_at_once, [&](i64 part) {
     const i64 first = part * rows_at_once, end = first + rows_at_once < rows ? first + rows_at_once : rows;
-    Walk f = from, n = number;
-    f.seek(first);
-    n.seek(first);
+    Counter at(outer, first);
     T* to = reinterpret_cast<T*>(out.data) + first * length;
-    for (i64 row = first; row < end; ++row, to += length, f.next(), n.next())
+    for (i64 row = first; row < end; ++row, to += length, at.next())
       for (i64 i = 0; i < length; ++i) {
-        const i64 index = read_index(indices, n.offset + i * index_step);
+        const i64 index = read_index(indices, at.out + i * index_step);
         if (w.check_index(index, bound, row * length + i))
-          __builtin_memcpy(to + i, x.data + f.offset + i * x_step + index * step, sizeof(T));
+          __builtin_memcpy(to + i, x.data + at.in + i * x_step + index * step, sizeof(T));
       }
   });
 }
 
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) return;
-  switch (size_of(call.out[0].dtype)) {
-    case 1:
-      return gather_as<std::uint8_t>(w, call);
-    case 2:
-      return gather_as<std::uint16_t>(w, call);
-    case 4:
-      return gather_as<std::uint32_t>(w, call);
-    default:
-      return gather_as<std::uint64_t>(w, call);
-  }
+  with_bits(size_of(call.out[0].dtype), [&]<class T>(T) { gather_as<T>(w, call); });
 }
 
 }  // namespace

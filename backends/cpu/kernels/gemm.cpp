@@ -5,8 +5,8 @@
 
 #include <cstdio>
 
-#include "backends/cpu/kernels/gemm_cases.h"
-#include "backends/cpu/kernels/gemm_parts.h"
+#include "backends/cpu/kernels/amx.h"
+#include "backends/cpu/kernels/gemm_tiles.h"
 
 namespace tg::cpu::TG_ISA {
 namespace {
@@ -53,15 +53,10 @@ Plan plan_for(const Gemm& g, int threads) {
   constexpr i64 N = Tile<T>::columns, M = Tile<T>::rows;
   Plan p;
   p.by_rows = g.m > g.n;
-  p.batches = 1;
-  for (int i = 0; i < g.batch_rank; ++i) p.batches *= g.batch[i];
+  p.batches = batches_of(g);
   const bool native = size_of(g.type) == sizeof(T);
   p.own_c = g.c.col != 1 || size_of(g.out_type) != sizeof(T) || (g.d.data && g.d.col != 1);
-#if defined(TG_BF16_PAIRS)
-  p.pairs = g.bf16 == Bf16Unit::pairs && g.type == DType::bf16;
-#else
-  p.pairs = false;
-#endif
+  p.pairs = is_pairs(g);
   p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
   p.k_chunks = k_chunks(p.k);
   // Added where C lies, D would come before the second chunk, from a block of its own after the last: one of
@@ -111,20 +106,20 @@ Plan plan_for(const Gemm& g, int threads) {
   return p;
 }
 
+template <class T>
+inline constexpr bool may_be_pairs = has_pairs && sizeof(T) == 4;
+
 // A[i0:i1, k0:k1] into chunks or rows, B[k0:k1, j0:j1] into panels; k0 and k1 as Plan::k counts.
 template <class T>
 Left<T> pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
-#if defined(TG_BF16_PAIRS)
-  if constexpr (sizeof(T) == 4)
+  if constexpr (may_be_pairs<T>)
     if (p.pairs) {
       pack_left_pairs(i1 - i0, at_most(2 * k1, g.k) - 2 * k0, element<T, bfloat16>(g, g.a, item, i0, 2 * k0),
                       g.a.row, g.a.col, to);
       return {to, 0, 0, Form::packed};
     }
-#endif
   const i64 ld = row_length<T>(k1 - k0);
-  with_storage<T>(g.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<T>(g.type, [&]<class S>(const S*) {
     const S* from = element<T, S>(g, g.a, item, i0, k0);
     if (p.copy_a)
       copy_rows(i1 - i0, k1 - k0, k1 - k0, from, g.a.row, to, ld);
@@ -134,16 +129,12 @@ Left<T> pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i
   return p.copy_a ? Left<T>{to, ld, 1} : Left<T>{to, 0, 0, Form::packed};
 }
 template <class T>
-void pack_b(const Gemm& g, const Plan& p, i64 item, i64 k0, i64 k1, i64 j0, i64 j1, T* to) {
-#if defined(TG_BF16_PAIRS)
-  if constexpr (sizeof(T) == 4)
+void pack_b(const Gemm& g, [[maybe_unused]] const Plan& p, i64 item, i64 k0, i64 k1, i64 j0, i64 j1, T* to) {
+  if constexpr (may_be_pairs<T>)
     if (p.pairs)
       return pack_right_pairs(at_most(2 * k1, g.k) - 2 * k0, j1 - j0,
                               element<T, bfloat16>(g, g.b, item, 2 * k0, j0), g.b.row, g.b.col, to);
-#endif
-  (void)p;
-  with_storage<T>(g.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<T>(g.type, [&]<class S>(const S*) {
     pack_right(k1 - k0, j1 - j0, element<T, S>(g, g.b, item, k0, j0), g.b.row, g.b.col, to);
   });
 }
@@ -175,10 +166,8 @@ void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j
       b = {element<T, T>(g, g.b, item, k0, j0), g.b.row};
     }
     const auto add_product = [&](i64 j, i64 width, const Right<T>& right) {
-#if defined(TG_BF16_PAIRS)
-      if constexpr (sizeof(T) == 4)
+      if constexpr (may_be_pairs<T>)
         if (p.pairs) return multiply_pairs(m, width, k, a, right, c + j, ldc, d ? d + j : nullptr, ldd);
-#endif
       multiply(m, width, k, a, right, c + j, ldc, d ? d + j : nullptr, ldd);
     };
     if (p.panel_b) {
@@ -198,7 +187,6 @@ void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j
 template <class T>
 void run(const Gemm& g, Worker& w) {
   constexpr i64 N = Tile<T>::columns;
-  if (is_empty(g)) return;
   const Plan p = plan_for<T>(g, w.threads);
   T* const a = reinterpret_cast<T*>(w.scratch);
   T* const own = a + aligned(p.a_elements);
@@ -250,8 +238,7 @@ void run(const Gemm& g, Worker& w) {
 }
 
 template <class T>
-ScratchSize scratch(const Gemm& g, int threads) {
-  if (is_empty(g)) return {};
+Scratch scratch(const Gemm& g, int threads) {
   const Plan p = plan_for<T>(g, threads);
   const i64 own = aligned(p.a_elements) + aligned(p.c_elements) + (p.shared_b ? 0 : aligned(p.b_elements));
   return {static_cast<std::size_t>(own) * sizeof(T),
@@ -260,7 +247,6 @@ ScratchSize scratch(const Gemm& g, int threads) {
 
 template <class T>
 void describe(const Gemm& g, int threads, char* text, std::size_t size) {
-  if (is_empty(g)) return;
   const Plan p = plan_for<T>(g, threads);
   std::snprintf(text, size, "%d×%d register tiles%s, %lld×%lld blocks, %lld of k at a time, a %s, b %s",
                 static_cast<int>(Tile<T>::rows), static_cast<int>(Tile<T>::columns),
@@ -288,53 +274,53 @@ Gemm with_items_as_rows(Gemm g) {
 
 // The product or its transpose, whichever is faster: the additions are the same.
 Gemm oriented(const Gemm& g) {
-#if defined(TG_BF16_TILES)
   // Few rows on tiles: a transposed weight is copied as it lies if it is the left operand.
   if (g.rows_alone && is_for_tiles(g) && g.b.row == 1 && g.m <= 16 && g.m < g.n) return swapped(g);
-#endif
   return normalised(g);
+}
+
+template <class T>
+constexpr GemmCase on_vectors{&scratch<T>, &run<T>, &describe<T>};
+#if defined(TG_BF16_TILES)
+constexpr GemmCase on_tiles{
+    &tiles_scratch, &run_tiles<Amx>,
+    [](const Gemm&, int, char* text, std::size_t size) { std::snprintf(text, size, "AMX tiles of bf16"); }};
+#endif
+constexpr GemmCase nothing{[](const Gemm&, int) { return Scratch(); }, [](const Gemm&, Worker&) {},
+                           [](const Gemm&, int, char*, std::size_t) {}};
+
+// A product as it is computed, and how.
+struct Chosen {
+  Gemm g;
+  const GemmCase& how;
+};
+Chosen chosen_for(const Gemm& given) {
+  const Gemm g = with_items_as_rows(given);
+  if (batches_of(g) * g.m * g.n == 0) return {g, nothing};
+  if (is_dots(g)) return {g, gemm_dots};
+  const Gemm n = oriented(g);
+#if defined(TG_BF16_TILES)
+  if (is_for_tiles(n)) return {n, on_tiles};
+#endif
+  if (is_rows(n)) return {n, gemm_rows};
+  return {n, g.type == DType::f64 ? on_vectors<double> : on_vectors<float>};
 }
 
 }  // namespace
 
 void gemm_choice(const Gemm& given, int threads, char* text, std::size_t size) {
-  const Gemm g = with_items_as_rows(given);
-  if (is_dots(g)) return gemm_dots_choice(g, threads, text, size);
-  const Gemm n = oriented(g);
-#if defined(TG_BF16_TILES)
-  if (is_for_tiles(n)) {
-    std::snprintf(text, size, "AMX tiles of bf16");
-    return;
-  }
-#endif
-  if (is_rows(n)) return gemm_rows_choice(n, threads, text, size);
-  g.type == DType::f64 ? describe<double>(n, threads, text, size) : describe<float>(n, threads, text, size);
+  const auto [g, how] = chosen_for(given);
+  how.choice(g, threads, text, size);
 }
 
-ScratchSize gemm_scratch(const Gemm& given, int threads) {
-  const Gemm g = with_items_as_rows(given);
-  if (is_dots(g)) return gemm_dots_scratch(g, threads);
-  const Gemm n = oriented(g);
-#if defined(TG_BF16_TILES)
-  if (is_for_tiles(n)) return gemm_tiles_scratch(n, threads);
-#endif
-  if (is_rows(n)) return gemm_rows_scratch(n, threads);
-  return g.type == DType::f64 ? scratch<double>(n, threads) : scratch<float>(n, threads);
+Scratch gemm_scratch(const Gemm& given, int threads) {
+  const auto [g, how] = chosen_for(given);
+  return how.scratch(g, threads);
 }
 
 void gemm(const Gemm& given, Worker& worker) {
-  const Gemm g = with_items_as_rows(given);
-  if (is_dots(g)) return gemm_dots(g, worker);
-  const Gemm n = oriented(g);
-#if defined(TG_BF16_TILES)
-  if (is_for_tiles(n)) return gemm_tiles(n, worker);
-#endif
-  if (is_rows(n)) return gemm_rows(n, worker);
-  if (g.type == DType::f64) {
-    run<double>(n, worker);
-  } else {
-    run<float>(n, worker);
-  }
+  const auto [g, how] = chosen_for(given);
+  how.run(g, worker);
 }
 
 }  // namespace tg::cpu::TG_ISA

@@ -2,17 +2,10 @@
 // it.
 #pragma once
 
-#include "backends/cpu/bf16_unit.h"
+#include "backends/cpu/kernel.h"
 #include "backends/cpu/kernels/micro.h"
-#include "backends/cpu/worker.h"
 
 namespace tg::cpu {
-
-// Bytes of scratch memory that a kernel needs while it runs, planned ahead: for each thread, and shared by
-// all.
-struct ScratchSize {
-  std::size_t thread = 0, shared = 0;
-};
 
 struct Gemm {
   static constexpr int max_batch_rank = 6;
@@ -42,7 +35,7 @@ struct Gemm {
 namespace TG_ISA {
 
 // Depends on shapes, strides, types and on which of the pointers are null, never on their values.
-ScratchSize gemm_scratch(const Gemm& g, int threads);
+Scratch gemm_scratch(const Gemm& g, int threads);
 
 // Every thread of the team calls it; a barrier must follow before C is read. The result does not depend on
 // the number of threads. Empty m, n or batch: nothing; k = 0: D or zeros. A, B may alias each other, not C.

@@ -1,8 +1,6 @@
 // A part takes a span of columns of C and walks over its rows in small groups, so that the columns of B come
 // from memory once. An element is a vector of sums, one for each lane, over the vectors along k in their
 // order, and then the sum of the lanes: the same additions in whatever group or span it lies.
-#include "backends/cpu/kernels/gemm_cases.h"
-
 #include <cstdio>
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -12,7 +10,7 @@ namespace {
 
 constexpr i64 few_rows = 8;                                    // up to which it is the faster way,
 constexpr i64 more_rows = 32, long_row = 512;                  // or to which for such long rows
-constexpr i64 group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // whose sums stay in registers
+constexpr int group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // whose sums stay in registers
 constexpr i64 few_columns = 32, most_columns = 64;             // of a span
 constexpr i64 span_elements = piece_size(128 << 10, 1 << 10);  // of B, which stay in L2
 constexpr i64 chunk_bytes = piece_size(2048, 256);             // of a row at a time: a group's stay in L1
@@ -34,49 +32,6 @@ constexpr i64 own_columns = most_columns + most_columns_at_once;  // a span's, u
 bool ends_with_tile(i64 rows, i64 columns) {
   const int at_once = columns_at_once(static_cast<int>(at_most(rows, tile_rows)));
   return at_once != 3 && columns % at_once == 0;  // three sums are stored as four
-}
-
-// A number in each lane.
-template <class S>
-struct Numbers {
-  using Storage = S;
-  using T = compute_t<S>;
-  using V = vector_t<S>;
-  static constexpr int width = lanes<V>;  // elements of a vector
-  static TG_INLINE V read(const S* p) { return load(p); }
-  static TG_INLINE V read_some(const S* p, int n) { return load_partial(p, n); }
-  static TG_INLINE V add_product(V a, V b, V sum) { return fma(a, b, sum); }
-};
-
-#if defined(TG_BF16_PAIRS)
-// Two neighbours in each lane.
-struct Pairs {
-  using Storage = bfloat16;
-  using T = float;
-  using V = F32;
-  static constexpr int width = 2 * lanes<F32>;
-  static TG_INLINE F32 read(const bfloat16* p) {
-    F32 v;
-    __builtin_memcpy(&v, p, sizeof v);
-    return v;
-  }
-  static TG_INLINE F32 read_some(const bfloat16* p, int n) {
-    bfloat16 all[width] = {};
-    for (int i = 0; i < n; ++i) all[i] = p[i];
-    return read(all);
-  }
-  static TG_INLINE F32 add_product(F32 a, F32 b, F32 sum) { return add_pair_products(a, b, sum); }
-};
-#endif
-
-// f(0), … f(count − 1), as constants.
-template <class F, int... i>
-TG_INLINE void each_of(F f, std::integer_sequence<int, i...>) {
-  (f(std::integral_constant<int, i>()), ...);
-}
-template <int count, class F>
-TG_INLINE void each_constant(F f) {
-  each_of(f, std::make_integer_sequence<int, count>());
 }
 
 // Lanes with bit `half` hold sums of b, the others of a: of the two lanes whose numbers differ in that bit.
@@ -199,20 +154,9 @@ void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a
   }
 }
 
-template <class E>
-constexpr auto dots_of_rows(i64 rows) {
-  constexpr decltype(&dots<E, 1>) of[] = {
-    dots<E, 1>,
-    dots<E, 2>,
-    dots<E, 3>,
-    dots<E, 4>,
-#if TG_VECTOR_BYTES == 64
-    dots<E, 5>,
-    dots<E, 6>,
-    dots<E, 7>,
-    dots<E, 8>
-#endif
-  };
+template <class E, int... i>
+constexpr auto dots_of_rows(i64 rows, std::integer_sequence<int, i...>) {
+  constexpr decltype(&dots<E, 1>) of[] = {dots<E, i + 1>...};
   return of[rows - 1];
 }
 
@@ -223,14 +167,13 @@ Gemm with_few_rows(const Gemm& g) {
 
 // How the work is divided and what is copied; the result does not depend on it.
 struct DotPlan {
-  i64 batches = 1, span, spans, row_blocks;
+  i64 batches, span, spans, row_blocks;
   bool pairs, widen;    // of bf16; operands are copied in the compute type
   bool copy_a, copy_b;  // chunk by chunk of a group's rows, or of a span's columns
   i64 chunks;           // of k
   i64 chunk;            // elements, the last one's are fewer than twice as many
 
-  DotPlan(const Gemm& g, int threads) {
-    for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
+  DotPlan(const Gemm& g, int threads) : batches(batches_of(g)), pairs(is_pairs(g)) {
     // Of many rows A is read again for each span: from beyond L2, if it is large.
     const i64 enough = 4 * threads;
     const bool wide = g.m >= many_rows && batches * g.n >= enough * most_columns;
@@ -238,11 +181,6 @@ struct DotPlan {
     spans = ceil_div(g.n, span);
     const i64 groups = ceil_div(g.m, group_rows), parts = batches * spans;
     row_blocks = threads == 1 || parts >= enough ? 1 : at_most(groups, ceil_div(enough, parts));
-#if defined(TG_BF16_PAIRS)
-    pairs = g.type == DType::bf16 && g.bf16 == Bf16Unit::pairs;
-#else
-    pairs = false;
-#endif
     widen = !pairs && size_of(g.type) == 2 && g.m > group_rows;
     chunk = chunk_bytes / (pairs ? 2 : g.type == DType::f64 ? 8 : 4);
     chunks = at_least(1, g.k / chunk);
@@ -251,18 +189,12 @@ struct DotPlan {
     copy_b = widen || (g.m >= many_rows && chunks > 1);
     copy_a = copy_b || g.a.col != 1 || (g.m > group_rows && chunks > 1 && rows_collide);
   }
-  i64 start(i64 q, i64 k) const {
-    return q < chunks ? q * chunk : k;
-  }
-  i64 element_bytes(const Gemm& g) const {
-    return widen ? 4 : static_cast<i64>(size_of(g.type));
-  }
+  i64 start(i64 q, i64 k) const { return q < chunks ? q * chunk : k; }
+  i64 element_bytes(const Gemm& g) const { return widen ? 4 : static_cast<i64>(size_of(g.type)); }
   i64 a_bytes(const Gemm& g) const {
     return copy_a ? aligned(group_rows * at_most(g.k, 2 * chunk) * element_bytes(g)) : 0;
   }
-  i64 b_bytes(const Gemm& g) const {
-    return copy_b ? aligned(span * g.k * element_bytes(g)) : 0;
-  }
+  i64 b_bytes(const Gemm& g) const { return copy_b ? aligned(span * g.k * element_bytes(g)) : 0; }
 };
 
 template <class T>
@@ -330,41 +262,17 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
           if (!plan.copy_a) a = from_a + p, a_row = g.a.row;
           if (!plan.copy_b) b = from_b + p, b_col = g.b.col;
         }
-        dots_of_rows<E>(count)({k, q == 0, is_last, kept}, a, a_row, b, b_col, columns, sums, row);
+        dots_of_rows<E>(count, std::make_integer_sequence<int, group_rows>())(
+            {k, q == 0, is_last, kept}, a, a_row, b, b_col, columns, sums, row);
       }
       if (sums == own) write_out<T>(g, item, i0, i0 + count, j0, j0 + columns, own, own_columns);
     }
   });
 }
 
-}  // namespace
-
-bool is_dots(const Gemm& g) {
-  if (g.b.row != 1 || g.k < 2 * Tile<float>::width) return false;
-#if defined(TG_BF16_TILES)
-  const bool tiles = is_for_tiles(g);
-#else
-  const bool tiles = false;
-#endif
-  if (g.rows_alone) return !tiles;
-  if (g.a.col != 1) return false;
-  return at_most(g.m, g.n) <= few_rows || (g.m <= more_rows && g.k >= long_row && !tiles);
-}
-
-ScratchSize gemm_dots_scratch(const Gemm& given, int threads) {
-  if (is_empty(given)) return {};
-  const Gemm g = with_few_rows(given);
-  const DotPlan plan(g, threads);
-  return {static_cast<std::size_t>(plan.a_bytes(g) + plan.b_bytes(g)), 0};
-}
-
-void gemm_dots(const Gemm& given, Worker& w) {
-  if (is_empty(given)) return;
-  const Gemm g = with_few_rows(given);
-  const DotPlan plan(g, w.threads);
-#if defined(TG_BF16_PAIRS)
-  if (plan.pairs) return run<Pairs, bfloat16>(g, plan, w);
-#endif
+void run(const Gemm& g, const DotPlan& plan, Worker& w) {
+  if constexpr (has_pairs)
+    if (plan.pairs) return run<Pairs, bfloat16>(g, plan, w);
   switch (g.type) {
     case DType::f64:
       return run<Numbers<double>, double>(g, plan, w);
@@ -379,12 +287,31 @@ void gemm_dots(const Gemm& given, Worker& w) {
   }
 }
 
-void gemm_dots_choice(const Gemm& given, int threads, char* text, std::size_t size) {
-  if (is_empty(given)) return;
-  const Gemm g = with_few_rows(given);
-  const DotPlan plan(g, threads);
-  std::snprintf(text, size, "dot products, rows: %lld, parts: %lld", static_cast<long long>(g.m),
-                static_cast<long long>(plan.batches * plan.spans * plan.row_blocks));
+}  // namespace
+
+bool is_dots(const Gemm& g) {
+  if (g.b.row != 1 || g.k < 2 * Tile<float>::width) return false;
+  const bool tiles = is_for_tiles(g);
+  if (g.rows_alone) return !tiles;
+  if (g.a.col != 1) return false;
+  return at_most(g.m, g.n) <= few_rows || (g.m <= more_rows && g.k >= long_row && !tiles);
 }
+
+constinit const GemmCase gemm_dots{
+    [](const Gemm& given, int threads) {
+      const Gemm g = with_few_rows(given);
+      const DotPlan plan(g, threads);
+      return Scratch{static_cast<std::size_t>(plan.a_bytes(g) + plan.b_bytes(g)), 0};
+    },
+    [](const Gemm& given, Worker& w) {
+      const Gemm g = with_few_rows(given);
+      run(g, DotPlan(g, w.threads), w);
+    },
+    [](const Gemm& given, int threads, char* text, std::size_t size) {
+      const Gemm g = with_few_rows(given);
+      const DotPlan plan(g, threads);
+      std::snprintf(text, size, "dot products, rows: %lld, parts: %lld", static_cast<long long>(g.m),
+                    static_cast<long long>(plan.batches * plan.spans * plan.row_blocks));
+    }};
 
 }  // namespace tg::cpu::TG_ISA

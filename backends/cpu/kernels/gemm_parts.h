@@ -1,22 +1,44 @@
-// Shared by the matrix products on vectors and on tiles: where elements lie, and how a finished block is
-// written.
+// Shared by the ways to compute matrix products: what they are, where elements lie, and how a finished block
+// is written.
 #pragma once
 
 #include <type_traits>
 
 #include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/kernels.h"
 #include "backends/cpu/kernels/pack.h"
 
 namespace tg::cpu::TG_ISA {
 
-inline i64 ceil_div(i64 a, i64 b) {
-  return (a + b - 1) / b;
+// A way to compute products. Its functions are as gemm_scratch, gemm and gemm_choice.
+struct GemmCase {
+  Scratch (*scratch)(const Gemm& g, int threads);
+  void (*run)(const Gemm& g, Worker& worker);
+  void (*choice)(const Gemm& g, int threads, char* text, std::size_t size);
+};
+
+// Products whose operands both run along k in memory, as x times a transposed weight: dot products of
+// vectors, nothing transposed. Of few rows or columns; with Gemm::rows_alone of any number of rows, so that
+// few and many rows are added up in one order. Does not depend on m with rows_alone.
+bool is_dots(const Gemm& g);
+extern const GemmCase gemm_dots;
+
+// Products of a few rows with a half matrix that runs along n in memory, as absorbed attention's with
+// kv_b_proj: the matrix is read and converted as it lies, instead of being packed first.
+// The bits are those of the packed product, which takes more rows.
+bool is_rows(const Gemm& g);
+extern const GemmCase gemm_rows;
+
+// Products of bf16 pairs, and of bf16 on AMX tiles.
+inline bool is_pairs(const Gemm& g) {
+  return has_pairs && g.type == DType::bf16 && g.bf16 == Bf16Unit::pairs;
 }
-inline i64 at_most(i64 a, i64 b) {
-  return a < b ? a : b;
-}
-inline i64 at_least(i64 a, i64 b) {
-  return a > b ? a : b;
+inline bool is_for_tiles([[maybe_unused]] const Gemm& g) {
+#if defined(TG_BF16_TILES)
+  return g.type == DType::bf16 && g.bf16 == Bf16Unit::tiles && g.k > 0;
+#else
+  return false;
+#endif
 }
 
 // Parts of k, one after the other; the additions of an element are cut there.
@@ -26,17 +48,10 @@ inline i64 k_chunks(i64 k) {
   return at_least(1, ceil_div(k, k_block));
 }
 
-inline bool is_empty(const Gemm& g) {
-  for (int i = 0; i < g.batch_rank; ++i)
-    if (g.batch[i] == 0) return true;
-  return g.m == 0 || g.n == 0;
-}
-
-template <class E>
-void swap(E& a, E& b) {
-  const E t = a;
-  a = b;
-  b = t;
+inline i64 batches_of(const Gemm& g) {
+  i64 n = 1;
+  for (int i = 0; i < g.batch_rank; ++i) n *= g.batch[i];
+  return n;
 }
 
 // C^T = B^T·A^T.
@@ -74,8 +89,7 @@ const S* element(const Gemm& g, const Gemm::Matrix& x, i64 item, i64 i, i64 j) {
 // C[i0:i1, j0:j1] = own + D, rounded to the storage type.
 template <class T>
 void write_out(const Gemm& g, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const T* own, i64 ld) {
-  with_storage<T>(g.out_type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<T>(g.out_type, [&]<class S>(const S*) {
     constexpr int W = lanes<vector_t<S>>;
     S* c = const_cast<S*>(element<T, S>(g, g.c, item, i0, j0));
     const S* d = g.d.data ? element<T, S>(g, g.d, item, i0, j0) : nullptr;

@@ -1,5 +1,3 @@
-#include "backends/cpu/kernels/gemm_cases.h"
-
 #include <cstdio>
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -7,7 +5,7 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
+constexpr int most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
 constexpr i64 most_columns = piece_size(1024, 64);        // of a part: its sums stay in L1 and L2
 constexpr i64 ahead = 12;  // rows of B, which the hardware does not see coming, are fetched so far ahead
 
@@ -17,45 +15,20 @@ constexpr int vectors_at_once(int rows) {
   return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 2) ? 4 : 2;
 }
 
-// Elements along k that a lane takes at a time: numbers, converted, or pairs of bf16.
+// Numbers and Pairs, which are read from rows of B and packed.
 template <class S>
-struct HalfNumbers {
-  using Storage = S;
-  static constexpr int depth = 1;
+struct HalfNumbers : Numbers<S> {
   static TG_INLINE F32 read(const S* p, i64, bool) { return load(p); }
-  static TG_INLINE F32 spread(const float* p) { return splat<F32>(*p); }
-  static TG_INLINE F32 add_product(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
-  static void pack_a(i64 m, i64 k, const S* a, const Gemm::Matrix& x, float* to) {
-    pack_left(m, k, a, x.row, x.col, to);
-  }
-  static void pack_b(i64 k, i64 n, const S* b, const Gemm::Matrix& x, float* to) {
-    pack_right(k, n, b, x.row, x.col, to);
-  }
+  static constexpr auto pack_a = pack_left<S>, pack_b = pack_right<S>;
   static constexpr auto multiply = TG_ISA::multiply<float>;
 };
-
-#if defined(TG_BF16_PAIRS)
-struct HalfPairs {
-  using Storage = bfloat16;
-  static constexpr int depth = 2;
+struct HalfPairs : Pairs {
   static TG_INLINE F32 read(const bfloat16* p, i64 row, bool second) {
     return pairs_of(p, second ? p + row : nullptr);
   }
-  static TG_INLINE F32 spread(const float* p) {  // moved as the integer it is stored as
-    std::uint32_t bits;
-    __builtin_memcpy(&bits, p, sizeof bits);
-    return bits_as<F32>(splat<U32>(bits));
-  }
-  static TG_INLINE F32 add_product(F32 a, F32 b, F32 sum) { return add_pair_products(a, b, sum); }
-  static void pack_a(i64 m, i64 k, const bfloat16* a, const Gemm::Matrix& x, float* to) {
-    pack_left_pairs(m, k, a, x.row, x.col, to);
-  }
-  static void pack_b(i64 k, i64 n, const bfloat16* b, const Gemm::Matrix& x, float* to) {
-    pack_right_pairs(k, n, b, x.row, x.col, to);
-  }
+  static constexpr auto pack_a = pack_left_pairs, pack_b = pack_right_pairs;
   static constexpr auto multiply = multiply_pairs;
 };
-#endif
 
 // c[M × N vectors] = A·B, plus c if it adds. A is packed: [k / depth][M].
 template <class E, int M, int N>
@@ -65,7 +38,7 @@ void row_block(i64 k, const float* a, const typename E::Storage* b, i64 row, flo
   const auto step = [&](bool whole) __attribute__((always_inline)) {
     F32 av[M];
 #pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) av[i] = E::spread(a + i);
+    for (int i = 0; i < M; ++i) av[i] = E::broadcast(a + i);
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
       __builtin_prefetch(b + ahead * row + j * W);
@@ -98,52 +71,27 @@ i64 row_blocks(i64 k, const float* a, const typename E::Storage* b, i64 row, i64
   return j;
 }
 
-template <class E>
-constexpr auto blocks_of_rows(i64 rows) {
-  constexpr decltype(&row_blocks<E, 1>) of[] = {
-    row_blocks<E, 1>,
-    row_blocks<E, 2>,
-    row_blocks<E, 3>,
-    row_blocks<E, 4>,
-#if TG_VECTOR_BYTES == 64
-    row_blocks<E, 5>,
-    row_blocks<E, 6>,
-    row_blocks<E, 7>,
-    row_blocks<E, 8>
-#endif
-  };
+template <class E, int... i>
+constexpr auto blocks_of_rows(i64 rows, std::integer_sequence<int, i...>) {
+  constexpr decltype(&row_blocks<E, 1>) of[] = {row_blocks<E, i + 1>...};
   return of[rows - 1];
 }
 
 struct RowsPlan {
-  i64 batches = 1, spans, span;  // columns of a part, a multiple of the panel
-  bool pairs;
-  i64 depth;   // elements along k at a time
-  i64 k;       // of them, the last may be short
-  i64 chunks;  // of k, as the packed product has them
+  i64 batches, spans, span;  // columns of a part, a multiple of the panel
+  i64 k;                     // elements along k, or pairs, the last of which may be short
+  i64 chunks;                // of k, as the packed product has them
 
-  RowsPlan(const Gemm& g, int threads) {
+  RowsPlan(const Gemm& g, int threads)
+      : batches(batches_of(g)), k(is_pairs(g) ? ceil_div(g.k, 2) : g.k), chunks(k_chunks(k)) {
     constexpr i64 N = Tile<float>::columns;
-    for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
-#if defined(TG_BF16_PAIRS)
-    pairs = g.bf16 == Bf16Unit::pairs && g.type == DType::bf16;
-#else
-    pairs = false;
-#endif
-    depth = pairs ? 2 : 1;
-    k = ceil_div(g.k, depth);
-    chunks = k_chunks(k);
     const i64 enough = threads == 1 ? 1 : 4 * threads, panels = ceil_div(g.n, N),
               parts = at_least(ceil_div(panels * N, most_columns), ceil_div(enough, batches));
     span = at_least(1, panels / parts) * N;
     spans = ceil_div(panels * N, span);
   }
-  i64 start(i64 chunk) const {
-    return chunk * k / chunks;
-  }
-  i64 longest() const {
-    return ceil_div(k, chunks);
-  }
+  i64 start(i64 chunk) const { return chunk * k / chunks; }
+  i64 longest() const { return ceil_div(k, chunks); }
 };
 
 template <class E>
@@ -157,11 +105,12 @@ void run(const Gemm& g, const RowsPlan& plan, Worker& w) {
     const i64 item = part / plan.spans, j0 = part % plan.spans * plan.span, n = at_most(g.n - j0, plan.span);
     for (i64 q = 0; q < plan.chunks; ++q) {
       const i64 p = plan.start(q) * E::depth, k = at_most(g.k, plan.start(q + 1) * E::depth) - p;
-      E::pack_a(g.m, k, element<float, S>(g, g.a, item, 0, p), g.a, a);
+      E::pack_a(g.m, k, element<float, S>(g, g.a, item, 0, p), g.a.row, g.a.col, a);
       const S* const b = element<float, S>(g, g.b, item, p, j0);
-      const i64 done = blocks_of_rows<E>(g.m)(k, a, b, g.b.row, n, own, plan.span, q > 0);
+      const i64 done = blocks_of_rows<E>(g.m, std::make_integer_sequence<int, most_rows>())(
+          k, a, b, g.b.row, n, own, plan.span, q > 0);
       if (done == n) continue;
-      E::pack_b(k, n - done, b + done, g.b, panel);
+      E::pack_b(k, n - done, b + done, g.b.row, g.b.col, panel);
       E::multiply(g.m, n - done, ceil_div(k, E::depth), {a, 0, 0, Form::packed}, {panel, 0, Form::packed},
                   own + done, plan.span, q > 0 ? own + done : nullptr, plan.span);
     }
@@ -176,28 +125,23 @@ bool is_rows(const Gemm& g) {
   return size_of(g.type) == 2 && g.b.col == 1 && g.m <= most_rows && g.k > 0;
 }
 
-ScratchSize gemm_rows_scratch(const Gemm& g, int threads) {
-  if (is_empty(g)) return {};
-  const RowsPlan plan(g, threads);
-  const i64 floats = aligned(g.m * plan.longest()) + aligned(g.m * plan.span) +
-                     aligned(Tile<float>::columns * plan.longest());
-  return {static_cast<std::size_t>(floats) * sizeof(float), 0};
-}
-
-void gemm_rows(const Gemm& g, Worker& w) {
-  if (is_empty(g)) return;
-  const RowsPlan plan(g, w.threads);
-#if defined(TG_BF16_PAIRS)
-  if (plan.pairs) return run<HalfPairs>(g, plan, w);
-#endif
-  g.type == DType::bf16 ? run<HalfNumbers<bfloat16>>(g, plan, w) : run<HalfNumbers<float16>>(g, plan, w);
-}
-
-void gemm_rows_choice(const Gemm& g, int threads, char* text, std::size_t size) {
-  if (is_empty(g)) return;
-  const RowsPlan plan(g, threads);
-  std::snprintf(text, size, "half rows of b in place, rows: %lld, parts: %lld", static_cast<long long>(g.m),
-                static_cast<long long>(plan.batches * plan.spans));
-}
+constinit const GemmCase gemm_rows{
+    [](const Gemm& g, int threads) {
+      const RowsPlan plan(g, threads);
+      const i64 floats = aligned(g.m * plan.longest()) + aligned(g.m * plan.span) +
+                         aligned(Tile<float>::columns * plan.longest());
+      return Scratch{static_cast<std::size_t>(floats) * sizeof(float), 0};
+    },
+    [](const Gemm& g, Worker& w) {
+      const RowsPlan plan(g, w.threads);
+      if constexpr (has_pairs)
+        if (is_pairs(g)) return run<HalfPairs>(g, plan, w);
+      g.type == DType::bf16 ? run<HalfNumbers<bfloat16>>(g, plan, w) : run<HalfNumbers<float16>>(g, plan, w);
+    },
+    [](const Gemm& g, int threads, char* text, std::size_t size) {
+      const RowsPlan plan(g, threads);
+      std::snprintf(text, size, "half rows of b in place, rows: %lld, parts: %lld",
+                    static_cast<long long>(g.m), static_cast<long long>(plan.batches * plan.spans));
+    }};
 
 }  // namespace tg::cpu::TG_ISA

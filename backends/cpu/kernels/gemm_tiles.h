@@ -42,8 +42,7 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
   constexpr double pack = 150, finish = 300, multiply = 80, barriers = 10000;  // cycles
 
   TilePlan p;
-  p.batches = 1;
-  for (int i = 0; i < g.batch_rank; ++i) p.batches *= g.batch[i];
+  p.batches = batches_of(g);
   p.groups = ceil_div(g.m, block_side);
   p.panels = ceil_div(g.n, block_side);
   p.steps = ceil_div(g.k, block_side);
@@ -87,8 +86,7 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
   return p;
 }
 
-inline ScratchSize tiles_scratch(const Gemm& g, int threads) {
-  if (is_empty(g)) return {};
+inline Scratch tiles_scratch(const Gemm& g, int threads) {
   const TilePlan p = plan_tiles(g, threads);
   const i64 own = 2 * block_floats + p.a_floats() + p.sum_floats() + (p.shared_b ? 0 : p.b_floats());
   return {static_cast<std::size_t>(own) * sizeof(float),
@@ -113,19 +111,19 @@ void in_order_of(bool along, i64 lines, i64 steps, F f) {
 template <class Unit, int R, int C>
 void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, i64 ld,
                     const char* next, i64 ahead) {
-  constexpr i64 line = 64, right = 16;  // to the tile on the right
-  const i64 row = ld * static_cast<i64>(sizeof(float)), down = 16 * ld;
-  if (from) {
-    Unit::template load<0>(from, row);
-    if constexpr (C == 2) Unit::template load<1>(from + right, row);
-    if constexpr (R == 2) Unit::template load<2>(from + down, row);
-    if constexpr (R == 2 && C == 2) Unit::template load<3>(from + down + right, row);
-  } else {
-    Unit::template zero<0>();
-    if constexpr (C == 2) Unit::template zero<1>();
-    if constexpr (R == 2) Unit::template zero<2>();
-    if constexpr (R == 2 && C == 2) Unit::template zero<3>();
-  }
+  constexpr i64 line = 64;
+  const i64 row = ld * static_cast<i64>(sizeof(float));
+  // f(its number as a constant, its offset) for each tile of C.
+  const auto each_tile = [ld](auto f) __attribute__((always_inline)) {
+    each_constant<2 * R>([&](auto i) {
+      constexpr i64 row = i / 2 * 16, column = i % 2 * 16;
+      if constexpr (column < C * 16) f(i, row * ld + column);
+    });
+  };
+  if (from)
+    each_tile([&](auto i, i64 at) { Unit::template load<i>(from + at, row); });
+  else
+    each_tile([](auto i, i64) { Unit::template zero<i>(); });
   for (i64 s = 0; s < steps; ++s, a += block_floats, b += block_floats) {
     for (i64 i = 0; i < ahead; i += line) __builtin_prefetch(next + s * 4 * block_floats + i, 0, 2);
     Unit::template load<6>(b, line);
@@ -141,10 +139,7 @@ void multiply_block(i64 steps, const float* a, const float* b, const float* from
     }
     if constexpr (R == 2 && C == 2) Unit::template multiply<3, 5, 7>();
   }
-  Unit::template store<0>(to, row);
-  if constexpr (C == 2) Unit::template store<1>(to + right, row);
-  if constexpr (R == 2) Unit::template store<2>(to + down, row);
-  if constexpr (R == 2 && C == 2) Unit::template store<3>(to + down + right, row);
+  each_tile([&](auto i, i64 at) { Unit::template store<i>(to + at, row); });
 }
 
 // multiply_block for a block of which that many rows and columns are needed.
@@ -209,7 +204,6 @@ void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64
 
 template <class Unit>
 void run_tiles(const Gemm& g, Worker& w) {
-  if (is_empty(g)) return;
   const TilePlan p = plan_tiles(g, w.threads);
   float* const own = reinterpret_cast<float*>(w.scratch);
   const i64 passes = ceil_div(p.panels, p.pass), blocks = p.row_blocks * p.column_blocks;

@@ -23,16 +23,18 @@ struct Sorted {
 
   void sort(Worker& w, const Arg& indices, i64 size) const {
     const i64 n = indices.layout.numel();
-    Walk walk;
-    walk.axes(indices.layout, 0, indices.layout.rank(), static_cast<i64>(size_of(indices.dtype)));
     for (i64 i = 0; i <= size; ++i) first[i] = 0;
-    for (i64 j = 0; j < n; ++j, walk.next()) {
-      const i64 i = read_index(indices, walk.offset);
+    if (n == 0) return;
+    const AxisList axes =
+        axes_of(indices.layout, 0, indices.layout.rank(), static_cast<i64>(size_of(indices.dtype)));
+    Counter at(axes, 0);
+    for (i64 j = 0; j < n; ++j, at.next()) {
+      const i64 i = read_index(indices, at.in);
       if (w.check_index(i, size, j)) ++first[i + 1];
     }
     for (i64 i = 0; i < size; ++i) first[i + 1] += first[i];
-    for (i64 j = 0; j < n; ++j, walk.next()) {
-      const i64 i = read_index(indices, walk.offset);
+    for (i64 j = 0; j < n; ++j, at.next()) {
+      const i64 i = read_index(indices, at.in);
       if (static_cast<std::uint64_t>(i) >= static_cast<std::uint64_t>(size)) continue;
       index[first[i]] = i;
       position[first[i]++] = j;
@@ -46,20 +48,20 @@ struct Sorted {
 template <class C>
 struct Sum {
   using Whole = std::conditional_t<std::is_same_v<C, float>, double, C>;
-  LoadFn load_out, load_src;
-  StoreFn store_out;
+  LoadFn load;
+  StoreFn store;
   bool direct;             // src can be read in place
   i64 out_step, src_step;  // along the run, in elements
   i64 slice;               // bytes from one slice of out to the next
 
-  void run(std::byte* out, const std::byte* src, const Sorted& s, i64 count, i64 begin, i64 end, Walk walk,
-           i64 n) const {
+  void run(std::byte* out, const std::byte* src, const Sorted& s, i64 count, i64 begin, i64 end,
+           const AxisList& number, i64 n) const {
     C total[block], next[block];
     while (begin > 0 && begin < end && s.index[begin] == s.index[begin - 1]) ++begin;
     for (i64 k = begin; k < end;) {
       const i64 index = s.index[k];
       std::byte* row = out + index * slice;
-      load_out(total, row, out_step, n);
+      load(total, row, out_step, n);
       Whole whole[block];  // of sums of `together` slices; unused if there are no more
       const i64 first = k;
       for (; k < count && s.index[k] == index; ++k) {
@@ -68,61 +70,54 @@ struct Sum {
             whole[i] = (k - first == together ? 0 : whole[i]) + static_cast<Whole>(total[i]);
             total[i] = 0;
           }
-        walk.seek(s.position[k]);
+        const std::byte* slice_of_src = src + Counter(number, s.position[k]).in;
         const C* add = next;
         if (direct)
-          add = reinterpret_cast<const C*>(src + walk.offset);
+          add = reinterpret_cast<const C*>(slice_of_src);
         else
-          load_src(next, src + walk.offset, src_step, n);
+          load(next, slice_of_src, src_step, n);
         for (i64 i = 0; i < n; ++i) total[i] += add[i];
       }
       if (k - first > together)
         for (i64 i = 0; i < n; ++i) total[i] = static_cast<C>(whole[i] + static_cast<Whole>(total[i]));
-      store_out(row, total, out_step, n);
+      store(row, total, out_step, n);
     }
   }
 };
 
 template <class C>
-void add_all(Worker& w, const Call& call, DType compute) {
+void add_all(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
   const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
   const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
   const i64 size = static_cast<i64>(size_of(x.dtype));
   // The run: x's last axis but the indexed one. Everything else but the indexed axis is walked.
   const int run = rank == 1 ? -1 : axis == rank - 1 ? rank - 2 : rank - 1;
-  Walk to, from, number;
-  i64 walked = 1;
-  for (int a = 0; a < rank; ++a) {
-    if (a == axis || a == run) continue;
-    to.axis(x.layout.shape[a], out.layout.strides[a] * size);
-    walked *= x.layout.shape[a];
-  }
+  AxisList walked;  // `in`: of src, `out`: of out, in bytes
   for (int a = 0; a < rank; ++a)
     if (a != axis && a != run)
-      from.axis(x.layout.shape[a], src.layout.strides[a < axis ? a : a + more] * size);
-  number.axes(src.layout, axis, axis + more + 1, size);
+      walked.push({x.layout.shape[a], src.layout.strides[a < axis ? a : a + more] * size,
+                   out.layout.strides[a] * size});
+  walked.merge();
+  const AxisList number = axes_of(src.layout, axis, axis + more + 1, size);
   const i64 length = run < 0 ? 1 : x.layout.shape[run];
   const i64 out_step = run < 0 ? 1 : out.layout.strides[run];
   const i64 src_step = run < 0 ? 1 : src.layout.strides[run < axis ? run : run + more];
 
   const Sorted sorted(w.shared, indices.layout.numel());
   const i64 count = sorted.first[x.layout.shape[axis] - 1];
-  const Sum<C> sum{block_load(x.dtype, compute),
-                   block_load(x.dtype, compute),
-                   block_store(compute, x.dtype),
-                   x.dtype == compute && src_step == 1,
+  const Sum<C> sum{block_load(x.dtype, dtype_of<C>),
+                   block_store(dtype_of<C>, x.dtype),
+                   x.dtype == dtype_of<C> && src_step == 1,
                    out_step,
                    src_step,
                    out.layout.strides[axis] * size};
   const i64 blocks = (length + block - 1) / block, ranges = (count + at_once - 1) / at_once;
-  w.each(walked * blocks * ranges, [&](i64 part) {
+  w.each(walked.numel() * blocks * ranges, [&](i64 part) {
     const i64 b = part % blocks * block, begin = part / blocks % ranges * at_once;
-    Walk t = to, f = from;
-    t.seek(part / blocks / ranges);
-    f.seek(part / blocks / ranges);
-    sum.run(out.data + t.offset + b * out_step * size, src.data + f.offset + b * src_step * size, sorted,
-            count, begin, begin + at_once < count ? begin + at_once : count, number,
+    const Counter at(walked, part / blocks / ranges);
+    sum.run(out.data + at.out + b * out_step * size, src.data + at.in + b * src_step * size, sorted, count,
+            begin, begin + at_once < count ? begin + at_once : count, number,
             b + block < length ? block : length - b);
   });
 }
@@ -134,10 +129,7 @@ void run(Worker& w, const Call& call) {
   if (out.data != x.data) move_all(w, Move(out, x));
   if (!w.barrier()) return;
   if (out.layout.numel() == 0 || call.in[2].layout.numel() == 0) return;
-  const DType compute = compute_type(x.dtype);
-  if (compute == DType::f64) return add_all<double>(w, call, compute);
-  if (compute == DType::f32) return add_all<float>(w, call, compute);
-  add_all<i64>(w, call, compute);
+  with_compute_type(x.dtype, [&]<class C>(C) { add_all<C>(w, call); });
 }
 
 Scratch scratch(const Call& call, int) {

@@ -13,30 +13,26 @@ void assign(Worker& w, const Arg& x, const Arg& indices, const Arg& src, const A
   const int rank = x.layout.rank();
   const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
   const i64 size = static_cast<i64>(size_of(x.dtype)), step = out.layout.strides[axis] * size;
-  Walk to, from, number, next;
-  to.axes(out.layout, 0, axis, size);
-  from.axes(src.layout, 0, axis, size);
-  number.axes(indices.layout, 0, indices.layout.rank(), static_cast<i64>(size_of(indices.dtype)));
-  next.axes(src.layout, axis, axis + more + 1, size);
+  // Places p and j: `in` is of src, `out` of out or of indices, in bytes.
+  const AxisList before = axes_of(src.layout, 0, axis, size, &out.layout, 0, size);
+  const AxisList indexed = axes_of(src.layout, axis, axis + more + 1, size, &indices.layout, 0,
+                                   static_cast<i64>(size_of(indices.dtype)));
   const i64 count = indices.layout.numel();
-  i64 before = 1;  // places p
-  for (int a = 0; a < axis; ++a) before *= x.layout.shape[a];
   const Move slice(rank - axis - 1, x.layout.shape.begin() + axis + 1, x.dtype, out.data,
                    out.layout.strides.begin() + axis + 1, src.data,
                    src.layout.strides.begin() + axis + more + 1);
   const i64 piece = moved_at_once / count > 64 ? moved_at_once / count : 64,
             pieces = (slice.numel + piece - 1) / piece;
-  w.each(before * pieces, [&](i64 part) {
+  w.each(before.numel() * pieces, [&](i64 part) {
     const i64 begin = part % pieces * piece, end = begin + piece < slice.numel ? begin + piece : slice.numel;
-    Walk t = to, f = from, n = number, s = next;
-    t.seek(part / pieces);
-    f.seek(part / pieces);
+    const Counter p(before, part / pieces);
+    Counter place(indexed, 0);
     Move m = slice;
-    for (i64 j = 0; j < count; ++j, n.next(), s.next()) {
-      const i64 index = read_index(indices, n.offset);
+    for (i64 j = 0; j < count; ++j, place.next()) {
+      const i64 index = read_index(indices, place.out);
       if (index == -1 || !w.check_index(index, x.layout.shape[axis], j)) continue;
-      m.to = out.data + t.offset + index * step;
-      m.from = src.data + f.offset + s.offset;
+      m.to = out.data + p.out + index * step;
+      m.from = src.data + p.in + place.in;
       move_elements(m, begin, end);
     }
   });

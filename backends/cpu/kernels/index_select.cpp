@@ -13,11 +13,9 @@ void run(Worker& w, const Call& call) {
   if (out.layout.numel() == 0) return;
   const i64 size = static_cast<i64>(size_of(x.dtype)), step = x.layout.strides[axis] * size;
   const i64 index_size = static_cast<i64>(size_of(indices.dtype)), js = indices.layout.numel();
-  Walk before, number;
-  before.axes(x.layout, 0, axis, size);
-  number.axes(indices.layout, 0, indices.layout.rank(), index_size);
-  i64 slices = js;  // pairs (p, j)
-  for (int a = 0; a < axis; ++a) slices *= x.layout.shape[a];
+  const AxisList before = axes_of(x.layout, 0, axis, size),
+                 number = axes_of(indices.layout, 0, indices.layout.rank(), index_size);
+  const i64 slices = before.numel() * js;  // pairs (p, j)
   const Move slice(x.layout.rank() - axis - 1, x.layout.shape.begin() + axis + 1, x.dtype, out.data,
                    out.layout.strides.begin() + axis + indices.layout.rank(), x.data,
                    x.layout.strides.begin() + axis + 1);
@@ -28,16 +26,14 @@ void run(Worker& w, const Call& call) {
     const i64 first = part / pieces * per_part, begin = part % pieces * moved_at_once;
     const i64 last = first + per_part < slices ? first + per_part : slices;
     const i64 end = begin + moved_at_once < slice.numel ? begin + moved_at_once : slice.numel;
-    Walk p = before, n = number;
     i64 j = first % js;
-    p.seek(first / js);
-    n.seek(j);
+    Counter p(before, first / js), n(number, j);
     Move m = slice;
     for (i64 s = first; s < last; ++s) {
-      const i64 index = read_index(indices, n.offset);
+      const i64 index = read_index(indices, n.in);
       if (w.check_index(index, x.layout.shape[axis], j)) {
         m.to = out.data + s * slice.numel * size;
-        m.from = x.data + p.offset + index * step;
+        m.from = x.data + p.in + index * step;
         move_elements(m, begin, end);
       }
       n.next();

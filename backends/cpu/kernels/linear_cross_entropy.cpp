@@ -32,26 +32,24 @@ void rows(Worker& w, const Call& call) {
   const i64 n = logits.n;
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [V]
   const C hit = static_cast<C>(1 - a.smoothing), z_loss = static_cast<C>(a.z_loss);
-  each_rows(w, logits.count, n, [&](i64 begin, i64 end) {
-    for (i64 r = begin; r < end; ++r) {
-      C* out = G.target(r, buffer);
-      const i64 t = targets.one(r);
-      loss[r] = factor[r] = 0;
-      if (t == a.ignore_index || !w.check_index(t, n, r)) {
-        for (i64 i = 0; i < n; ++i) out[i] = 0;
-      } else {
-        const C* in = logits.read(r, buffer);
-        Normalizer<C> all;
-        all.take(in, n);
-        const C rest = all.log_of_sum(), xi = all.max + rest, own = in[t];
-        loss[r] = rest + (all.max - own) + (1 - hit) * own + z_loss * xi * xi;
-        factor[r] = row_factor(xi, z_loss);
-        const V c = splat<V>(all.max), log_pi = splat<V>(rest);
-        for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, exp((load_n(in + i, k) - c) - log_pi), k); });
-        out[t] -= hit / factor[r];
-      }
-      G.finish(r, out);
+  each_row(w, logits.count, n, [&](i64 r) {
+    C* out = G.target(r, buffer);
+    const i64 t = targets.one(r);
+    loss[r] = factor[r] = 0;
+    if (t == a.ignore_index || !w.check_index(t, n, r)) {
+      for (i64 i = 0; i < n; ++i) out[i] = 0;
+    } else {
+      const C* in = logits.read(r, buffer);
+      Normalizer<C> all;
+      all.take(in, n);
+      const C rest = all.log_of_sum(), xi = all.max + rest, own = in[t];
+      loss[r] = rest + (all.max - own) + (1 - hit) * own + z_loss * xi * xi;
+      factor[r] = row_factor(xi, z_loss);
+      const V c = splat<V>(all.max), log_pi = splat<V>(rest);
+      for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, exp((load_n(in + i, k) - c) - log_pi), k); });
+      out[t] -= hit / factor[r];
     }
+    G.finish(r, out);
   });
   G.end();
 }
@@ -59,7 +57,7 @@ void rows(Worker& w, const Call& call) {
 void run(Worker& w, const Call& call) {
   matmul_kernel.run(w, product_of(call));
   if (!w.barrier()) return;
-  compute_type(call.in[0].dtype) == DType::f64 ? rows<double>(w, call) : rows<float>(w, call);
+  run_float<rows<double>, rows<float>>(w, call);
 }
 
 Scratch scratch(const Call& call, int threads) {

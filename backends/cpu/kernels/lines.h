@@ -4,7 +4,6 @@
 #pragma once
 
 #include "backends/cpu/kernels/kernels.h"
-#include "backends/cpu/kernels/simd.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -50,8 +50,7 @@ Gemm gemm_of(const Call& c) {
 }
 
 Scratch scratch(const Call& c, int threads) {
-  const ScratchSize s = gemm_scratch(gemm_of(c), threads);
-  return {s.thread, s.shared};
+  return gemm_scratch(gemm_of(c), threads);
 }
 
 void run(Worker& w, const Call& c) {
@@ -84,10 +83,10 @@ void each_unit(const Call& c, F&& f) {
 }
 
 Scratch scratch_of_units(const Call& c, int threads) {
-  Scratch most{0, 0};
+  Scratch most;
   each_unit(c, [&](const Gemm& g) {
-    const ScratchSize s = gemm_scratch(g, threads);
-    if (s.thread > most.per_thread) most.per_thread = s.thread;
+    const Scratch s = gemm_scratch(g, threads);
+    if (s.per_thread > most.per_thread) most.per_thread = s.per_thread;
     if (s.shared > most.shared) most.shared = s.shared;
     return true;
   });

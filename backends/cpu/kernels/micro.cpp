@@ -7,33 +7,12 @@ template <class T>
 using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
                         const T* d, i64 ldd, int tail, const char* next, i64 step);
 
-// sum + a·b, or with pairs of bf16 in each lane sum + a.first·b.first + a.second·b.second.
-template <bool Pairs, class V>
-TG_INLINE V multiply_add(V a, V b, V sum) {
-#if defined(TG_BF16_PAIRS)
-  if constexpr (Pairs) return add_pair_products(a, b, sum);
-#endif
-  return fma(a, b, sum);
-}
-
-// The element at p in every lane; a pair is moved as the integer it is stored as.
-template <bool Pairs, class T>
-TG_INLINE vector_t<T> broadcast(const T* p) {
-  if constexpr (Pairs) {
-    std::uint32_t bits;
-    __builtin_memcpy(&bits, p, sizeof bits);
-    return bits_as<vector_t<T>>(splat<U32>(bits));
-  } else {
-    return splat<vector_t<T>>(*p);
-  }
-}
-
 // One tile of M rows and N vectors; the last vector has `tail` columns. Partial: the last vector of B must
 // not be read beyond them.
-template <class T, int M, int N, bool Partial, bool Pairs = false>
+template <class E, int M, int N, bool Partial, class T = typename E::T>
 void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
             int tail, const char* next, i64 step) {
-  using V = vector_t<T>;
+  using V = typename E::V;
   constexpr int W = lanes<V>;
   V sum[M][N] = {};
   const T*
@@ -60,9 +39,9 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
       bv[j] = Partial && j == N - 1 ? load_partial(b + j * W, tail) : load(b + j * W);
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
-      const V av = broadcast<Pairs>(row[i / 3] + (i % 3) * a_row);
+      const V av = E::broadcast(row[i / 3] + (i % 3) * a_row);
 #pragma GCC unroll 8
-      for (int j = 0; j < N; ++j) sum[i][j] = multiply_add<Pairs>(av, bv[j], sum[i][j]);
+      for (int j = 0; j < N; ++j) sum[i][j] = E::add_product(av, bv[j], sum[i][j]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < (M + 2) / 3; ++i) row[i] += a_col;
@@ -87,38 +66,23 @@ constexpr int wide(int rows) {
   return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 3) ? 4 : 2;
 }
 
-template <class T, int... I>
-struct Kernels {  // [rows - 1]
-  static constexpr Kernel<T> two[] = {kernel<T, I + 1, 2, false>...},
-                             two_partial[] = {kernel<T, I + 1, 2, true>...};
-  static constexpr Kernel<T> one[] = {kernel<T, I + 1, 1, false>...},
-                             one_partial[] = {kernel<T, I + 1, 1, true>...};
-  static constexpr Kernel<T> many[] = {kernel<T, I + 1, wide(I + 1), false>...};
+template <class E, class Rows>
+struct Kernels;
+template <class E, int... i>
+struct Kernels<E, std::integer_sequence<int, i...>> {  // [rows - 1]; pairs are packed
+  using Of = Kernel<typename E::T>;
+  static constexpr bool direct = E::depth == 1;
+  static constexpr Of two[] = {kernel<E, i + 1, 2, false>...},
+                      two_partial[] = {kernel<E, i + 1, 2, direct>...};
+  static constexpr Of one[] = {kernel<E, i + 1, 1, false>...},
+                      one_partial[] = {kernel<E, i + 1, 1, direct>...};
+  static constexpr Of many[] = {kernel < E, i + 1, direct ? wide(i + 1) : 2, false > ...};
 };
-#if TG_VECTOR_BYTES == 64
-template <class T>
-using AllKernels = Kernels<T, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13>;
-#elif TG_VECTOR_BYTES == 32
-template <class T>
-using AllKernels = Kernels<T, 0, 1, 2, 3, 4, 5>;
-#else
-template <class T>
-using AllKernels = Kernels<T, 0, 1, 2, 3>;
-#endif
 
-#if defined(TG_BF16_PAIRS)
-template <int... I>
-struct PairKernels {  // of packed operands only
-  static constexpr Kernel<float> two[] = {kernel<float, I + 1, 2, false, true>...};
-  static constexpr Kernel<float> one[] = {kernel<float, I + 1, 1, false, true>...};
-  static constexpr const Kernel<float>*two_partial = two, *one_partial = one, *many = two;
-};
-using AllPairKernels = PairKernels<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13>;
-#endif
-
-template <class K, class T>
+template <class E, class T = typename E::T>
 void run_tiles(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd) {
   if (m <= 0) return;
+  using K = Kernels<E, std::make_integer_sequence<int, Tile<T>::rows>>;
   constexpr int W = Tile<T>::width;
   const RowChunks<T> chunks(m);
   const bool packed_a = a.form == Form::packed, packed_b = b.form == Form::packed;
@@ -153,13 +117,13 @@ void run_tiles(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const 
 
 template <class T>
 void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd) {
-  run_tiles<AllKernels<T>>(m, n, k, a, b, c, ldc, d, ldd);
+  run_tiles<Numbers<T>>(m, n, k, a, b, c, ldc, d, ldd);
 }
 
-#if defined(TG_BF16_PAIRS)
+#if TG_VECTOR_BYTES == 64
 void multiply_pairs(i64 m, i64 n, i64 k, Left<float> a, Right<float> b, float* c, i64 ldc, const float* d,
                     i64 ldd) {
-  run_tiles<AllPairKernels>(m, n, k, a, b, c, ldc, d, ldd);
+  run_tiles<Pairs>(m, n, k, a, b, c, ldc, d, ldd);
 }
 #endif
 

@@ -22,31 +22,29 @@ void forward(Worker& w, const Call& call) {
   const C* bias = attrs.bias ? AxisRows<C>(call.in[2], 0).read(0, buffer + n) : nullptr;
   C* mean = centred ? reinterpret_cast<C*>(call.out[1].data) : nullptr;  // [rows]
   C* scale = reinterpret_cast<C*>(call.out[centred ? 2 : 1].data);       // [rows]: 1/σ
-  each_rows(w, x.count, n, [&](i64 begin, i64 end) {
-    for (i64 r = begin; r < end; ++r) {
-      const C* in = x.read(r, buffer + 2 * n);
-      C* out = y.target(r, buffer + 3 * n);
-      C mu = 0;
-      if (centred) mu = sum_of<C>(n, [=](i64 i, int k) { return load_n(in + i, k); }) / static_cast<C>(n);
-      const C squares = sum_of<C>(n, [=](i64 i, int k) {
-        V d = load_n(in + i, k);
-        if (centred) d = first_n<C>(d - splat<V>(mu), k, 0);
-        return d * d;
-      });
-      const C s = static_cast<C>(
-          1 / __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(n) + attrs.eps));
-      for_vectors<C>(n, [&](i64 i, int k) {
-        V v = load_n(in + i, k);
-        if (centred) v = v - splat<V>(mu);
-        v = v * splat<V>(s);
-        if (weight) v = v * load_n(weight + i, k);
-        if (bias) v = v + load_n(bias + i, k);
-        store_n(out + i, v, k);
-      });
-      y.finish(r, out);
-      if (centred) mean[r] = mu;
-      scale[r] = s;
-    }
+  each_row(w, x.count, n, [&](i64 r) {
+    const C* in = x.read(r, buffer + 2 * n);
+    C* out = y.target(r, buffer + 3 * n);
+    C mu = 0;
+    if (centred) mu = sum_of<C>(n, [=](i64 i, int k) { return load_n(in + i, k); }) / static_cast<C>(n);
+    const C squares = sum_of<C>(n, [=](i64 i, int k) {
+      V d = load_n(in + i, k);
+      if (centred) d = first_n<C>(d - splat<V>(mu), k, 0);
+      return d * d;
+    });
+    const C s =
+        static_cast<C>(1 / __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(n) + attrs.eps));
+    for_vectors<C>(n, [&](i64 i, int k) {
+      V v = load_n(in + i, k);
+      if (centred) v = v - splat<V>(mu);
+      v = v * splat<V>(s);
+      if (weight) v = v * load_n(weight + i, k);
+      if (bias) v = v + load_n(bias + i, k);
+      store_n(out + i, v, k);
+    });
+    y.finish(r, out);
+    if (centred) mean[r] = mu;
+    scale[r] = s;
   });
   y.end();
 }
@@ -140,17 +138,6 @@ void backward(Worker& w, const Call& call) {
   });
 }
 
-template <bool centred>
-void run_forward(Worker& w, const Call& call) {
-  compute_type(call.in[0].dtype) == DType::f64 ? forward<double, centred>(w, call)
-                                               : forward<float, centred>(w, call);
-}
-template <bool centred>
-void run_backward(Worker& w, const Call& call) {
-  compute_type(call.in[0].dtype) == DType::f64 ? backward<double, centred>(w, call)
-                                               : backward<float, centred>(w, call);
-}
-
 std::size_t row_bytes(const Call& call) {
   return static_cast<std::size_t>(call.in[0].layout.shape.back()) * size_of(compute_type(call.in[0].dtype));
 }
@@ -165,9 +152,13 @@ Scratch backward_scratch(const Call& call, int) {
 
 }  // namespace
 
-extern const Kernel layer_norm_kernel{&run_forward<true>, &forward_scratch};
-extern const Kernel rms_norm_kernel{&run_forward<false>, &forward_scratch};
-extern const Kernel layer_norm_backward_kernel{&run_backward<true>, &backward_scratch};
-extern const Kernel rms_norm_backward_kernel{&run_backward<false>, &backward_scratch};
+extern const Kernel layer_norm_kernel{&run_float<forward<double, true>, forward<float, true>>,
+                                      &forward_scratch};
+extern const Kernel rms_norm_kernel{&run_float<forward<double, false>, forward<float, false>>,
+                                    &forward_scratch};
+extern const Kernel layer_norm_backward_kernel{&run_float<backward<double, true>, backward<float, true>>,
+                                               &backward_scratch};
+extern const Kernel rms_norm_backward_kernel{&run_float<backward<double, false>, backward<float, false>>,
+                                             &backward_scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -12,12 +12,6 @@ constexpr i64 block_floats = 512;  // a pair in the place of a float
 // How a tile orders its pairs: rows of A lie along k, B has a row of 16 columns for each pair.
 enum class TileOrder { along_k, across_k };
 
-TG_INLINE F32 load_pairs(const bfloat16* p) {
-  F32 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
 // A whole block whose elements (r, p) lie at x[r·across + p·along]; one of the strides is 1.
 template <TileOrder order>
 void pack_whole_block(const bfloat16* x, i64 across, i64 along, float* to) {
@@ -34,7 +28,7 @@ void pack_whole_block(const bfloat16* x, i64 across, i64 along, float* to) {
       for (int p = 0; p < 16; p += W) {
         F32 v[W];
 #pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) v[i] = load_pairs(x + (r + i) * across + 2 * p);
+        for (int i = 0; i < W; ++i) v[i] = Pairs::read(x + (r + i) * across + 2 * p);
         transpose_block(v);
 #pragma GCC unroll 16
         for (int i = 0; i < W; ++i) store(to + r / 16 * 256 + (p + i) * 16 + r % 16, v[i]);

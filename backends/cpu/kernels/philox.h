@@ -64,8 +64,8 @@ TG_INLINE void element_words(std::uint64_t first, std::uint64_t key, std::uint32
   const U32 even[2] = {interleave<0>(c[0], c[2], all), interleave<W / 2>(c[0], c[2], all)};
   const U32 odd[2] = {interleave<0>(c[1], c[3], all), interleave<W / 2>(c[1], c[3], all)};
   for (int half = 0; half < 2; ++half) {
-    store_bits(to + half * 2 * W, interleave<0>(even[half], odd[half], all));
-    store_bits(to + half * 2 * W + W, interleave<W / 2>(even[half], odd[half], all));
+    store(to + half * 2 * W, interleave<0>(even[half], odd[half], all));
+    store(to + half * 2 * W + W, interleave<W / 2>(even[half], odd[half], all));
   }
 }
 

@@ -1,8 +1,7 @@
-// The pointwise ops, each one line: its formula on vectors, and a row of the table below.
+// The pointwise ops, each one line of the table below: its formula on vectors.
 #include <cmath>
 
 #include "backends/cpu/kernels/kernels.h"
-#include "backends/cpu/kernels/simd.h"
 #include "backends/cpu/kernels/simd_math.h"
 
 namespace tg::cpu::TG_ISA {
@@ -101,82 +100,6 @@ TG_INLINE V as_float(V a) {
   return __builtin_convertvector(__builtin_convertvector(a, Floats), V);
 }
 
-#define TG_UNARY(name, formula)       \
-  struct name {                       \
-    template <class V>                \
-    static TG_INLINE V f(V a, V, V) { \
-      return formula;                 \
-    }                                 \
-  };
-#define TG_BINARY(name, formula)        \
-  struct name {                         \
-    template <class V>                  \
-    static TG_INLINE V f(V a, V b, V) { \
-      return formula;                   \
-    }                                   \
-  };
-
-TG_BINARY(Add, a + b)
-TG_BINARY(Sub, a - b)
-TG_BINARY(Mul, a* b)
-TG_BINARY(Div, a / b)
-TG_BINARY(Pow, raise(a, b))
-TG_BINARY(Maximum, select(a != a, a, select(a > b, a, b)))  // NaN in either operand gives NaN
-TG_BINARY(Minimum, select(a != a, a, select(a < b, a, b)))
-TG_BINARY(Equal, truth<V>(a == b))
-TG_BINARY(NotEqual, truth<V>(a != b))
-TG_BINARY(Less, truth<V>(a < b))
-TG_BINARY(LessEqual, truth<V>(a <= b))
-TG_BINARY(Greater, truth<V>(a > b))
-TG_BINARY(GreaterEqual, truth<V>(a >= b))
-TG_BINARY(LogicalAnd, select(a != number<V>(0), truth<V>(b != number<V>(0)), number<V>(0)))
-TG_BINARY(LogicalOr, select(a != number<V>(0), number<V>(1), truth<V>(b != number<V>(0))))
-
-TG_UNARY(Copy, a)
-TG_UNARY(Neg, -a)
-TG_UNARY(Abs, select(a < number<V>(0), -a, select(a == number<V>(0), number<V>(0), a)))
-TG_UNARY(Sign, select(a > number<V>(0), number<V>(1), select(a < number<V>(0), number<V>(-1), a)))
-TG_UNARY(LogicalNot, truth<V>(a == number<V>(0)))
-TG_UNARY(Sqrt, sqrt(a))
-TG_UNARY(Rsqrt, number<V>(1) / sqrt(a))
-TG_UNARY(Exp, exp(a))
-TG_UNARY(Log, log(a))
-TG_UNARY(Sin, sin(a))
-TG_UNARY(Cos, cos(a))
-TG_UNARY(Tanh, tanh(a))
-TG_UNARY(Erf, erf(a))
-TG_UNARY(Sigmoid, sigmoid_of(a))
-TG_UNARY(Relu, select(a < number<V>(0), number<V>(0), a))
-TG_UNARY(Silu, silu_of(at_least(-800, a)))
-TG_UNARY(SiluSlope, silu_slope_of(within(800, a)))
-// GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
-TG_UNARY(Gelu, gelu_of(at_least(-20, a)))  // below, it is less than 1e-86, and so is its slope
-TG_UNARY(GeluSlope, gelu_slope_of(within(20, a)))
-TG_UNARY(GeluTanh, gelu_tanh_of(at_least(-30, a)))
-TG_UNARY(GeluTanhSlope, gelu_tanh_slope_of(within(30, a)))
-TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
-TG_UNARY(ToInt, truncated(a))
-TG_UNARY(ToBf16, (rounded_to<V, bfloat16>(a)))
-TG_UNARY(ToF16, (rounded_to<V, float16>(a)))
-TG_UNARY(ToF32, as_float(a))
-
-struct Where {
-  template <class V>
-  static TG_INLINE V f(V a, V b, V c) {
-    return select(a != number<V>(0), b, c);
-  }
-};
-
-// The vector of a block's type, and its loads and stores by the names that float and double have in simd.h.
-template <class T>
-struct BlockVector {
-  using type = vector_t<T>;
-};
-template <>
-struct BlockVector<i64> {
-  using type = I64;
-};
-
 // A vector from p if the op has such an operand, else `other`, which it ignores.
 template <bool has, class T, class V>
 TG_INLINE V load_if(const T* p, V other) {
@@ -184,16 +107,18 @@ TG_INLINE V load_if(const T* p, V other) {
   return other;
 }
 
+// F: an op's formula.
 template <class F, class T, int operands>
 void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
-  using V = typename BlockVector<T>::type;
+  using V = vector_of<T>;
+  constexpr F formula;
   T* o = static_cast<T*>(out);
   const T *a = static_cast<const T*>(pa), *b = static_cast<const T*>(pb), *c = static_cast<const T*>(pc);
   i64 i = 0;
   for (; i + lanes<V> <= n; i += lanes<V>) {
     __builtin_prefetch(a + i + 1024);  // the next block: memory works while this one is computed
     const V x = load(a + i);
-    store(o + i, F::f(x, load_if<(operands > 1)>(b + i, x), load_if<(operands > 2)>(c + i, x)));
+    store(o + i, formula(x, load_if<(operands > 1)>(b + i, x), load_if<(operands > 2)>(c + i, x)));
   }
   if (i == n) return;
   T tail[3][lanes<V>] = {};  // the last few, through a full vector
@@ -201,63 +126,74 @@ void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
   __builtin_memcpy(tail[0], a + i, bytes);
   if constexpr (operands > 1) __builtin_memcpy(tail[1], b + i, bytes);
   if constexpr (operands > 2) __builtin_memcpy(tail[2], c + i, bytes);
-  store(tail[0], F::f(load(tail[0]), load(tail[1]), load(tail[2])));
+  store(tail[0], formula(load(tail[0]), load(tail[1]), load(tail[2])));
   __builtin_memcpy(o + i, tail[0], bytes);
 }
 
-#define TG_FLOAT(op, F, operands) {op, &block<F, double, operands>, &block<F, float, operands>, nullptr},
-#define TG_ANY(op, F, operands) \
-  {op, &block<F, double, operands>, &block<F, float, operands>, &block<F, i64, operands>},
+template <int operands, class F>
+constexpr BlockEntry on_floats(std::string_view op, F) {
+  return {op, &block<F, double, operands>, &block<F, float, operands>, nullptr};
+}
+template <int operands, class F>
+constexpr BlockEntry on_all(std::string_view op, F) {
+  return {op, &block<F, double, operands>, &block<F, float, operands>, &block<F, i64, operands>};
+}
+
+// An op, the number of its operands, and its formula on vectors a, b and c of type V.
+#define TG_FORMULA(formula)                                                                        \
+  []<class V>(V a, [[maybe_unused]] V b, [[maybe_unused]] V c) __attribute__((always_inline))->V { \
+    return formula;                                                                                \
+  }
+#define TG_FLOAT(op, operands, formula) on_floats<operands>(op, TG_FORMULA(formula)),
+#define TG_ANY(op, operands, formula) on_all<operands>(op, TG_FORMULA(formula)),
 
 // clang-format off
 constexpr BlockEntry table[] = {
-    TG_ANY("add", Add, 2)
-    TG_ANY("sub", Sub, 2)
-    TG_ANY("mul", Mul, 2)
-    TG_FLOAT("div", Div, 2)
-    TG_FLOAT(
-        "pow", Pow, 2)
-    TG_ANY("maximum", Maximum, 2)
-    TG_ANY("minimum", Minimum, 2)
-    TG_ANY("equal", Equal, 2)
-    TG_ANY("not_equal", NotEqual, 2)
-    TG_ANY("less", Less, 2)
-    TG_ANY("less_equal", LessEqual, 2)
-    TG_ANY("greater", Greater, 2)
-    TG_ANY("greater_equal", GreaterEqual, 2)
-    TG_ANY("logical_and", LogicalAnd, 2)
-    TG_ANY("logical_or", LogicalOr, 2)
-    TG_ANY(
-                    "logical_not", LogicalNot, 1)
-    TG_ANY("where", Where, 3)
-    TG_ANY("copy", Copy, 1)
-    TG_ANY("contiguous", Copy, 1)
-    TG_ANY("cast", Copy, 1)
-    TG_ANY("cast_bool", ToBool, 1)
-    TG_FLOAT("cast_i64", ToInt, 1)
-    TG_FLOAT("cast_bf16", ToBf16, 1)
-    TG_FLOAT(
-                            "cast_f16", ToF16, 1)
-    TG_FLOAT("cast_f32", ToF32, 1)
-    TG_ANY("neg", Neg, 1)
-    TG_ANY("abs", Abs, 1)
-    TG_ANY("sign", Sign, 1)
-    TG_FLOAT("sqrt", Sqrt, 1)
-    TG_FLOAT("rsqrt", Rsqrt, 1)
-    TG_FLOAT("exp", Exp, 1)
-    TG_FLOAT("log", Log, 1)
-    TG_FLOAT("sin", Sin, 1)
-    TG_FLOAT("cos", Cos, 1)
-    TG_FLOAT("tanh", Tanh, 1)
-    TG_FLOAT("erf", Erf, 1)
-    TG_FLOAT("sigmoid", Sigmoid, 1)
-    TG_FLOAT("relu", Relu, 1)
-    TG_FLOAT("silu", Silu, 1)
-    TG_FLOAT("silu_slope", SiluSlope, 1)
-    TG_FLOAT("gelu_slope", GeluSlope, 1)
-    TG_FLOAT("gelu_tanh_slope", GeluTanhSlope, 1)
-    TG_FLOAT("gelu", Gelu, 1)
-    TG_FLOAT("gelu_tanh", GeluTanh, 1)
+    TG_ANY("add", 2, a + b)
+    TG_ANY("sub", 2, a - b)
+    TG_ANY("mul", 2, a * b)
+    TG_FLOAT("div", 2, a / b)
+    TG_FLOAT("pow", 2, raise(a, b))
+    TG_ANY("maximum", 2, select(a != a, a, select(a > b, a, b)))  // NaN in either operand gives NaN
+    TG_ANY("minimum", 2, select(a != a, a, select(a < b, a, b)))
+    TG_ANY("equal", 2, truth<V>(a == b))
+    TG_ANY("not_equal", 2, truth<V>(a != b))
+    TG_ANY("less", 2, truth<V>(a < b))
+    TG_ANY("less_equal", 2, truth<V>(a <= b))
+    TG_ANY("greater", 2, truth<V>(a > b))
+    TG_ANY("greater_equal", 2, truth<V>(a >= b))
+    TG_ANY("logical_and", 2, select(a != number<V>(0), truth<V>(b != number<V>(0)), number<V>(0)))
+    TG_ANY("logical_or", 2, select(a != number<V>(0), number<V>(1), truth<V>(b != number<V>(0))))
+    TG_ANY("logical_not", 1, truth<V>(a == number<V>(0)))
+    TG_ANY("where", 3, select(a != number<V>(0), b, c))
+    TG_ANY("copy", 1, a)
+    TG_ANY("contiguous", 1, a)
+    TG_ANY("cast", 1, a)
+    TG_ANY("cast_bool", 1, truth<V>(a != number<V>(0)))
+    TG_FLOAT("cast_i64", 1, truncated(a))
+    TG_FLOAT("cast_bf16", 1, (rounded_to<V, bfloat16>(a)))
+    TG_FLOAT("cast_f16", 1, (rounded_to<V, float16>(a)))
+    TG_FLOAT("cast_f32", 1, as_float(a))
+    TG_ANY("neg", 1, -a)
+    TG_ANY("abs", 1, select(a < number<V>(0), -a, select(a == number<V>(0), number<V>(0), a)))
+    TG_ANY("sign", 1, select(a > number<V>(0), number<V>(1), select(a < number<V>(0), number<V>(-1), a)))
+    TG_FLOAT("sqrt", 1, sqrt(a))
+    TG_FLOAT("rsqrt", 1, number<V>(1) / sqrt(a))
+    TG_FLOAT("exp", 1, exp(a))
+    TG_FLOAT("log", 1, log(a))
+    TG_FLOAT("sin", 1, sin(a))
+    TG_FLOAT("cos", 1, cos(a))
+    TG_FLOAT("tanh", 1, tanh(a))
+    TG_FLOAT("erf", 1, erf(a))
+    TG_FLOAT("sigmoid", 1, sigmoid_of(a))
+    TG_FLOAT("relu", 1, select(a < number<V>(0), number<V>(0), a))
+    TG_FLOAT("silu", 1, silu_of(at_least(-800, a)))
+    TG_FLOAT("silu_slope", 1, silu_slope_of(within(800, a)))
+    TG_FLOAT("gelu_slope", 1, gelu_slope_of(within(20, a)))
+    TG_FLOAT("gelu_tanh_slope", 1, gelu_tanh_slope_of(within(30, a)))
+    // GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
+    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // below, it is less than 1e-86, and so is its slope
+    TG_FLOAT("gelu_tanh", 1, gelu_tanh_of(at_least(-30, a)))
 };
 // clang-format on
 

@@ -48,10 +48,6 @@ void dropout_as(Worker& w, const Call& call) {
   });
 }
 
-void run_dropout(Worker& w, const Call& call) {
-  call.in[0].dtype == DType::f64 ? dropout_as<double>(w, call) : dropout_as<float>(w, call);
-}
-
 // What each op computes from the words of n elements, in f64 (integers in i64) before rounding to the dtype.
 template <class C, class F>
 TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
@@ -140,7 +136,7 @@ Scratch scratch(const Call&, int) {
 
 }  // namespace
 
-extern const Kernel dropout_kernel{&run_dropout, &scratch};
+extern const Kernel dropout_kernel{&run_float<dropout_as<double>, dropout_as<float>>, &scratch};
 extern const Kernel uniform_kernel{&run_uniform, &scratch};
 extern const Kernel normal_kernel{&run_normal, &scratch};
 extern const Kernel bernoulli_kernel{&run_bernoulli, &scratch};

@@ -48,32 +48,19 @@ struct Prod : Sum {
     return a * b;
   }
 };
-struct Max : Sum {
-  using Combine = Max;
+template <bool least>
+struct Extreme : Sum {
+  using Combine = Extreme;
   template <class C>
   static constexpr C identity() {
     if constexpr (std::is_same_v<C, i64>)
-      return INT64_MIN;
+      return least ? INT64_MAX : INT64_MIN;
     else
-      return static_cast<C>(-__builtin_inf());
+      return static_cast<C>(least ? __builtin_inf() : -__builtin_inf());
   }
   template <class V>
   static TG_INLINE V combine(V a, V b) {  // NaN in either gives NaN
-    return select((b != b) | (b > a), b, a);
-  }
-};
-struct Min : Sum {
-  using Combine = Min;
-  template <class C>
-  static constexpr C identity() {
-    if constexpr (std::is_same_v<C, i64>)
-      return INT64_MAX;
-    else
-      return static_cast<C>(__builtin_inf());
-  }
-  template <class V>
-  static TG_INLINE V combine(V a, V b) {
-    return select((b != b) | (b < a), b, a);
+    return select((b != b) | (least ? b < a : b > a), b, a);
   }
 };
 
@@ -84,30 +71,19 @@ constexpr i64 piece = piece_size(32768, 256);  // elements that are worth a part
 constexpr i64 most_parts = 256;
 
 // How a reduction iterates and is split; depends on shapes and strides only.
-struct Plan {
-  AxisList kept, reduced;  // `in` is x's stride, `out` y's
-  i64 outs, count;         // elements of y, and of x for each of them
+struct Plan : ReducedAxes {
+  i64 outs, count;  // elements of y, and of x for each of them
   bool columns;
   i64 width, outer;  // columns: size of the innermost kept axis, product of the others
   i64 units;         // rows: outs; columns: blocks of columns
   i64 splits;        // pieces of each unit's reduction
 
-  explicit Plan(const Call& call) {
-    const ReducedChain* chain = call.plan ? &call.attrs->as<ReducedChain>() : nullptr;
-    const Layout &x = chain ? chain->read : call.in[0].layout, &y = call.out.back().layout;
-    const ReduceAttrs& a = chain ? chain->reduce : call.attrs->as<ReduceAttrs>();
-    outs = y.numel();
-    count = 1;
-    for (int i = 0, o = 0; i < x.rank(); ++i) {
-      const bool is_reduced = a.axes.contains(i);
-      if (is_reduced) {
-        reduced.push({x.shape[i], x.strides[i], 0});
-        count *= x.shape[i];
-      } else {
-        kept.push({x.shape[i], x.strides[i], y.strides[o]});
-      }
-      o += !is_reduced || a.keepdim;
-    }
+  explicit Plan(const Call& call) : Plan(call, call.plan ? &call.attrs->as<ReducedChain>() : nullptr) {}
+  Plan(const Call& call, const ReducedChain* chain)
+      : ReducedAxes(chain ? chain->read : call.in[0].layout, call.out.back().layout,
+                    chain ? chain->reduce : call.attrs->as<ReduceAttrs>()),
+        outs(call.out.back().layout.numel()),
+        count(reduced.numel()) {
     kept.sort(), kept.merge();
     reduced.sort(), reduced.merge();
     columns = !chain && kept.rank > 0 && (reduced.rank == 0 || kept.inner().in < reduced.inner().in);
@@ -126,7 +102,7 @@ struct Plan {
 // per type and not per reduction.
 template <class C>
 struct Blocks {
-  using V = typename VectorFor<C>::type;
+  using V = vector_of<C>;
   C identity;
   V (*add_block)(V total, const C* p, i64 n);  // n ≤ block values into a vector of partial results
   C (*across)(V);                              // a vector of partial results, as one
@@ -137,7 +113,7 @@ struct Blocks {
 
 template <class R, class C>
 struct BlocksOf {
-  using V = typename VectorFor<C>::type;
+  using V = vector_of<C>;
   static constexpr int W = lanes<V>;
 
   static V add_block(V total, const C* p, i64 n) {
@@ -196,7 +172,7 @@ struct Made {
 
 template <class C>
 struct Reduction {
-  using V = typename VectorFor<C>::type;
+  using V = vector_of<C>;
 
   const Plan& plan;
   const Blocks<C>&elements, &results;  // two, where an element is changed before it is combined
@@ -263,6 +239,11 @@ struct Reduction {
     return v;
   }
 
+  void put(i64 offset, C v) const {
+    v = finished(v);
+    store_block(y + offset * y_size, &v, 1, 1);
+  }
+
   // Elements begin … end - 1 of the reduction that starts at offset `base`.
   C reduce_row(i64 base, i64 begin, i64 end, C* buffer, Made<C>& made) const {
     if (begin == end) return elements.identity;
@@ -296,8 +277,7 @@ struct Reduction {
         Counter out(plan.kept, first);
         Made<C> made{0, 0, last * plan.count, nullptr};
         for (i64 o = first; o < last; ++o, out.next()) {
-          const C v = finished(reduce_row(out.in, 0, plan.count, buffer, made));
-          store_block(y + out.out * y_size, &v, 1, 1);
+          put(out.out, reduce_row(out.in, 0, plan.count, buffer, made));
         }
       });
       return;
@@ -312,10 +292,8 @@ struct Reduction {
     if (!w.barrier()) return;
     w.each(1, [&](i64) {
       Counter out(plan.kept, 0);
-      for (i64 o = 0; o < plan.outs; ++o, out.next()) {
-        const C v = finished(results.reduce_block(partial + o * plan.splits, plan.splits));
-        store_block(y + out.out * y_size, &v, 1, 1);
-      }
+      for (i64 o = 0; o < plan.outs; ++o, out.next())
+        put(out.out, results.reduce_block(partial + o * plan.splits, plan.splits));
     });
   }
 
@@ -384,26 +362,16 @@ struct Reduction {
 
 constexpr std::size_t own_scratch = 6 * column_block * 8;  // bytes
 
-template <class R, class C>
-void run_as(Worker& w, const Call& call, const Plan& plan, const Chain* chain, double divisor) {
-  const Reduction<C> r(plan, blocks_of<R, C>, blocks_of<typename R::Combine, C>, call, chain, divisor);
-  plan.columns ? r.columns(w) : r.rows(w);
-}
-
-template <class R>
-void reduce(Worker& w, const Call& call, bool mean) {
+template <class R, bool mean = false>
+void run(Worker& w, const Call& call) {
   const Plan plan(call);
   if (plan.outs == 0) return;
   const double divisor = mean ? static_cast<double>(plan.count) : 1;
   const auto run_with = [&](DType dtype, const Chain* chain) {
-    switch (compute_type(dtype)) {
-      case DType::f64:
-        return run_as<R, double>(w, call, plan, chain, divisor);
-      case DType::f32:
-        return run_as<R, float>(w, call, plan, chain, divisor);
-      default:
-        return run_as<R, i64>(w, call, plan, chain, divisor);
-    }
+    with_compute_type(dtype, [&]<class C>(C) {
+      const Reduction<C> r(plan, blocks_of<R, C>, blocks_of<typename R::Combine, C>, call, chain, divisor);
+      plan.columns ? r.columns(w) : r.rows(w);
+    });
   };
   if (!call.plan) return run_with(call.in[0].dtype, nullptr);
   const auto& p = *static_cast<const PointwisePlan*>(call.plan);
@@ -424,21 +392,13 @@ Scratch scratch(const Call& call, int) {
   return {own_scratch + of_chain, static_cast<std::size_t>(partials) * size};
 }
 
-template <class R>
-void run(Worker& w, const Call& call) {
-  reduce<R>(w, call, false);
-}
-void run_mean(Worker& w, const Call& call) {
-  reduce<Sum>(w, call, true);
-}
-
 }  // namespace
 
 extern const Kernel sum_kernel{&run<Sum>, &scratch};
-extern const Kernel mean_kernel{&run_mean, &scratch};
+extern const Kernel mean_kernel{&run<Sum, true>, &scratch};
 extern const Kernel sum_squares_kernel{&run<SumSquares>, &scratch};
 extern const Kernel prod_kernel{&run<Prod>, &scratch};
-extern const Kernel max_kernel{&run<Max>, &scratch};
-extern const Kernel min_kernel{&run<Min>, &scratch};
+extern const Kernel max_kernel{&run<Extreme<false>>, &scratch};
+extern const Kernel min_kernel{&run<Extreme<true>>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -131,10 +131,6 @@ void run_as(Worker& w, const Call& call) {
   y.end();
 }
 
-void run(Worker& w, const Call& call) {
-  call.in[0].dtype == DType::f64 ? run_as<double>(w, call) : run_as<float>(w, call);
-}
-
 Scratch scratch(const Call& call, int) {
   const std::size_t size = size_of(compute_type(call.in[0].dtype));
   const std::size_t pairs = call.attrs->as<RopeAttrs>().frequencies.size();
@@ -145,6 +141,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-extern const Kernel rope_kernel{&run, &scratch};
+extern const Kernel rope_kernel{&run_float<run_as<double>, run_as<float>>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

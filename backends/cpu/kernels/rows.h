@@ -106,30 +106,22 @@ class Flat {
   // Elements start … start + n - 1, n ≤ block.
   const C* read(i64 start, i64 n, C* buffer) const {
     if (direct_) return reinterpret_cast<const C*>(data_) + start;
-    runs(start, n,
-         [&](i64 at, i64 offset, i64 m) { load_(buffer + at, data_ + offset * size_, inner_.in, m); });
+    each_run(outer_, inner_, start, n, [&](i64 at, i64 offset, i64, i64 m) {
+      load_(buffer + at, data_ + offset * size_, inner_.in, m);
+    });
     return buffer;
   }
   C* target(i64 start, C* buffer) const { return direct_ ? reinterpret_cast<C*>(data_) + start : buffer; }
   void finish(i64 start, i64 n, const C* values) const {
     if (direct_) return;
-    runs(start, n,
-         [&](i64 at, i64 offset, i64 m) { store_(data_ + offset * size_, values + at, inner_.in, m); });
+    each_run(outer_, inner_, start, n, [&](i64 at, i64 offset, i64, i64 m) {
+      store_(data_ + offset * size_, values + at, inner_.in, m);
+    });
   }
 
   i64 count;
 
  private:
-  template <class F>
-  TG_INLINE void runs(i64 start, i64 n, F f) const {
-    Counter row(outer_, start / inner_.size);
-    for (i64 at = 0, in_row = start % inner_.size; at < n; in_row = 0, row.next()) {
-      const i64 m = inner_.size - in_row < n - at ? inner_.size - in_row : n - at;
-      f(at, row.in + in_row * inner_.in, m);
-      at += m;
-    }
-  }
-
   AxisList outer_;
   Axis inner_{1, 1, 0};
   std::byte* data_;
@@ -156,6 +148,36 @@ TG_INLINE void each_rows(Worker& w, i64 rows, i64 n, F f) {
   const i64 some = n >= 8192 ? 1 : 8192 / (n > 0 ? n : 1);
   w.each((rows + some - 1) / some,
          [&](i64 part) { f(part * some, part * some + some < rows ? part * some + some : rows); });
+}
+// The same row by row: f(row).
+template <class F>
+TG_INLINE void each_row(Worker& w, i64 rows, i64 n, F f) {
+  each_rows(w, rows, n, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) f(r);
+  });
+}
+
+// ---- the elements of a list of tensors, divided between threads as if they were one tensor ----
+
+inline constexpr i64 list_chunk = piece_size(8, 1) * Flat<float>::block;
+
+inline i64 chunks_of(i64 count) {
+  return ceil_div(count, list_chunk);
+}
+
+// f(tensor, chunk's number among all, first element, one past the last) for each chunk of each tensor;
+// count(i) is the number of elements of tensor i. Chunks depend on shapes alone.
+template <class Count, class F>
+TG_INLINE void each_chunk(Worker& w, i64 tensors, Count count, F f) {
+  i64 chunks = 0;
+  for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
+  i64 tensor = 0, first = 0;  // `first`: of this tensor; a stretch's chunks come in increasing order
+  w.each(chunks, [&](i64 chunk) {
+    if (chunk < first) tensor = first = 0;
+    for (i64 own; chunk >= first + (own = chunks_of(count(tensor))); ++tensor) first += own;
+    const i64 begin = (chunk - first) * list_chunk, n = count(tensor);
+    f(tensor, chunk, begin, begin + list_chunk < n ? begin + list_chunk : n);
+  });
 }
 
 // ---- loops along a row: f(i, k) is given k elements from i on, k being a whole vector or what is left ----

@@ -94,16 +94,12 @@ void run_as(Worker& w, const Call& call) {
   });
 }
 
-void run(Worker& w, const Call& call) {
-  compute_type(call.in[0].dtype) == DType::f64 ? run_as<double>(w, call) : run_as<float>(w, call);
-}
-
 Scratch scratch(const Call& call, int) {
   return {(sizeof(Weight) + sizeof(double)) * static_cast<std::size_t>(call.in[0].layout.shape[1]), 0};
 }
 
 }  // namespace
 
-extern const Kernel sample_kernel{&run, &scratch};
+extern const Kernel sample_kernel{&run_float<run_as<double>, run_as<float>>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -16,14 +16,14 @@ Lines lines_of(const Call& call) {
 }
 
 template <class C>
-void add_all(Worker& w, const Call& call, DType compute) {
+void add_all(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
   const Lines lines = lines_of(call);
   const int axis = lines.axis;
   const i64 size = static_cast<i64>(size_of(x.dtype)), index_size = static_cast<i64>(size_of(indices.dtype));
   const i64 bound = lines.length, added = indices.layout.shape[axis];
-  const LoadFn load = block_load(x.dtype, compute);
-  const StoreFn store = block_store(compute, x.dtype);
+  const LoadFn load = block_load(x.dtype, dtype_of<C>);
+  const StoreFn store = block_store(dtype_of<C>, x.dtype);
   C* total = reinterpret_cast<C*>(w.scratch);  // [length, lines]
   lines.each(w, [&](i64 group) {
     const i64 n = lines.lines(group);
@@ -80,8 +80,7 @@ void run(Worker& w, const Call& call) {
     if (call.in[1].layout.numel() > 0) w.check_index(read_index(call.in[1], 0), 0, 0);
     return;
   }
-  if (is_float(call.out[0].dtype)) return add_all<double>(w, call, DType::f64);
-  add_all<i64>(w, call, DType::i64);
+  is_float(call.out[0].dtype) ? add_all<double>(w, call) : add_all<i64>(w, call);
 }
 
 Scratch scratch(const Call& call, int) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include <tilegrad/core/base/dtype.h>
@@ -31,12 +32,14 @@ template <class T>
 struct VectorOf {
   typedef T type __attribute__((vector_size(TG_VECTOR_BYTES)));
 };
-using F32 = VectorOf<float>::type;
-using F64 = VectorOf<double>::type;
-using I32 = VectorOf<std::int32_t>::type;
-using U32 = VectorOf<std::uint32_t>::type;
-using I64 = VectorOf<std::int64_t>::type;
-using U64 = VectorOf<std::uint64_t>::type;
+template <class T>
+using vector_of = typename VectorOf<T>::type;
+using F32 = vector_of<float>;
+using F64 = vector_of<double>;
+using I32 = vector_of<std::int32_t>;
+using U32 = vector_of<std::uint32_t>;
+using I64 = vector_of<std::int64_t>;
+using U64 = vector_of<std::uint64_t>;
 
 // The compute type of a storage type: its scalar, the vector of it and the mask that a comparison gives.
 template <class T>
@@ -70,44 +73,28 @@ TG_INLINE V splat(S x) {
   return static_cast<E>(x) - V{};  // x - 0 is x for every x, -0 included
 }
 
+// f(0), … f(count − 1), as constants.
+template <class F, int... i>
+TG_INLINE void each_of(F f, std::integer_sequence<int, i...>) {
+  (f(std::integral_constant<int, i>()), ...);
+}
+template <int count, class F>
+TG_INLINE void each_constant(F f) {
+  each_of(f, std::make_integer_sequence<int, count>());
+}
+
 // ---- loads and stores, unaligned; `n` in a partial one is the number of elements, 0 … lanes ----
 
-TG_INLINE F32 load(const float* p) {
-  F32 v;
+template <class T>
+TG_INLINE auto load(const T* p) {
+  vector_of<T> v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
-TG_INLINE F64 load(const double* p) {
-  F64 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-TG_INLINE I32 load(const std::int32_t* p) {
-  I32 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-TG_INLINE I64 load(const std::int64_t* p) {
-  I64 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-template <class E, class V>
-TG_INLINE void store_bits(E* p, V v) {
-  static_assert(sizeof(E) == sizeof(v[0]));
+template <class T, class V>
+TG_INLINE void store(T* p, V v) {
+  static_assert(std::is_same_v<V, vector_of<T>>);
   __builtin_memcpy(p, &v, sizeof v);
-}
-TG_INLINE void store(float* p, F32 v) {
-  store_bits(p, v);
-}
-TG_INLINE void store(double* p, F64 v) {
-  store_bits(p, v);
-}
-TG_INLINE void store(std::int32_t* p, I32 v) {
-  store_bits(p, v);
-}
-TG_INLINE void store(std::int64_t* p, I64 v) {
-  store_bits(p, v);
 }
 
 TG_INLINE F32 load(const bfloat16* p) {
@@ -234,7 +221,7 @@ TG_INLINE V select(M mask, V a, V b) {  // mask ? a : b, lane by lane
   return mask ? a : b;
 }
 
-// Whether the mask is set in some lane.
+// Whether some lane is not 0.
 template <class M>
 TG_INLINE bool is_any(M mask) {
 #if TG_VECTOR_BYTES == 64
@@ -242,86 +229,47 @@ TG_INLINE bool is_any(M mask) {
 #elif TG_VECTOR_BYTES == 32
   return _mm256_testz_si256((__m256i)mask, (__m256i)mask) == 0;
 #else
-  bool any = false;
-  for (std::size_t l = 0; l < sizeof(mask) / sizeof(mask[0]); ++l) any |= mask[l] != 0;
-  return any;
+  auto any = mask[0];
+  for (int l = 1; l < lanes<M>; ++l) any |= mask[l];
+  return any != 0;
 #endif
 }
 
 // a·b + c, fused where the instruction set has it.
-#if TG_VECTOR_BYTES == 64
-TG_INLINE F32 fma(F32 a, F32 b, F32 c) {
-  return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-}
-TG_INLINE F64 fma(F64 a, F64 b, F64 c) {
-  return (F64)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-}
-#elif TG_VECTOR_BYTES == 32
-TG_INLINE F32 fma(F32 a, F32 b, F32 c) {
-  return (F32)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
-TG_INLINE F64 fma(F64 a, F64 b, F64 c) {
-  return (F64)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
-}
-#else
 template <class V>
 TG_INLINE V fma(V a, V b, V c) {
+#if TG_VECTOR_BYTES == 64
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif TG_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#endif
   return a * b + c;
 }
-#endif
 
-// max(a, b) is a > b ? a : b, min(a, b) is a < b ? a : b: where either is NaN the result is b.
-#if TG_VECTOR_BYTES == 64
-TG_INLINE F32 max(F32 a, F32 b) {
-  return (F32)_mm512_max_ps((__m512)a, (__m512)b);
-}
-TG_INLINE F64 max(F64 a, F64 b) {
-  return (F64)_mm512_max_pd((__m512d)a, (__m512d)b);
-}
-TG_INLINE F32 min(F32 a, F32 b) {
-  return (F32)_mm512_min_ps((__m512)a, (__m512)b);
-}
-TG_INLINE F64 min(F64 a, F64 b) {
-  return (F64)_mm512_min_pd((__m512d)a, (__m512d)b);
-}
-TG_INLINE F32 sqrt(F32 a) {
-  return (F32)_mm512_sqrt_ps((__m512)a);
-}
-TG_INLINE F64 sqrt(F64 a) {
-  return (F64)_mm512_sqrt_pd((__m512d)a);
-}
-TG_INLINE F32 round(F32 a) {
-  return (F32)_mm512_roundscale_ps((__m512)a, 8);
-}  // to nearest even
-#elif TG_VECTOR_BYTES == 32
-TG_INLINE F32 max(F32 a, F32 b) {
-  return (F32)_mm256_max_ps((__m256)a, (__m256)b);
-}
-TG_INLINE F64 max(F64 a, F64 b) {
-  return (F64)_mm256_max_pd((__m256d)a, (__m256d)b);
-}
-TG_INLINE F32 min(F32 a, F32 b) {
-  return (F32)_mm256_min_ps((__m256)a, (__m256)b);
-}
-TG_INLINE F64 min(F64 a, F64 b) {
-  return (F64)_mm256_min_pd((__m256d)a, (__m256d)b);
-}
-TG_INLINE F32 sqrt(F32 a) {
-  return (F32)_mm256_sqrt_ps((__m256)a);
-}
-TG_INLINE F64 sqrt(F64 a) {
-  return (F64)_mm256_sqrt_pd((__m256d)a);
-}
-TG_INLINE F32 round(F32 a) {
-  return (F32)_mm256_round_ps((__m256)a, 8);
-}
-#else
+// max(a, b) is a > b ? a : b, min(a, b) is a < b ? a : b: where either is NaN the result is b. GCC makes one
+// instruction of that, except with a constant.
 template <class V>
 TG_INLINE V max(V a, V b) {
+#if TG_VECTOR_BYTES == 64
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm512_max_ps((__m512)a, (__m512)b);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm512_max_pd((__m512d)a, (__m512d)b);
+#elif TG_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm256_max_ps((__m256)a, (__m256)b);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm256_max_pd((__m256d)a, (__m256d)b);
+#endif
   return a > b ? a : b;
 }
 template <class V>
 TG_INLINE V min(V a, V b) {
+#if TG_VECTOR_BYTES == 64
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm512_min_ps((__m512)a, (__m512)b);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm512_min_pd((__m512d)a, (__m512d)b);
+#elif TG_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm256_min_ps((__m256)a, (__m256)b);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm256_min_pd((__m256d)a, (__m256d)b);
+#endif
   return a < b ? a : b;
 }
 template <class V>
@@ -330,12 +278,18 @@ TG_INLINE V sqrt(V a) {
   for (int i = 0; i < lanes<V>; ++i) r[i] = sizeof(r[0]) == 4 ? __builtin_sqrtf(a[i]) : __builtin_sqrt(a[i]);
   return r;
 }
-TG_INLINE F32 round(F32 a) {  // adding 1.5·2^23 leaves no fraction bits; larger magnitudes have none already
+
+TG_INLINE F32 round(F32 a) {  // to nearest even
+#if TG_VECTOR_BYTES == 64
+  return (F32)_mm512_roundscale_ps((__m512)a, 8);
+#elif TG_VECTOR_BYTES == 32
+  return (F32)_mm256_round_ps((__m256)a, 8);
+#else  // adding 1.5·2^23 leaves no fraction bits; larger magnitudes have none already
   const F32 magic = splat<F32>(0x1.8p23f);
   const I32 small = (I32)((U32)a & 0x7fffffffu) < 0x4b000000;
   return select(small, (a + magic) - magic, a);
-}
 #endif
+}
 
 // 1/a for a normal number with a normal reciprocal, within a unit in the last place and half.
 TG_INLINE F32 reciprocal(F32 a) {
@@ -416,20 +370,11 @@ TG_INLINE F64 odd_in_24_bits(F64 v) {  // NaN stays NaN
   const I64 bits = (I64)v;
   return (F64)((bits | ((bits & beyond) + beyond)) & ~beyond);
 }
-TG_INLINE bool has_subnormal(F32 v) {
-  const I32 found = ((U32)v & 0x7fffffffu) - 1 < 0x7fffffu;
-#if TG_VECTOR_BYTES == 32
-  return _mm256_movemask_ps((__m256)found) != 0;
-#else
-  std::int32_t any = 0;
-  for (int i = 0; i < lanes<I32>; ++i) any |= found[i];
-  return any != 0;
-#endif
-}
 // Numbers of 24 bits are exact in f32, except in the range of its subnormal numbers.
 TG_INLINE F32 odd_floats(F64 low, F64 high) {
   const F32 fast = join(nearest_float(odd_in_24_bits(low)), nearest_float(odd_in_24_bits(high)));
-  if (__builtin_expect(has_subnormal(fast), 0)) return join(odd_float(low), odd_float(high));
+  const I32 is_subnormal = ((U32)fast & 0x7fffffffu) - 1 < 0x7fffffu;
+  if (__builtin_expect(is_any(is_subnormal), 0)) return join(odd_float(low), odd_float(high));
   return fast;
 }
 #endif
@@ -444,18 +389,9 @@ TG_INLINE F64 to_double(I64 x) {
   return ((F64)high - splat<F64>(0x1.00000801p84)) + (F64)low;
 #endif
 }
-TG_INLINE bool is_zero(U64 x) {
-#if TG_VECTOR_BYTES == 64
-  return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) == 0;
-#elif TG_VECTOR_BYTES == 32
-  return _mm256_testz_si256((__m256i)x, (__m256i)x) != 0;
-#else
-  return (x[0] | x[1]) == 0;
-#endif
-}
 TG_INLINE F32 odd_floats(I64 low, I64 high) {
   constexpr std::uint64_t exact = 1 << 24;  // f32 has all integers up to this one
-  if (__builtin_expect(is_zero((((U64)low + exact) | ((U64)high + exact)) & ~(2 * exact - 1)), 1))
+  if (__builtin_expect(!is_any((((U64)low + exact) | ((U64)high + exact)) & ~(2 * exact - 1)), 1))
     return join(__builtin_convertvector(__builtin_convertvector(low, HalfI32), HalfF32),
                 __builtin_convertvector(__builtin_convertvector(high, HalfI32), HalfF32));
   return odd_floats(to_double(low), to_double(high));

@@ -126,16 +126,7 @@ TG_INLINE F32 sin_or_cos(F32 x, int quadrant) {
 #endif
 }
 TG_INLINE bool all_below(F32 x, float bound) {  // false if any |lane| is not below (NaN included)
-  const I32 bad = ~(abs(x) < splat<F32>(bound));
-#if TG_VECTOR_BYTES == 64
-  return _mm512_test_epi32_mask((__m512i)bad, (__m512i)bad) == 0;
-#elif TG_VECTOR_BYTES == 32
-  return _mm256_movemask_ps((__m256)bad) == 0;
-#else
-  bool any = false;
-  for (int i = 0; i < lanes<I32>; ++i) any |= bad[i] != 0;
-  return !any;
-#endif
+  return !is_any(~(abs(x) < splat<F32>(bound)));
 }
 TG_INLINE F32 sin(F32 x) {
   if (__builtin_expect(all_below(x, 65536.f), 1)) return sin_or_cos(x, 0);

@@ -2,7 +2,7 @@
 // and the chunks' sums in their order in f64: the same bits for any number of threads. block_norms: √Σ x² of
 // each block.
 #include <tilegrad/ops/block_norms.h>
-#include "backends/cpu/kernels/tensor_list.h"
+#include "backends/cpu/kernels/rows.h"
 #include "ops/square_sums.h"
 
 namespace tg::cpu::TG_ISA {

@@ -1,60 +1,20 @@
-// Iteration over strided memory, and copies of strided regions shared between threads. Types do not matter
-// here: strides are in bytes.
+// Copies of strided regions shared between threads. Types do not matter here: strides are in bytes.
 #pragma once
 
+#include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/kernels.h"
-#include "backends/cpu/kernels/simd.h"
 
 namespace tg::cpu::TG_ISA {
-
-// The offsets of a tensor's elements in row-major order, one after the other.
-struct Walk {
-  int rank = 0;
-  i64 shape[max_rank], stride[max_rank], index[max_rank] = {};
-  i64 offset = 0;
-
-  // Appends an inner axis, merged with the one before where a single stride walks both.
-  void axis(i64 size, i64 step) {
-    if (size == 1) return;
-    if (rank > 0 && stride[rank - 1] == size * step) {
-      shape[rank - 1] *= size;
-      stride[rank - 1] = step;
-      return;
-    }
-    shape[rank] = size;
-    stride[rank++] = step;
-  }
-  void axes(const Layout& l, int first, int last, i64 scale) {  // axes first … last-1
-    for (int a = first; a < last; ++a) axis(l.shape[a], l.strides[a] * scale);
-  }
-  void seek(i64 n) {  // to element n; the tensor must not be empty
-    offset = 0;
-    for (int a = rank - 1; a >= 0; --a) {
-      index[a] = a > 0 ? n % shape[a] : n;
-      offset += index[a] * stride[a];
-      n /= shape[a];
-    }
-  }
-  void next() {  // past the last element comes the first
-    for (int a = rank - 1; a >= 0; --a) {
-      offset += stride[a];
-      if (++index[a] < shape[a]) return;
-      offset -= shape[a] * stride[a];
-      index[a] = 0;
-    }
-  }
-};
 
 // A copy of a region: to[i, j, …] = from[i, j, …], axes in an order that writes forwards, merged where one
 // stride walks two of them.
 struct Move {
-  int rank = 0;
-  i64 shape[max_rank], to_stride[max_rank], from_stride[max_rank];
+  AxisList outer;           // `in` is a stride of `from` in bytes, `out` of `to`
+  Axis run;                 // the innermost axis
   i64 numel = 1, size = 1;  // size: bytes of an element
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
 
-  Move() = default;
   // The region's axes in any order; strides in elements.
   Move(int axes, const i64* sizes, DType dtype, std::byte* to, const i64* to_strides, const std::byte* from,
        const i64* from_strides);

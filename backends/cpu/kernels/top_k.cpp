@@ -25,12 +25,8 @@ struct Best {
     return larger(value[b], value[a]) || (!larger(value[a], value[b]) && place[a] > place[b]);
   }
   TG_INLINE void swap(i64 a, i64 b) {
-    const C v = value[a];
-    const i64 p = place[a];
-    value[a] = value[b];
-    place[a] = place[b];
-    value[b] = v;
-    place[b] = p;
+    TG_ISA::swap(value[a], value[b]);
+    TG_ISA::swap(place[a], place[b]);
   }
   void sink(i64 from, i64 end) {
     for (i64 at = from, child; (child = 2 * at + 1) < end; at = child) {
@@ -60,14 +56,14 @@ struct Best {
 };
 
 template <class C>
-void run_as(Worker& w, const Call& call, DType compute) {
+void run_as(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &values = call.out[0], &places = call.out[1];
   const auto& a = call.attrs->as<TopKAttrs>();
   const Lines lines(x.layout, static_cast<int>(a.axis), 1);
   const i64 size = static_cast<i64>(size_of(x.dtype)), length = lines.length;
   const i64 step = x.layout.strides[lines.axis], out_step = values.layout.strides[lines.axis];
-  const LoadFn load = block_load(x.dtype, compute);
-  const StoreFn store = block_store(compute, x.dtype);
+  const LoadFn load = block_load(x.dtype, dtype_of<C>);
+  const StoreFn store = block_store(dtype_of<C>, x.dtype);
   lines.each(w, [&](i64 line) {
     const std::byte* from = x.data + lines.offset(line, x.layout) * size;
     const i64 to = lines.offset(line, values.layout);
@@ -88,10 +84,7 @@ void run_as(Worker& w, const Call& call, DType compute) {
 
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) return;
-  const DType compute = compute_type(call.in[0].dtype);
-  if (compute == DType::f64) return run_as<double>(w, call, compute);
-  if (compute == DType::f32) return run_as<float>(w, call, compute);
-  run_as<i64>(w, call, compute);
+  with_compute_type(call.in[0].dtype, [&]<class C>(C) { run_as<C>(w, call); });
 }
 
 Scratch scratch(const Call& call, int) {

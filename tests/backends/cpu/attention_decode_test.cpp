@@ -61,7 +61,7 @@ struct Decoding {
     Buffer o(x.type, x.B, x.H, x.L, x.dv, rows_first),
         lse(x.type == DType::f64 ? DType::f64 : DType::f32, x.B, x.H, x.L, 1, false);
     x.o = o.operand(), x.lse = lse.bytes.data();
-    run_team(threads, isa.forward_scratch(x, threads), [&](Worker& w) { isa.forward(x, w); });
+    run_team(threads, isa.forward->scratch(x), [&](Worker& w) { isa.forward->run(x, w); });
     return {o.read(), lse.read(), o.bytes, lse.bytes};
   }
 
@@ -245,7 +245,7 @@ TEST(AttentionDecode, ARowHasTheSameBitsAloneAndInABatch) {
                 static_cast<std::byte*>(a->data) + b * a->batch * static_cast<std::int64_t>(size_of(type));
           Buffer o(type, 1, H, 1, 48, false), lse(DType::f32, 1, H, 1, 1, false);
           alone.x.o = o.operand(), alone.x.lse = lse.bytes.data();
-          run_team(2, isa.forward_scratch(alone.x, 2), [&](Worker& w) { isa.forward(alone.x, w); });
+          run_team(2, isa.forward->scratch(alone.x), [&](Worker& w) { isa.forward->run(alone.x, w); });
           EXPECT_EQ(o.bytes, entry(together.o_bytes, batch.x.B, b)) << isa.name << ", entry " << b;
           EXPECT_EQ(lse.bytes, entry(together.lse_bytes, batch.x.B, b)) << isa.name << ", entry " << b;
         }

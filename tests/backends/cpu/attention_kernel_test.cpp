@@ -144,9 +144,9 @@ TEST(AttentionKernel, NeedsNoMemoryThatGrowsWithTheScores) {
   Trial s = shape(1, 1, 1, 32768, 32768, 64, 64);
   for (const Isa& isa : isas())
     for (const int threads : {1, 2}) {
-      const ScratchSize f = isa.forward_scratch(s.x, threads), b = isa.backward_scratch(s.x, threads);
-      const std::size_t forward = f.shared + static_cast<std::size_t>(threads) * f.thread;
-      const std::size_t backward = b.shared + static_cast<std::size_t>(threads) * b.thread;
+      const Scratch f = isa.forward->scratch(s.x), b = isa.backward->scratch(s.x);
+      const std::size_t forward = f.shared + static_cast<std::size_t>(threads) * f.per_thread;
+      const std::size_t backward = b.shared + static_cast<std::size_t>(threads) * b.per_thread;
       EXPECT_LT(std::max(forward, backward), 4u << 20) << isa.name;
     }
 }

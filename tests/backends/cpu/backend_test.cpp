@@ -1,5 +1,5 @@
 // The CPU backend: copies of few bytes, values that are fetched later, and profiles.
-#include "backends/cpu/cpu.h"
+#include "backends/cpu/kernel.h"
 
 #include <gtest/gtest.h>
 

@@ -22,13 +22,13 @@ namespace tg::cpu {
 
 #ifdef TILEGRAD_ISA_avx2
 namespace avx2 {
-ScratchSize gemm_scratch(const Gemm&, int);
+Scratch gemm_scratch(const Gemm&, int);
 void gemm_choice(const Gemm&, int, char*, std::size_t);
 }  // namespace avx2
 #endif
 #ifdef TILEGRAD_ISA_avx512
 namespace avx512 {
-ScratchSize gemm_scratch(const Gemm&, int);
+Scratch gemm_scratch(const Gemm&, int);
 void gemm_choice(const Gemm&, int, char*, std::size_t);
 }  // namespace avx512
 #endif
@@ -273,7 +273,7 @@ const Large large[] = {
 // Products, without and with pairs or tiles of bf16, on every set.
 struct GemmSet {
   const char* name;
-  ScratchSize (*scratch)(const Gemm&, int);
+  Scratch (*scratch)(const Gemm&, int);
   void (*choice)(const Gemm&, int, char*, std::size_t);
 };
 std::vector<GemmSet> gemm_sets() {
@@ -326,16 +326,17 @@ void add_products(Lines& lines) {
         for (const int threads : {1, 4, 33}) {
           char text[200] = "";
           set.choice(g, threads, text, sizeof text);
-          const ScratchSize s = set.scratch(g, threads);
-          by_kind[what][set.name].add(std::to_string(s.thread) + " " + std::to_string(s.shared) + " " + text);
+          const Scratch s = set.scratch(g, threads);
+          by_kind[what][set.name].add(std::to_string(s.per_thread) + " " + std::to_string(s.shared) + " " +
+                                      text);
         }
       }
     if (g.type != bf16) return;
     for (const int threads : {1, 4, 33}) {
       const baseline::TilePlan p = baseline::plan_tiles(g, threads);
-      const ScratchSize s = baseline::tiles_scratch(g, threads);
+      const Scratch s = baseline::tiles_scratch(g, threads);
       std::string text =
-          std::to_string(s.thread) + " " + std::to_string(s.shared) + (p.shared_b ? " shared" : "");
+          std::to_string(s.per_thread) + " " + std::to_string(s.shared) + (p.shared_b ? " shared" : "");
       for (const std::int64_t n :
            {p.batches, p.groups, p.panels, p.steps, p.chunk, p.depth, p.pass, p.row_blocks, p.column_blocks,
             p.most_groups(), p.most_panels(), p.a_floats(), p.sum_floats(), p.b_floats(),
@@ -545,13 +546,12 @@ void add_attention(Lines& lines) {
           for (const int T : {15, 16, 130, 200, 300, 700})
             for (const int d : {8, 33, 64, 300})
               for (const int Hk : {1, 4})
-                for (const int threads : {1, 4}) {
+                for ([[maybe_unused]] const int threads : {1, 4}) {
                   Trial s = shape(2, 4, Hk, L, T, d, d == 33 ? 70 : d, type);
                   set(s.x);
-                  const ScratchSize f = isa.forward_scratch(s.x, threads),
-                                    b = isa.backward_scratch(s.x, threads);
-                  by_set[isa.name].add(std::to_string(f.thread) + " " + std::to_string(f.shared) + " " +
-                                       std::to_string(b.thread) + " " + std::to_string(b.shared));
+                  const Scratch f = isa.forward->scratch(s.x), b = isa.backward->scratch(s.x);
+                  by_set[isa.name].add(std::to_string(f.per_thread) + " " + std::to_string(f.shared) + " " +
+                                       std::to_string(b.per_thread) + " " + std::to_string(b.shared));
                 }
       add_lines("attention of " + std::string(name_of(type)) + ", " + name, by_set, lines);
     }

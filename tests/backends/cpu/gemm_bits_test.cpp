@@ -24,7 +24,7 @@ struct Isa {
   const char* name;
   int bytes;   // of a vector
   bool fuses;  // products and sums
-  ScratchSize (*scratch)(const Gemm&, int);
+  Scratch (*scratch)(const Gemm&, int);
   void (*gemm)(const Gemm&, Worker&);
 };
 std::vector<Isa> isas() {

@@ -24,7 +24,7 @@ using i64 = std::int64_t;
 
 struct Isa {
   const char* name;
-  ScratchSize (*scratch)(const Gemm&, int);
+  Scratch (*scratch)(const Gemm&, int);
   void (*gemm)(const Gemm&, Worker&);
 };
 std::vector<Isa> isas() {
@@ -432,7 +432,7 @@ TEST(GemmOfRowsAlone, AgreesWithTheTripleLoop) {
 void rows_on_model(const Gemm& g, Worker& w) {
   baseline::run_tiles<ModelTiles>(g.m <= 16 ? baseline::swapped(g) : g, w);
 }
-ScratchSize rows_on_model_scratch(const Gemm& g, int threads) {
+Scratch rows_on_model_scratch(const Gemm& g, int threads) {
   return baseline::tiles_scratch(g.m <= 16 ? baseline::swapped(g) : g, threads);
 }
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernel.h"
 
 namespace {

@@ -1,11 +1,11 @@
-// How kernels iterate: walks over strided memory with merged axes, copies of regions, lines and rows in
+// How kernels iterate: lists of merged axes, copies of regions, lines and rows in
 // parts. Kernels give the same results whatever is merged and however work is divided, so that only these
 // tests compare the iteration itself with plain loops.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/chain.h"
 #include "backends/cpu/kernels/lines.h"
+#include "backends/cpu/kernels/rows.h"
 #include "backends/cpu/kernels/strided.h"
-#include "backends/cpu/kernels/tensor_list.h"
 
 #include <gtest/gtest.h>
 
@@ -56,28 +56,33 @@ const Strided layouts[] = {{{}, {}, 0},
 TEST(Iteration, WalksVisitElementsInRowMajorOrder) {
   for (const Strided& l : layouts) {
     const Numbers expected = offsets_of(l.shape, l.strides);
-    Walk w;
-    for (int a = 0; a < l.shape.size(); ++a) w.axis(l.shape[a], l.strides[static_cast<std::size_t>(a)]);
-    EXPECT_EQ(w.rank, l.merged) << l.shape.text();
+    AxisList list;
+    for (int a = 0; a < l.shape.size(); ++a)
+      list.push({l.shape[a], l.strides[static_cast<std::size_t>(a)], 0});
+    list.merge();
+    EXPECT_EQ(list.rank, l.merged) << l.shape.text();
+    Counter w(list, 0);
     for (int round = 0; round < 2; ++round)  // the first element follows the last one
       for (const i64 at : expected) {
-        ASSERT_EQ(w.offset, at) << l.shape.text();
+        ASSERT_EQ(w.in, at) << l.shape.text();
         w.next();
       }
-    for (std::size_t n = expected.size(); n-- > 0;) {
-      w.seek(static_cast<i64>(n));
-      ASSERT_EQ(w.offset, expected[n]) << l.shape.text();
-    }
-    w.seek(static_cast<i64>(expected.size() / 2));
-    w.next();
-    EXPECT_EQ(w.offset, expected[(expected.size() / 2 + 1) % expected.size()]) << l.shape.text();
+    for (std::size_t n = expected.size(); n-- > 0;)
+      ASSERT_EQ(Counter(list, static_cast<i64>(n)).in, expected[n]) << l.shape.text();
+    Counter half(list, static_cast<i64>(expected.size() / 2));
+    half.next();
+    EXPECT_EQ(half.in, expected[(expected.size() / 2 + 1) % expected.size()]) << l.shape.text();
   }
-  const Layout x = row_major({2, 3, 4, 5});
-  Walk inner;
-  inner.axes(x, 1, 3, 8);
+  const Layout x = row_major({2, 3, 4, 5}), y = row_major({3, 4});
+  const AxisList inner = axes_of(x, 1, 3, 8);
   EXPECT_EQ(inner.rank, 1);
-  EXPECT_EQ(inner.shape[0], 12);
-  EXPECT_EQ(inner.stride[0], 40);
+  EXPECT_EQ(inner.axis[0].size, 12);
+  EXPECT_EQ(inner.axis[0].in, 40);
+  EXPECT_EQ(inner.axis[0].out, 0);
+  const AxisList both = axes_of(x, 1, 3, 8, &y, 0, 2);
+  EXPECT_EQ(both.rank, 1);
+  EXPECT_EQ(both.axis[0].in, 40);
+  EXPECT_EQ(both.axis[0].out, 2);
 }
 
 TEST(Iteration, ListsOfAxesMergeIfBothStridesAllow) {
@@ -151,9 +156,12 @@ void check_copies(DType dtype) {
     std::iota(source.begin(), source.end(), T{1});
     const Move m(r.shape.size(), r.shape.begin(), dtype, reinterpret_cast<std::byte*>(target.data()),
                  r.to.data(), reinterpret_cast<const std::byte*>(source.data()), r.from.data());
-    EXPECT_EQ(m.rank, r.merged) << r.shape.text();
+    EXPECT_EQ(m.outer.rank + (m.numel > 1), r.merged) << r.shape.text();
     EXPECT_EQ(m.numel, static_cast<i64>(to.size()));
-    for (int a = 1; a < m.rank; ++a) EXPECT_GE(m.to_stride[a - 1], m.to_stride[a]) << r.shape.text();
+    for (int a = 0; a < m.outer.rank; ++a) {
+      EXPECT_GE(m.outer.axis[a].out, (a + 1 < m.outer.rank ? m.outer.axis[a + 1] : m.run).out)
+          << r.shape.text();
+    }
     std::map<i64, i64> place;  // from the target's to the source's, which is the order of the copy
     for (std::size_t e = 0; e < to.size(); ++e) place[to[e]] = from[e];
     for (i64 begin = 0; begin <= m.numel; ++begin)

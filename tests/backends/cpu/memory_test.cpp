@@ -11,7 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backends/cpu/cpu.h"
+#include <tilegrad/core/run/backend.h>
+#include "backends/cpu/kernel.h"
 #include "core/os/linux/control_groups.h"
 #include "tests/support/files.h"
 

@@ -17,16 +17,6 @@ constexpr i64 key_block = 192;   // Λ
 constexpr i64 whole_block =
     256;  // the most keys that are one block, if they are all, where that saves a pass
 
-i64 smaller(i64 a, i64 b) {
-  return a < b ? a : b;
-}
-i64 larger(i64 a, i64 b) {
-  return a > b ? a : b;
-}
-i64 blocks_of(i64 n, i64 block) {
-  return (n + block - 1) / block;
-}
-
 // Λ of a call. A half type cannot accumulate z_Q in place, so each of its tiles takes a pass of its own over
 // the keys, unless a single block has them all.
 template <class C>
@@ -42,7 +32,7 @@ bool has_query_pass(const AttentionCall& x) {
 template <class C>
 struct Shared {
   Shared(Carver& carver, const AttentionCall& x) {
-    tiles = blocks_of(x.L, query_block);
+    tiles = ceil_div(x.L, query_block);
     u = carver.take<C>(query_heads(x) * x.L);
     shift = carver.take<C>(query_heads(x) * x.L), offset = carver.take<C>(query_heads(x) * x.L);
     from = carver.take<std::int32_t>(x.B * tiles), to = carver.take<std::int32_t>(x.B * tiles);
@@ -56,10 +46,10 @@ struct Shared {
 };
 
 template <class C>
-struct Scratch {
-  Scratch(Carver& carver, const AttentionCall& x) {
+struct Workspace {
+  Workspace(Carver& carver, const AttentionCall& x) {
     constexpr int W = Tile<C>::width;
-    const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(keys_at_once<C>(x), x.T);
+    const i64 n = at_most(query_block, round_up(x.L, 16)), keys = at_most(keys_at_once<C>(x), x.T);
     padded_d = round_up(x.d, W), padded_dv = round_up(x.dv, W);
     tile.carve(carver, n);
     shift = carver.take<C>(n), offset = carver.take<C>(n), u = carver.take<C>(n);
@@ -68,7 +58,7 @@ struct Scratch {
     zk = carver.take<C>(keys * padded_d), zv = carver.take<C>(keys * padded_dv);
     options.carve(carver, x, keys, n, true);
     const bool tiles = is_on_tiles<C>(x, 1);
-    work = tiles ? carver.take<float>(tile_product_floats(larger(keys, n), larger(x.d, x.dv))) : nullptr;
+    work = tiles ? carver.take<float>(tile_product_floats(at_least(keys, n), at_least(x.d, x.dv))) : nullptr;
     const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
                           bool right) {
       const bool needed = !tiles && ((left && needs_copy<C>(x, a, size, true)) ||
@@ -100,14 +90,14 @@ struct Scratch {
 
 // load_rows, or nothing if products are made on tiles, which read the operands as they lie.
 template <class C>
-Rows<C> rows_of(const AttentionCall& x, const Scratch<C>& s, const AttentionCall::Operand& a, i64 b, i64 h,
+Rows<C> rows_of(const AttentionCall& x, const Workspace<C>& s, const AttentionCall::Operand& a, i64 b, i64 h,
                 i64 row0, i64 rows, i64 size, C* copy, i64 padded) {
   return s.work ? Rows<C>{} : load_rows(x, a, b, h, row0, rows, size, copy, padded);
 }
 
 // Queries of a tile, times ScoreUnit::of_q.
 template <class C>
-void load_scaled_queries(const AttentionCall& x, const Scratch<C>& s) {
+void load_scaled_queries(const AttentionCall& x, const Workspace<C>& s) {
   const QueryTile<C>& t = s.tile;
   if (!s.work) load_transposed(x, x.q, t, x.d, ScoreUnit<C>(x).of_q, s.q);
   if (x.cu_q)  // queries of no sequence may hold anything
@@ -118,7 +108,7 @@ void load_scaled_queries(const AttentionCall& x, const Scratch<C>& s) {
 // t = c and o = log2 π of the tile's far rows (most_plain_lse), by a pass over their keys. These are the
 // scores that the gradients are computed from, so P adds up to 1 whatever the rounding of scores and of ξ is.
 template <class C>
-void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h) {
+void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h) {
   const QueryTile<C>& t = s.tile;
   const i64 row = (b * x.H + h) * x.L + t.i0;
   const C* lse = static_cast<const C*>(x.lse) + row;
@@ -133,7 +123,7 @@ void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Scratch<C>
   load_scaled_queries(x, s);
   start_columns(x, t, top, sum);
   for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
-    const i64 keys = smaller(key_block, t.to - key0);
+    const i64 keys = at_most(key_block, t.to - key0);
     const Rows<C> k = rows_of(x, s, x.k, b, h / (x.H / x.Hk), key0, keys, x.d, s.k.data, s.padded_d);
     scores(x, t, key0, keys, k, s.q, s.p, s.options, s.work);
     softmax_step(keys, t.width, exponent, s.p, top, sum, shrink);
@@ -150,17 +140,16 @@ void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Scratch<C>
 // u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the tile's keys. If it has no keys, its z_Q becomes
 // 0 here.
 template <class C>
-void row_stats(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile) {
+void row_stats(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h, i64 tile) {
   using V = vector_t<C>;
-  const i64 i0 = tile * query_block, i1 = smaller(x.L, i0 + query_block);
+  const i64 i0 = tile * query_block, i1 = at_most(x.L, i0 + query_block);
   s.tile.set(x, b, h, h + 1, i0, i1);
   if (h == 0) {
     all.from[b * all.tiles + tile] = static_cast<std::int32_t>(s.tile.from);
     all.to[b * all.tiles + tile] = static_cast<std::int32_t>(s.tile.to);
   }
   all.done[(b * x.H + h) * all.tiles + tile].store(0, std::memory_order_relaxed);
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     constexpr int W = lanes<V>;
     for (i64 i = i0; i < i1; ++i) {
       const S* o = static_cast<const S*>(x.o.data) + element_offset<C>(x.o, b, h, i);
@@ -192,10 +181,10 @@ void row_stats(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 
 
 // Loads a query tile for a key block: Qᵀ, factor·z_Oᵀ, t and o of its rows, and factor·u.
 template <class C>
-void load_queries(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile,
+void load_queries(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h, i64 tile,
                   C factor) {
   QueryTile<C>& t = s.tile;
-  t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
+  t.set(x, b, h, h + 1, tile * query_block, at_most(x.L, (tile + 1) * query_block));
   s.factor = factor;
   load_scaled_queries(x, s);
   if (!s.work) load_transposed(x, x.z_o, t, x.dv, factor, s.z);
@@ -210,7 +199,7 @@ void load_queries(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i
 
 // p = 2^((A − t)·f − o), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
 template <class C, bool Keep, bool Slope>
-void probabilities_and_gradients(i64 keys, C exponent, const Scratch<C>& s) {
+void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
   using V = vector_t<C>;
   const i64 width = s.tile.width;
   const V f = splat<V>(exponent);
@@ -236,15 +225,10 @@ void probabilities_and_gradients(i64 keys, C exponent, const Scratch<C>& s) {
   }
 }
 
-template <class C>
-Rows<C> rows_from(const Rows<C>& r, i64 row) {
-  return {r.data + row * r.row, r.row, r.form};
-}
-
 // Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys from key0.
 // `through_cap`: the gradient before the cap, else after it, where the bias is added.
 template <class C>
-void score_gradient(const AttentionCall& x, Scratch<C>& s, i64 key0, i64 keys, const Rows<C>& k,
+void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
   const QueryTile<C>& t = s.tile;
   scores(x, t, key0, keys, k, s.q, s.p, s.options, s.work);
@@ -269,8 +253,7 @@ template <class C>
 void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b, i64 h, i64 row0, i64 rows,
                 i64 size, const C* from, i64 padded) {
   constexpr int W = Tile<C>::width;
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     for (i64 r = 0; r < rows; ++r) {
       S* out = static_cast<S*>(to.data) + element_offset<C>(to, b, h, row0 + r);
       i64 e = 0;
@@ -288,9 +271,9 @@ C* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
 // z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single
 // block.
 template <class C>
-void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, Worker& w, i64 b, i64 key_head,
+void key_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, Worker& w, i64 b, i64 key_head,
               i64 block) {
-  const i64 key0 = block * keys_at_once<C>(x), keys = smaller(keys_at_once<C>(x), x.T - key0),
+  const i64 key0 = block * keys_at_once<C>(x), keys = at_most(keys_at_once<C>(x), x.T - key0),
             group = x.H / x.Hk;
   const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
   const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
@@ -306,32 +289,26 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, Worke
       load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
       const QueryTile<C>& t = s.tile;
       // Only the keys that the tile attends: others may hold anything, and 0·NaN is NaN.
-      const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
-      score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), true);
+      const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
+      score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), true);
       // Likewise the queries of no sequence.
-      const i64 c0 = x.cu_q ? larger(0, x.cu_q[0] - t.i0) : 0,
-                c1 = x.cu_q ? smaller(t.count, x.cu_q[x.segments] - t.i0) : t.count;
+      const i64 c0 = x.cu_q ? at_least(0, x.cu_q[0] - t.i0) : 0,
+                c1 = x.cu_q ? at_most(t.count, x.cu_q[x.segments] - t.i0) : t.count;
       const Rows<C> q = rows_of(x, s, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
       const Rows<C> z = rows_of(x, s, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
       const bool fresh = first && n == keys;
       if (first && !fresh) clear();
       first = false;
       C *zv = s.zv + skip * s.padded_dv, *zk = s.zk + skip * s.padded_d;
-      if (!multiply_on_tiles(s.work, n, x.dv, t.count, Strided<C>{s.p, t.width, 1},
-                             rows_at(x.z_o, b, h, t.i0), zv, s.padded_dv, !fresh))
-        multiply<C>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
-                    s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
-      if (!multiply_on_tiles(s.work, n, x.d, t.count, Strided<C>{s.za, t.width, 1}, rows_at(x.q, b, h, t.i0),
-                             zk, s.padded_d, !fresh))
-        multiply<C>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
-                    s.padded_d, fresh ? nullptr : zk, s.padded_d);
+      add_product<C>(s.work, n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, rows_at(x.z_o, b, h, t.i0 + c0),
+                     z.from_row(c0), zv, s.padded_dv, !fresh);
+      add_product<C>(s.work, n, x.d, c1 - c0, {s.za + c0, t.width, 1}, rows_at(x.q, b, h, t.i0 + c0),
+                     q.from_row(c0), zk, s.padded_d, !fresh);
       if (has_query_pass<C>(x)) continue;
-      const Rows<C> own = rows_from(k, skip);
+      const Rows<C> own = k.from_row(skip);
       if (s.zq) {
-        if (!multiply_on_tiles(s.work, t.count, x.d, n, Strided<C>{s.za, 1, t.width},
-                               rows_at(x.k, b, key_head, start), s.zq, s.padded_d, false))
-          multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, s.zq, s.padded_d,
-                      nullptr, 0);
+        add_product<C>(s.work, t.count, x.d, n, {s.za, 1, t.width}, rows_at(x.k, b, key_head, start), own,
+                       s.zq, s.padded_d, false);
         write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
         continue;
       }
@@ -350,21 +327,19 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, Worke
 
 // z_Q of one query tile by its own pass over the keys (has_query_pass).
 template <class C>
-void query_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile) {
+void query_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h, i64 tile) {
   const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
             key_head = h / (x.H / x.Hk);
   if (from == to) return;
   load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
   const QueryTile<C>& t = s.tile;
   for (i64 key0 = from; key0 < to; key0 += key_block) {
-    const i64 keys = smaller(key_block, to - key0);
+    const i64 keys = at_most(key_block, to - key0);
     const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
     const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
     score_gradient(x, s, key0, keys, k, v, true);
-    if (!multiply_on_tiles(s.work, t.count, x.d, keys, Strided<C>{s.za, 1, t.width},
-                           rows_at(x.k, b, key_head, key0), s.zq, s.padded_d, key0 != from))
-      multiply<C>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, s.zq, s.padded_d,
-                  key0 == from ? nullptr : s.zq, s.padded_d);
+    add_product<C>(s.work, t.count, x.d, keys, {s.za, 1, t.width}, rows_at(x.k, b, key_head, key0), k, s.zq,
+                   s.padded_d, key0 != from);
   }
   write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
 }
@@ -372,8 +347,7 @@ void query_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64
 // z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head.
 template <class C>
 void sink_item(const AttentionCall& x, const Shared<C>& all, i64 h) {
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     const ScoreUnit<C> unit(x);
     const C sink = unit.of(static_cast<C>(static_cast<const S*>(x.sink)[h]));
     double sum = 0;
@@ -393,7 +367,7 @@ struct BiasGrid {
   BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;
     batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
-    tiles = z.row ? blocks_of(x.L, query_block) : 1, blocks = z.col ? blocks_of(x.T, key_block) : 1;
+    tiles = z.row ? ceil_div(x.L, query_block) : 1, blocks = z.col ? ceil_div(x.T, key_block) : 1;
   }
   i64 parts() const { return batches * heads * tiles * blocks; }
   i64 batches, heads, tiles, blocks;
@@ -402,15 +376,16 @@ struct BiasGrid {
 // One part: z_A is recomputed and summed, tile over tile in a fixed order, over the axes the bias does not
 // keep; then the summed tile over its rows or columns where those are not kept.
 template <class C>
-void bias_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, const BiasGrid& grid, i64 part) {
+void bias_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, const BiasGrid& grid,
+               i64 part) {
   constexpr int W = Tile<C>::width;
   const AttentionCall::Bias& z = x.z_bias;
   const i64 block = part % grid.blocks, tile = part / grid.blocks % grid.tiles;
   const i64 head = part / (grid.blocks * grid.tiles) % grid.heads,
             batch = part / (grid.blocks * grid.tiles * grid.heads);
   const i64 b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H, t1 = z.row ? tile + 1 : all.tiles;
-  const i64 j1 = z.col ? block + 1 : blocks_of(x.T, key_block);
-  const i64 width = smaller(query_block, round_up(x.L, 16)), tall = smaller(key_block, x.T);
+  const i64 j1 = z.col ? block + 1 : ceil_div(x.T, key_block);
+  const i64 width = at_most(query_block, round_up(x.L, 16)), tall = at_most(key_block, x.T);
   for (i64 e = 0; e < width * tall; ++e) s.zb[e] = 0;
   for (i64 b = batch; b < b1; ++b)
     for (i64 h = head; h < h1; ++h)
@@ -418,14 +393,14 @@ void bias_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, cons
         const i64 from = all.from[b * all.tiles + t], to = all.to[b * all.tiles + t];
         bool loaded = false;
         for (i64 j = block; j < j1; ++j) {
-          const i64 key0 = j * key_block, keys = smaller(key_block, x.T - key0), key_head = h / (x.H / x.Hk);
+          const i64 key0 = j * key_block, keys = at_most(key_block, x.T - key0), key_head = h / (x.H / x.Hk);
           if (from >= key0 + keys || to <= key0) continue;
           if (!loaded) load_queries(x, all, s, b, h, t, C{1});
           loaded = true;
           const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
           const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
-          const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
-          score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), false);
+          const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
+          score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), false);
           for (i64 r = 0; r < n; ++r) {
             C* zb = s.zb + (skip + r) * width;
             for (i64 c = 0; c < s.tile.width; c += W)
@@ -433,10 +408,9 @@ void bias_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, cons
           }
         }
       }
-  const i64 rows = z.row ? smaller(query_block, x.L - tile * query_block) : 1;
-  const i64 columns = z.col ? smaller(key_block, x.T - block * key_block) : 1;
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  const i64 rows = z.row ? at_most(query_block, x.L - tile * query_block) : 1;
+  const i64 columns = z.col ? at_most(key_block, x.T - block * key_block) : 1;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     S* out = static_cast<S*>(z.data) + batch * z.batch + head * z.head + tile * query_block * z.row +
              block * key_block * z.col;
     for (i64 i = 0; i < rows; ++i)
@@ -453,13 +427,13 @@ template <class C>
 void run(const AttentionCall& x, Worker& w) {
   Carver common{w.shared}, own{w.scratch};
   const Shared<C> all(common, x);
-  Scratch<C> s(own, x);
+  Workspace<C> s(own, x);
   const TilesInUse<TileUnit> tiles(s.work);
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
     row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
   if (!w.barrier()) return;
-  const i64 heads = key_heads(x), blocks = blocks_of(x.T, keys_at_once<C>(x));
+  const i64 heads = key_heads(x), blocks = ceil_div(x.T, keys_at_once<C>(x));
   const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
     key_item(x, all, s, w, part % heads / x.Hk, part % x.Hk, part / heads);
   };
@@ -481,33 +455,26 @@ void run(const AttentionCall& x, Worker& w) {
 }
 
 template <class C>
-ScratchSize scratch(const AttentionCall& x) {
+Scratch scratch(const AttentionCall& x) {
   Carver common{nullptr}, own{nullptr};
   Shared<C>(common, x);
-  Scratch<C>(own, x);
+  Workspace<C>(own, x);
   return {own.used, common.used};
+}
+
+void describe(const AttentionCall& x, char* text, std::size_t size) {
+  const i64 keys = x.type == DType::f64 ? keys_at_once<double>(x) : keys_at_once<float>(x);
+  const bool tiles = x.type != DType::f64 && is_on_tiles<float>(x, 1);
+  std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order%s",
+                static_cast<long long>(at_most(keys, x.T)), static_cast<long long>(at_most(query_block, x.L)),
+                static_cast<long long>(ceil_div(x.T, keys)), tiles ? ", products on AMX tiles of bf16" : "");
 }
 
 }  // namespace
 
-ScratchSize attention_backward_scratch(const AttentionCall& x, int) {
-  return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
-}
-
-void attention_backward(const AttentionCall& x, Worker& worker) {
-  if (x.type == DType::f64) {
-    run<double>(x, worker);
-  } else {
-    run<float>(x, worker);
-  }
-}
-
-void attention_backward_choice(const AttentionCall& x, char* text, std::size_t size) {
-  const i64 keys = x.type == DType::f64 ? keys_at_once<double>(x) : keys_at_once<float>(x);
-  const bool tiles = x.type != DType::f64 && is_on_tiles<float>(x, 1);
-  std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order%s",
-                static_cast<long long>(smaller(keys, x.T)), static_cast<long long>(smaller(query_block, x.L)),
-                static_cast<long long>(blocks_of(x.T, keys)), tiles ? ", products on AMX tiles of bf16" : "");
-}
+constinit const AttentionKernel attention_backward{
+    [](const AttentionCall& x) { return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x); },
+    [](const AttentionCall& x, Worker& w) { x.type == DType::f64 ? run<double>(x, w) : run<float>(x, w); },
+    &describe};
 
 }  // namespace tg::cpu::TG_ISA

@@ -25,15 +25,6 @@ constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
 // Nothing is fetched ahead of a call that reads no more.
 constexpr i64 near_bytes = 2 << 20;
 
-template <class T>
-T smaller(T a, T b) {
-  return a < b ? a : b;
-}
-template <class T>
-T larger(T a, T b) {
-  return a > b ? a : b;
-}
-
 // How keys are cut: by d alone. A range leaves rows·dv numbers, which are written and read again. A tile is
 // small enough for a second-level cache to hold its keys until they have been read as values, where they are
 // both.
@@ -56,14 +47,13 @@ i64 rows_of(const AttentionCall& x) {
   return heads_of_key(x) * x.L;
 }
 i64 rows_of_group(const AttentionCall& x) {
-  return smaller(rows_of(x), most_rows);
+  return at_most(rows_of(x), most_rows);
 }
 i64 groups_of(const AttentionCall& x) {  // of a key head
-  return (rows_of(x) + most_rows - 1) / most_rows;
+  return ceil_div(rows_of(x), most_rows);
 }
 i64 ranges_of(const AttentionCall& x) {
-  const i64 range = Cut(x).range;
-  return (x.T + range - 1) / range;
+  return ceil_div(x.T, Cut(x).range);
 }
 
 // Whether several threads share the keys of a group: if there can be several ranges. With many queries there
@@ -81,8 +71,7 @@ bool copies(const AttentionCall& x) {
 template <class C>
 i64 chunk_of(const AttentionCall& x) {
   i64 size = 0;
-  with_storage<C>(
-      x.type, [&](auto* tag) { size = Chunk<std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>>::size; });
+  with_storage<C>(x.type, [&]<class S>(const S*) { size = Chunk<S>::size; });
   return size;
 }
 
@@ -109,8 +98,8 @@ struct Places {
 };
 
 template <class C>
-struct Scratch {
-  Scratch(Carver& carver, const AttentionCall& x)
+struct Workspace {
+  Workspace(Carver& carver, const AttentionCall& x)
       : range(carver, x, shares_keys(x) ? 0 : rows_of_group(x)),
         all(carver, x, shares_keys(x) ? 1 : rows_of_group(x)) {
     constexpr int W = Tile<C>::width;
@@ -146,7 +135,7 @@ struct Seen {
     from = keys.from, to = keys.to;
     const i64 range = Cut(x).range;
     first = from / range;
-    ranges = from < to ? (to + range - 1) / range - first : 0;
+    ranges = from < to ? ceil_div(to, range) - first : 0;
   }
   i64 from, to, first, ranges;
 };
@@ -156,7 +145,7 @@ struct Group {
       : b(batch),
         key_head(head),
         row0(nth * most_rows),
-        rows(smaller(most_rows, rows_of(x) - row0)),
+        rows(at_most(most_rows, rows_of(x) - row0)),
         heads(heads_of_key(x)),
         seen(x, b, query(0), query(rows - 1)) {}
   i64 query(i64 r) const { return (row0 + r) / heads; }
@@ -166,36 +155,23 @@ struct Group {
   Seen seen;
 };
 
-// f(rows as a constant, first row) for blocks of rows, the largest first.
-template <class C, class F>
-TG_INLINE void each_block(i64 rows, F f) {
-  constexpr int most = Tile<C>::width < 8 ? Tile<C>::width : 8;
-  i64 r = 0;
-  for (; r + most <= rows; r += most) f(std::integral_constant<int, most>(), r);
-  if constexpr (most > 4)
-    if (r + 4 <= rows) f(std::integral_constant<int, 4>(), r), r += 4;
-  if constexpr (most > 2)
-    if (r + 2 <= rows) f(std::integral_constant<int, 2>(), r), r += 2;
-  if (r < rows) f(std::integral_constant<int, 1>(), r);
-}
-
 template <class S, class C>
 class Rows {
  public:
-  Rows(const AttentionCall& x, Scratch<C>& s, const Group& group) : x_(x), s_(s), group_(group) {
+  Rows(const AttentionCall& x, Workspace<C>& s, const Group& group) : x_(x), s_(s), group_(group) {
     load_queries();
   }
 
   // c, π and G of the keys of a range. Of rows that see none of them there may be anything.
   void run(i64 range, const Sums<C>& to) {
-    const i64 size = Cut(x_).range, first = larger(group_.seen.from, range * size),
-              end = smaller(group_.seen.to, (range + 1) * size);
+    const i64 size = Cut(x_).range, first = at_least(group_.seen.from, range * size),
+              end = at_most(group_.seen.to, (range + 1) * size);
     out_ = to;
     for (i64 r = 0; r < rows_; ++r) to.top[r] = static_cast<C>(-__builtin_inf());
     for (i64 e = 0; e < rows_ * W; e += W) store(s_.sum + e, V{});
     for (i64 e = 0; e < rows_ * to.padded; e += W) store(to.g + e, V{});
     for (i64 key0 = first / tile_ * tile_; key0 < end; key0 += tile_)
-      add_tile(key0, larger(first, key0) - key0, smaller(end, key0 + tile_) - key0);
+      add_tile(key0, at_least(first, key0) - key0, at_most(end, key0 + tile_) - key0);
     for (i64 r = 0; r < rows_; ++r) to.sum[r] = reduce_add(load(s_.sum + r * W));
   }
   bool sees(i64 r, i64 range) const {
@@ -205,7 +181,7 @@ class Rows {
 
  private:
   using V = vector_t<C>;
-  static constexpr int W = Tile<C>::width;
+  static constexpr int W = Tile<C>::width, most_at_once = W < 8 ? W : 8;
 
   void load_queries() {
     const V factor = splat<V>(unit_.of_q);
@@ -214,7 +190,7 @@ class Rows {
       const i64 i = group_.query(r);
       const KeyRange keys = keys_of_query(x_, static_cast<int>(group_.b), static_cast<int>(i));
       s_.first[r] = keys.from, s_.last[r] = keys.to;
-      every_ = {larger(every_.from, keys.from), smaller(every_.to, keys.to)};
+      every_ = {at_least(every_.from, keys.from), at_most(every_.to, keys.to)};
       const S* from = static_cast<const S*>(x_.q.data) + element_offset<C>(x_.q, group_.b, group_.head(r), i);
       C* to = s_.q + r * s_.padded_d;
       copy_chunks(from, x_.d, to);
@@ -248,7 +224,7 @@ class Rows {
     const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
     const bool last = key0 + tile_ >= group_.seen.to,
                fetches = !last && (x_.table || rows_ >= rows_to_fetch_for);
-    const i64 ahead = fetches ? smaller(tile_, fetched) : 0;
+    const i64 ahead = fetches ? at_most(tile_, fetched) : 0;
     if (places.batch != group_.b || places.key0 != key0 || places.count != count + ahead) {
       places.batch = group_.b, places.key0 = key0, places.count = count + ahead;
       find_rows(a, key0, count + ahead, places.at);
@@ -258,9 +234,9 @@ class Rows {
   }
   // Where keys key0 … key0 + count − 1 lie: those beyond the last as the last.
   void find_rows(const AttentionCall::Operand& a, i64 key0, i64 count, i64* at) const {
-    const i64 page = x_.table ? x_.page : x_.T, end = smaller(group_.seen.to, key0 + count);
+    const i64 page = x_.table ? x_.page : x_.T, end = at_most(group_.seen.to, key0 + count);
     for (i64 key = key0; key < end;) {
-      const i64 nth = key / page, stop = smaller(end, (nth + 1) * page),
+      const i64 nth = key / page, stop = at_most(end, (nth + 1) * page),
                 batch = x_.table ? x_.table[group_.b * x_.pages + nth] : group_.b;
       i64 place = element_offset<C>(a, batch, 0, key - nth * page);
       for (; key < stop; ++key, place += a.row) *at++ = place;
@@ -277,8 +253,8 @@ class Rows {
   template <class R>
   [[gnu::noinline]] void add_keys(const R& k, const R& v, i64 key0, i64 from, i64 to, i64 d, i64 dv) {
     for (i64 key = from / W * W; key < to; key += W)
-      each_block<C>(rows_, [&](auto block, i64 r) {
-        score_rows<block>(s_.q + r * s_.padded_d, s_.padded_d, k, key, smaller(to, key + W), d,
+      each_block<most_at_once>(rows_, [&](auto block, i64 r) {
+        score_rows<block>(s_.q + r * s_.padded_d, s_.padded_d, k, key, at_most(to, key + W), d,
                           s_.a + r * tile_, tile_);
       });
     const i64 first = from / W * W, last = round_up(to, W);  // whole vectors of scores
@@ -293,7 +269,7 @@ class Rows {
     }
     const i64 together = rows_ <= few_rows ? to - from : keys_together;
     for (i64 key = from; key < to; key += together) {
-      const i64 end = smaller(to, key + together);
+      const i64 end = at_most(to, key + together);
       if (every_.from <= key0 + key && key0 + end <= every_.to)
         add_values(rows_, s_.a, tile_, v, key, end, dv, out_.g, out_.padded);
       else
@@ -304,8 +280,8 @@ class Rows {
   // The same where rows see different keys: those that see the same together.
   template <class R>
   void add_seen_values(const R& v, i64 key0, i64 from, i64 to, i64 dv) {
-    const auto low = [&](i64 r) { return larger(from, smaller(to, s_.first[r] - key0)); };
-    const auto high = [&](i64 r) { return larger(from, smaller(to, s_.last[r] - key0)); };
+    const auto low = [&](i64 r) { return at_least(from, at_most(to, s_.first[r] - key0)); };
+    const auto high = [&](i64 r) { return at_least(from, at_most(to, s_.last[r] - key0)); };
     for (i64 r = 0, next; r < rows_; r = next) {
       for (next = r + 1; next < rows_ && low(next) == low(r) && high(next) == high(r);) ++next;
       if (low(r) < high(r))
@@ -317,8 +293,8 @@ class Rows {
   // a[first … last − 1] = −∞ outside low … high − 1.
   static void mask_row(C* a, i64 first, i64 last, i64 low, i64 high) {
     const V none = splat<V>(static_cast<C>(-__builtin_inf()));
-    const V from = splat<V>(static_cast<C>(larger(first, smaller(low, last)))),
-            to = splat<V>(static_cast<C>(larger(first, smaller(high, last))));
+    const V from = splat<V>(static_cast<C>(at_least(first, at_most(low, last)))),
+            to = splat<V>(static_cast<C>(at_least(first, at_most(high, last))));
     C lane[W];
     for (int l = 0; l < W; ++l) lane[l] = static_cast<C>(l);
     for (i64 j = first; j < last; j += W) {
@@ -356,14 +332,16 @@ class Rows {
 
   const AttentionCall& x_;
   const ScoreUnit<C> unit_{x_};
-  Scratch<C>& s_;
+  Workspace<C>& s_;
   const Group& group_;
   const i64 rows_ = group_.rows, tile_ = Cut(x_).tile;
   // Keys and values of texts like this one are small enough to come from a cache.
   const bool near_ =
       x_.B * x_.Hk * (group_.seen.to - group_.seen.from) * (x_.d + x_.dv) * static_cast<i64>(sizeof(S)) <=
       near_bytes;
-  KeyRange every_;  // keys that all rows see
+  struct {
+    i64 from, to;
+  } every_;  // keys that all rows see
   Sums<C> out_ = s_.range;
 };
 
@@ -386,7 +364,7 @@ void add_range(const AttentionCall& x, const Sums<C>& all, const Sums<C>& range)
     for (i64 e = 0; e < all.padded; e += W) store(all.g + e, load(range.g + e) + V{});
     return;
   }
-  const C top = larger(*all.top, *range.top), exponent = ScoreUnit<C>(x).exponent;
+  const C top = at_least(*all.top, *range.top), exponent = ScoreUnit<C>(x).exponent;
   const auto factor = [&](C c) { return shrinkage<C>(splat<V>(c), splat<V>(top), exponent); };
   const V before = factor(*all.top), added = factor(*range.top);
   *all.sum = before[0] * *all.sum + added[0] * *range.sum;
@@ -417,7 +395,7 @@ void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all)
 
 // Each thread computes whole groups.
 template <class S, class C>
-void run_groups(const AttentionCall& x, Scratch<C>& s, Worker& w) {
+void run_groups(const AttentionCall& x, Workspace<C>& s, Worker& w) {
   const i64 groups = groups_of(x);
   // Those of a head from its end: they see the most keys, and come first to balance the threads.
   w.each(key_heads(x) * groups, [&](i64 part) {
@@ -438,7 +416,7 @@ void run_groups(const AttentionCall& x, Scratch<C>& s, Worker& w) {
 // Threads share the ranges of all groups, and then the rows. A part is a range of a group. A range that is
 // the only one of its text leaves rows that are finished at once.
 template <class S, class C>
-void run_ranges(const AttentionCall& x, Scratch<C>& s, const Sums<C>& parts, Worker& w) {
+void run_ranges(const AttentionCall& x, Workspace<C>& s, const Sums<C>& parts, Worker& w) {
   const i64 groups = groups_of(x), heads = heads_of_key(x);
   s.start[0] = 0;
   for (i64 b = 0; b < x.B; ++b) s.start[b + 1] = s.start[b] + Seen(x, b, 0, x.L - 1).ranges * x.Hk * groups;
@@ -479,42 +457,26 @@ Sums<C> parts_of(Carver& carver, const AttentionCall& x) {
 
 template <class C>
 void run(const AttentionCall& x, Worker& w) {
-  if (x.B == 0 || x.H == 0 || x.L == 0) return;
+  if (is_empty(x)) return;
   Carver own{w.scratch}, shared{w.shared};
-  Scratch<C> s(own, x);
+  Workspace<C> s(own, x);
   const Sums<C> parts = parts_of<C>(shared, x);
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     shares_keys(x) ? run_ranges<S>(x, s, parts, w) : run_groups<S>(x, s, w);
   });
 }
 
 template <class C>
-ScratchSize scratch(const AttentionCall& x) {
-  if (x.B == 0 || x.H == 0 || x.L == 0) return {};
+Scratch scratch(const AttentionCall& x) {
+  if (is_empty(x)) return {};
   Carver own{nullptr}, shared{nullptr};
-  Scratch<C>(own, x);
+  Workspace<C>(own, x);
   parts_of<C>(shared, x);
   return {own.used, shared.used};
 }
 
-}  // namespace
-
-bool is_decoding(const AttentionCall& x) {
-  return x.B > 0 && x.H > 0 && x.L > 0 && x.L <= few_queries && rows_of(x) <= most_rows && !x.bias.data &&
-         x.dropout == 0 && !x.cu_q;
-}
-
-ScratchSize attention_decode_scratch(const AttentionCall& x) {
-  return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
-}
-
-void attention_decode(const AttentionCall& x, Worker& worker) {
-  x.type == DType::f64 ? run<double>(x, worker) : run<float>(x, worker);
-}
-
-void attention_decode_choice(const AttentionCall& x, char* text, std::size_t size) {
-  if (x.B == 0 || x.H == 0 || x.L == 0) return;
+void describe(const AttentionCall& x, char* text, std::size_t size) {
+  if (is_empty(x)) return;
   const Cut cut(x);
   std::snprintf(text, size, "%s queries: ranges of %lld keys in tiles of %lld, read once for %lld rows, %s%s",
                 x.L <= few_queries ? "few" : "many", static_cast<long long>(cut.range),
@@ -522,5 +484,17 @@ void attention_decode_choice(const AttentionCall& x, char* text, std::size_t siz
                 x.type != DType::f64 && copies<float>(x) ? "converted" : "in place",
                 values_are_keys(x) ? ", values are keys" : "");
 }
+
+}  // namespace
+
+bool is_decoding(const AttentionCall& x) {
+  return !is_empty(x) && x.L <= few_queries && rows_of(x) <= most_rows && !x.bias.data && x.dropout == 0 &&
+         !x.cu_q;
+}
+
+constinit const AttentionKernel attention_decode{
+    [](const AttentionCall& x) { return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x); },
+    [](const AttentionCall& x, Worker& w) { x.type == DType::f64 ? run<double>(x, w) : run<float>(x, w); },
+    &describe};
 
 }  // namespace tg::cpu::TG_ISA

@@ -89,6 +89,19 @@ struct RowsInCache {
   RowsInCache from_column(i64 e) const { return {data + e, place}; }
 };
 
+// f(rows as a constant, first row) for blocks of rows, the largest first.
+template <int most, class F>
+TG_INLINE void each_block(i64 rows, F f) {
+  i64 r = 0;
+  for (; r + most <= rows; r += most) f(std::integral_constant<int, most>(), r);
+  if constexpr (most > 4)
+    if (r + 4 <= rows) f(std::integral_constant<int, 4>(), r), r += 4;
+  if constexpr (most > 2)
+    if (r + 2 <= rows) f(std::integral_constant<int, 2>(), r), r += 2;
+  if constexpr (most > 1)
+    if (r < rows) f(std::integral_constant<int, 1>(), r);
+}
+
 // ---- the sums of the lanes of as many vectors as a vector has lanes ----
 
 // Of every 2·Half lanes (within 16 bytes if they are fewer), those that the two vectors have in the first or
@@ -239,19 +252,12 @@ template <int Chunks, bool Part, class Values, class C>
 void add_value_rows(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
                     i64 g_row) {
   using S = typename Values::Element;
-  constexpr int sums = TG_VECTOR_BYTES == 64 ? 16 : 8, fit = sums / (Chunks * Chunk<S>::vectors),
-                most = fit > 4 ? 4 : fit;
-  i64 r = 0;
-  for (; r + most <= rows; r += most)
-    add_value_block<most, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row, g_row);
-  if constexpr (most > 2)
-    if (r + 2 <= rows) {
-      add_value_block<2, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row, g_row);
-      r += 2;
-    }
-  if constexpr (most > 1)
-    if (r < rows)
-      add_value_block<1, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row, g_row);
+  constexpr int sums = TG_VECTOR_BYTES == 64 ? 16 : 8, fit = sums / (Chunks * Chunk<S>::vectors);
+  each_block<(fit > 4 ? 4 : fit)>(
+      rows, [&](auto block, i64 r) __attribute__((always_inline)) {
+        add_value_block<block, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row,
+                                             g_row);
+      });
 }
 
 // g[r] += Σ_j p[r][j]·v[j] over keys from … to − 1; rows of g are chunks.

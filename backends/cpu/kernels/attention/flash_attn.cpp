@@ -33,54 +33,32 @@ bool are_within(Worker& w, const AttentionCall& n) {
   return true;
 }
 
-void run_forward(Worker& w, const Call& c) {
-  const AttentionCall n = attention_of(c);
-  if (are_within(w, n)) attention_forward(n, w);
-}
-void run_backward(Worker& w, const Call& c) {
-  const AttentionCall n = attention_of(c);
-  if (are_within(w, n)) attention_backward(n, w);
-}
-
-Scratch scratch_forward(const Call& c, int threads) {
-  const ScratchSize s = attention_forward_scratch(attention_of(c), threads);
-  return {s.thread, s.shared};
-}
-Scratch scratch_backward(const Call& c, int threads) {
-  const ScratchSize s = attention_backward_scratch(attention_of(c), threads);
-  return {s.thread, s.shared};
-}
-
-void choice_forward(const Call& c, int, char* text, std::size_t size) {
-  attention_forward_choice(attention_of(c), text, size);
-}
-void choice_backward(const Call& c, int, char* text, std::size_t size) {
-  attention_backward_choice(attention_of(c), text, size);
-}
-
 // paged_attn computes all rows as in decoding, however many they are: their bits do not depend on that.
 AttentionCall paged_of(const Call& c) {
   return paged_attention_call(c.in, c.out, c.attrs->as<PagedAttentionAttrs>());
 }
-// Whether the table has a page of the pool wherever there are keys.
+// Whether the table, if there is one, has a page of the pool wherever there are keys.
 bool are_in_pool(Worker& w, const AttentionCall& n) {
-  for (std::int64_t b = 0; b < n.B; ++b) {
+  for (std::int64_t b = 0; n.table && b < n.B; ++b) {
     const std::int64_t pages = (kv_length(n, static_cast<int>(b)) + std::int64_t{n.page} - 1) / n.page;
     for (std::int64_t place = b * n.pages; place < b * n.pages + pages; ++place)
       if (!w.check_index(n.table[place], n.pool, place)) return false;
   }
   return true;
 }
-void run_paged(Worker& w, const Call& c) {
-  const AttentionCall n = paged_of(c);
-  if (are_within(w, n) && are_in_pool(w, n)) attention_decode(n, w);
+
+template <AttentionCall (*call_of)(const Call&), const AttentionKernel& attention>
+void run(Worker& w, const Call& c) {
+  const AttentionCall n = call_of(c);
+  if (are_within(w, n) && are_in_pool(w, n)) attention.run(n, w);
 }
-Scratch scratch_paged(const Call& c, int) {
-  const ScratchSize s = attention_decode_scratch(paged_of(c));
-  return {s.thread, s.shared};
+template <AttentionCall (*call_of)(const Call&), const AttentionKernel& attention>
+Scratch scratch(const Call& c, int) {
+  return attention.scratch(call_of(c));
 }
-void choice_paged(const Call& c, int, char* text, std::size_t size) {
-  attention_decode_choice(paged_of(c), text, size);
+template <AttentionCall (*call_of)(const Call&), const AttentionKernel& attention>
+void choice(const Call& c, int, char* text, std::size_t size) {
+  attention.choice(call_of(c), text, size);
 }
 
 const char* obstacle(const Call& c) {
@@ -117,9 +95,14 @@ void run_mask(Worker& w, const Call& c) {
 
 }  // namespace
 
-extern const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward, &obstacle};
-extern const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward, &obstacle};
-extern const Kernel paged_attn_kernel{&run_paged, &scratch_paged, &choice_paged};
+extern const Kernel flash_attn_kernel{&run<attention_of, attention_forward>,
+                                      &scratch<attention_of, attention_forward>,
+                                      &choice<attention_of, attention_forward>, &obstacle};
+extern const Kernel flash_attn_backward_kernel{&run<attention_of, attention_backward>,
+                                               &scratch<attention_of, attention_backward>,
+                                               &choice<attention_of, attention_backward>, &obstacle};
+extern const Kernel paged_attn_kernel{&run<paged_of, attention_decode>, &scratch<paged_of, attention_decode>,
+                                      &choice<paged_of, attention_decode>};
 extern const Kernel attention_keep_mask_kernel{&run_mask};
 
 }  // namespace tg::cpu::TG_ISA

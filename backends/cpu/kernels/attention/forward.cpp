@@ -12,26 +12,22 @@ namespace {
 constexpr i64 query_block = 64;  // Γ: at most that many columns
 constexpr i64 key_block = 128;   // Λ
 
-i64 smaller(i64 a, i64 b) {
-  return a < b ? a : b;
-}
-
 // How queries are cut into tiles: `heads` whole heads of one key head side by side when they are short.
 struct Grid {
   explicit Grid(const AttentionCall& x) {
     const i64 group = x.H / x.Hk;
-    heads = x.L >= query_block ? 1 : smaller(group, query_block / x.L);
+    heads = x.L >= query_block ? 1 : at_most(group, query_block / x.L);
     groups = (group + heads - 1) / heads;
     tiles = (x.L + query_block - 1) / query_block;
-    columns = smaller(query_block, round_up(smaller(x.L, query_block) * heads, 16));
+    columns = at_most(query_block, round_up(at_most(x.L, query_block) * heads, 16));
   }
   i64 heads, groups, tiles, columns;
 };
 
 template <class C>
-struct Scratch {
-  Scratch(Carver& carver, const AttentionCall& x, const Grid& grid) {
-    const i64 n = grid.columns, keys = smaller(key_block, x.T);
+struct Workspace {
+  Workspace(Carver& carver, const AttentionCall& x, const Grid& grid) {
+    const i64 n = grid.columns, keys = at_most(key_block, x.T);
     padded = round_up(x.dv, Tile<C>::width);
     tile.carve(carver, n);
     q = carver.take<C>(x.d * n);
@@ -57,13 +53,12 @@ struct Scratch {
 
 // O = G ⊘ π, ξ = c + log π.
 template <class C>
-void finish_columns(const AttentionCall& x, const Scratch<C>& s, bool any_key) {
+void finish_columns(const AttentionCall& x, const Workspace<C>& s, bool any_key) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
   const QueryTile<C>& t = s.tile;
   const ScoreUnit<C> unit(x);
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
       const C sum = s.sum[c];
@@ -84,7 +79,7 @@ void finish_columns(const AttentionCall& x, const Scratch<C>& s, bool any_key) {
 }
 
 template <class C>
-void query_tile(const AttentionCall& x, Scratch<C>& s) {
+void query_tile(const AttentionCall& x, Workspace<C>& s) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
   const QueryTile<C>& t = s.tile;
@@ -94,7 +89,7 @@ void query_tile(const AttentionCall& x, Scratch<C>& s) {
   start_columns(x, t, s.top, s.sum);
   bool first = true;
   for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
-    const i64 keys = smaller(key_block, t.to - key0);
+    const i64 keys = at_most(key_block, t.to - key0);
     const Rows<C> k = s.work ? Rows<C>{} : load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
     scores(x, t, key0, keys, k, s.q, s.a, s.options, s.work);
     const bool grew = softmax_step(keys, t.width, unit.exponent, s.a, s.top, s.sum, s.shrink);
@@ -109,12 +104,9 @@ void query_tile(const AttentionCall& x, Scratch<C>& s) {
           store(s.g + c * s.padded + e, load(s.g + c * s.padded + e) * factor);
       }
     }
-    if (!multiply_on_tiles(s.work, t.count, x.dv, keys, Strided<C>{s.a, 1, t.width},
-                           rows_at(x.v, t.b, key_head, key0), s.g, s.padded, !first)) {
-      const Rows<C> v = load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
-      multiply<C>(t.count, x.dv, keys, {s.a, 1, t.width}, {v.data, v.row, v.form}, s.g, s.padded,
-                  first ? nullptr : s.g, s.padded);
-    }
+    const Rows<C> v = s.work ? Rows<C>{} : load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
+    add_product<C>(s.work, t.count, x.dv, keys, {s.a, 1, t.width}, rows_at(x.v, t.b, key_head, key0), v, s.g,
+                   s.padded, !first);
     first = false;
   }
   finish_columns(x, s, !first);
@@ -122,10 +114,9 @@ void query_tile(const AttentionCall& x, Scratch<C>& s) {
 
 template <class C>
 void run(const AttentionCall& x, Worker& w) {
-  if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
   Carver carver{w.scratch};
-  Scratch<C> s(carver, x, grid);
+  Workspace<C> s(carver, x, grid);
   const TilesInUse<TileUnit> tiles(s.work);
   const i64 group = x.H / x.Hk;
   // Tiles of a head from its end: with a causal mask the longest come first, which balances the threads.
@@ -135,56 +126,51 @@ void run(const AttentionCall& x, Worker& w) {
               key_head = part / (grid.tiles * grid.groups) % x.Hk;
     const i64 h = key_head * group + head_group * grid.heads;
     s.tile.set(x, part / (grid.tiles * grid.groups * x.Hk), h,
-               smaller(h + grid.heads, (key_head + 1) * group), tile * query_block,
-               smaller(x.L, (tile + 1) * query_block));
+               at_most(h + grid.heads, (key_head + 1) * group), tile * query_block,
+               at_most(x.L, (tile + 1) * query_block));
     query_tile(x, s);
   });
 }
 
 template <class C>
-ScratchSize scratch(const AttentionCall& x) {
-  if (x.B == 0 || x.H == 0 || x.L == 0) return {};
+Scratch scratch(const AttentionCall& x) {
   Carver carver{nullptr};
-  Scratch<C>(carver, x, Grid(x));
+  Workspace<C>(carver, x, Grid(x));
   return {carver.used, 0};
 }
 
 template <class C>
 void describe(const AttentionCall& x, char* text, std::size_t size) {
-  if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
   if (is_on_tiles<C>(x, query_block)) {
     std::snprintf(text, size, "tiles of %lld queries × %lld keys, products on AMX tiles of bf16",
-                  static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)));
+                  static_cast<long long>(grid.columns), static_cast<long long>(at_most(key_block, x.T)));
     return;
   }
   std::snprintf(text, size, "tiles of %lld queries × %lld keys, keys %s, values %s, heads in a tile: %lld",
-                static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)),
+                static_cast<long long>(grid.columns), static_cast<long long>(at_most(key_block, x.T)),
                 needs_copy<C>(x, x.k, x.d, true) ? "copied" : "in place",
                 needs_copy<C>(x, x.v, x.dv, false) ? "copied" : "in place",
                 static_cast<long long>(grid.heads));
 }
 
+template <class C>
+constexpr AttentionKernel on_query_tiles{&scratch<C>, &run<C>, &describe<C>};
+constexpr AttentionKernel nothing{[](const AttentionCall&) { return Scratch(); },
+                                  [](const AttentionCall&, Worker&) {},
+                                  [](const AttentionCall&, char*, std::size_t) {}};
+
+const AttentionKernel& kernel_for(const AttentionCall& x) {
+  if (is_empty(x)) return nothing;
+  if (is_decoding(x)) return attention_decode;
+  return x.type == DType::f64 ? on_query_tiles<double> : on_query_tiles<float>;
+}
+
 }  // namespace
 
-ScratchSize attention_forward_scratch(const AttentionCall& x, int) {
-  if (is_decoding(x)) return attention_decode_scratch(x);
-  return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
-}
-
-void attention_forward(const AttentionCall& x, Worker& worker) {
-  if (is_decoding(x)) {
-    attention_decode(x, worker);
-  } else if (x.type == DType::f64) {
-    run<double>(x, worker);
-  } else {
-    run<float>(x, worker);
-  }
-}
-
-void attention_forward_choice(const AttentionCall& x, char* text, std::size_t size) {
-  if (is_decoding(x)) return attention_decode_choice(x, text, size);
-  x.type == DType::f64 ? describe<double>(x, text, size) : describe<float>(x, text, size);
-}
+constinit const AttentionKernel attention_forward{
+    [](const AttentionCall& x) { return kernel_for(x).scratch(x); },
+    [](const AttentionCall& x, Worker& w) { kernel_for(x).run(x, w); },
+    [](const AttentionCall& x, char* text, std::size_t size) { kernel_for(x).choice(x, text, size); }};
 
 }  // namespace tg::cpu::TG_ISA

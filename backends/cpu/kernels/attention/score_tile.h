@@ -14,10 +14,6 @@ namespace tg::cpu::TG_ISA {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-inline i64 round_up(i64 n, i64 unit) {
-  return (n + unit - 1) / unit * unit;
-}
-
 // 2^x for x that is not far above 0: two units in the last place, 2^-∞ = 0.
 TG_INLINE F32 exp2_of_score(F32 x) {
 #if TG_VECTOR_BYTES == 64
@@ -113,8 +109,7 @@ template <class C>
 void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<C>& t, i64 size,
                      C factor, C* to) {
   const i64 rows = t.i1 - t.i0;
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     const S* data = static_cast<const S*>(a.data);
     if (t.h1 - t.h0 == 1) {
       copy_transposed(rows, size, data + element_offset<C>(a, t.b, t.h0, t.i0), a.row, to, t.width);
@@ -136,14 +131,14 @@ struct Rows {
   const C* data;
   i64 row;
   Form form;
+  Rows from_row(i64 r) const { return {data + r * row, row, form}; }
 };
 template <class C>
 Rows<C> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b, i64 h, i64 row0, i64 rows,
                   i64 size, C* copy, i64 padded) {
   const i64 offset = element_offset<C>(a, b, h, row0);
   if (!copy) return {static_cast<const C*>(a.data) + offset, a.row, Form::direct};
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     copy_rows(rows, size, padded, static_cast<const S*>(a.data) + offset, a.row, copy, padded);
   });
   return {copy, padded, Form::padded};
@@ -152,6 +147,16 @@ Rows<C> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b
 // Rows of a head from row0 on, as they lie, of bf16.
 inline Strided<bfloat16> rows_at(const AttentionCall::Operand& a, i64 b, i64 h, i64 row0) {
   return {static_cast<const bfloat16*>(a.data) + element_offset<float>(a, b, h, row0), a.row, 1};
+}
+
+// C[m×n] = A[m×k]·B[k×n], added to what C holds if `adds`. B is `rows`, or as it lies if products are made on
+// tiles, for which there is `work`.
+template <class C>
+void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat16> b, const Rows<C>& rows,
+                 C* c, i64 ld, bool adds) {
+  if (multiply_on_tiles(work, m, n, k, a, b, c, ld, adds)) return;
+  multiply<C>(m, n, k, {a.data, a.row, a.col}, {rows.data, rows.row, rows.form}, c, ld, adds ? c : nullptr,
+              ld);
 }
 
 // Whether rows must be copied to be used: another type than C, a row length that makes vector loads partial
@@ -273,8 +278,7 @@ void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys,
   const V unit = splat<V>(by);
   const AttentionCall::Bias& bias = x.bias;
   const i64 rows = t.i1 - t.i0;
-  with_storage<C>(x.type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+  with_storage<C>(x.type, [&]<class S>(const S*) {
     const S* data = static_cast<const S*>(bias.data) + t.b * bias.batch + key0 * bias.col;
     if (bias.col == 1 && bias.row != 0 && t.h1 - t.h0 == 1) {
       copy_transposed(rows, keys, data + t.h0 * bias.head + t.i0 * bias.row, bias.row, tile, t.width);
@@ -383,11 +387,10 @@ void start_columns(const AttentionCall& x, const QueryTile<C>& t, C* top, C* sum
   for (i64 c = 0; c < t.width; ++c) top[c] = static_cast<C>(-__builtin_inf()), sum[c] = 0;
   if (!x.sink) return;
   const ScoreUnit<C> unit(x);
-  with_storage<C>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
+  with_storage<C>(x.type, [&]<class S>(const S*) {  // the sink is a first key with value 0
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
-      top[c] =
-          unit.of(static_cast<C>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]));
+      top[c] = unit.of(static_cast<C>(static_cast<const S*>(x.sink)[h]));
       sum[c] = top[c] > static_cast<C>(-__builtin_inf()) ? 1 : 0;
     }
   });

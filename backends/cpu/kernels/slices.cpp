@@ -1,5 +1,6 @@
-// slice_assign: out = x, then out[…, start + i·step, …] = src[…, i, …]; slice_at: out[…, i, …] = x[…, start +
-// i, …]. Where the planner lets out share x's memory only the region is touched.
+// Regions of tensors that are copied. concat: the inputs one after the other along an axis. slice_assign: out
+// = x, then out[…, start + i·step, …] = src[…, i, …]; slice_at: out[…, i, …] = x[…, start + i, …]. Where the
+// planner lets out share x's memory only the region is touched.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 
@@ -10,6 +11,22 @@ namespace {
 // The address of x[…, index, …].
 std::byte* at_index(const Arg& x, int axis, i64 index) {
   return x.data + index * x.layout.strides[axis] * static_cast<i64>(size_of(x.dtype));
+}
+
+void run_concat(Worker& w, const Call& call) {
+  const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis);
+  const Arg& out = call.out[0];
+  const i64 step = out.layout.strides[axis] * static_cast<i64>(size_of(out.dtype));
+  int last = 0;
+  i64 start = 0;  // where input `last` begins along the axis
+  const auto at = [&](int i) {
+    if (i < last) last = 0, start = 0;
+    for (; last < i; ++last) start += call.in[static_cast<std::size_t>(last)].layout.shape[axis];
+    const Arg& x = call.in[static_cast<std::size_t>(i)];
+    return Move(x.layout.rank(), x.layout.shape.begin(), x.dtype, out.data + start * step,
+                out.layout.strides.begin(), x.data, x.layout.strides.begin());
+  };
+  move_all(w, static_cast<int>(call.in.size()), at);
 }
 
 void run_assign(Worker& w, const Call& call) {
@@ -41,6 +58,7 @@ void run_at(Worker& w, const Call& call) {
 
 }  // namespace
 
+extern const Kernel concat_kernel{&run_concat};
 extern const Kernel slice_assign_kernel{&run_assign};
 extern const Kernel slice_at_kernel{&run_at};
 
