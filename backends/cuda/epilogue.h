@@ -40,9 +40,6 @@ bool is_norm_for(const Step& norm, const Step& product);
 // product's shape, or one row for all. Nothing for one that lies otherwise.
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 
-// Whether rows_gemm.h has the product's kernel: its rows must have the same bits alone, or it is faster.
-bool is_product_of_rows(const Call& product);
-
 // Whether `next` adds a tensor of the same shape to z_x of the layer_norm_backward or rms_norm_backward
 // before it, and nothing else: the gradient that comes past the norm.
 bool is_sum_of(const Step& gradient, const Step& next);

@@ -15,8 +15,6 @@
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
-#include "backends/cuda/rows_gemm.h"
-#include "backends/cuda/small_products.h"
 #include "backends/cuda/stopwatch.h"
 #include "backends/cuda/table.h"
 #include "core/base/hash.h"
@@ -58,14 +56,10 @@ struct View {
   std::array<std::int64_t, max_rank> batch{};
 };
 View view_of(const Arg& x, const Shape& out, std::int64_t rows, std::int64_t columns) {
-  const Layout& l = x.layout;
-  const int extra = out.size() - l.rank();
-  const auto stride = [&](int axis, std::int64_t size) {  // of the product's axis
-    const int own = axis - extra;
-    return own < 0 || (l.shape[own] == 1 && size != 1) ? std::int64_t{0} : l.strides[own];
-  };
-  View v{{rows, columns, stride(out.size() - 2, rows), stride(out.size() - 1, columns)}};
-  for (int a = 0; a + 2 < out.size(); ++a) v.batch[static_cast<std::size_t>(a)] = stride(a, out[a]);
+  const tg::Strides strides = product_strides(x, out, rows, columns);
+  const int leading = out.size() - 2;
+  View v{{rows, columns, strides[leading], strides[leading + 1]}};
+  std::copy_n(strides.begin(), leading, v.batch.begin());
   return v;
 }
 
@@ -450,6 +444,18 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
 }
 
 }  // namespace
+
+tg::Strides product_strides(const Arg& x, const Shape& product, std::int64_t rows, std::int64_t columns) {
+  const Layout& l = x.layout;
+  const int rank = product.size();
+  tg::Strides strides;
+  for (int a = 0; a < rank; ++a) {
+    const int own = a - (rank - l.rank());
+    const std::int64_t size = a + 2 == rank ? rows : a + 1 == rank ? columns : product[a];
+    strides.push_back(own < 0 || (l.shape[own] == 1 && size != 1) ? 0 : l.strides[own]);
+  }
+  return strides;
+}
 
 // cuBLASLt's order of additions depends on the number of rows.
 bool is_product_of_rows(const Call& call) {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/ordered_product.h"
-#include "backends/cuda/turned_product.h"
+#include "backends/cuda/matmul.h"
 
 namespace tg::cuda {
 

@@ -1,4 +1,4 @@
-#include "backends/cuda/turned_product.h"
+#include "backends/cuda/matmul.h"
 
 #include <algorithm>
 #include <array>

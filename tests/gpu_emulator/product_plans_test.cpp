@@ -3,9 +3,7 @@
 // (golden_records.h).
 #include <gtest/gtest.h>
 
-#include "backends/cuda/ordered_product.h"
-#include "backends/cuda/rows_gemm.h"
-#include "backends/cuda/small_products.h"
+#include "backends/cuda/matmul.h"
 #include "tests/gpu_emulator/draw.h"
 #include "tests/gpu_emulator/golden_records.h"
 

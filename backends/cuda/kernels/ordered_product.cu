@@ -1,5 +1,5 @@
 // See ordered_product.h.
-#include "backends/cuda/ordered_product.h"
+#include "backends/cuda/matmul.h"
 
 #include <algorithm>
 
@@ -101,11 +101,10 @@ bool is_for_ordered_product(const Call& p) {
 void multiply_in_order(const Stream& s, const Call& call) {
   const Layout& l = call.out[0].layout;
   const bool narrow = columns_for(l.shape[0], l.shape[1], s.gpu) == 192;
-  const auto run = [&](auto type) {
-    using S = decltype(type);
+  with_half(call.in[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
     narrow ? launch_as_it_lies<S, 192>(s, call) : launch_as_it_lies<S, 256>(s, call);
-  };
-  call.in[0].dtype == DType::bf16 ? run(__nv_bfloat16()) : run(__half());
+  });
 }
 
 std::string ordered_product_choice(const Call& call) {

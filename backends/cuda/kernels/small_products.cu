@@ -1,7 +1,7 @@
 // Small products, a block for each tile of 32 × 32 numbers of one of them (small_products.h). Its warps take
 // chunks of k in turn, copy what they multiply themselves, and wait for no others' copies; their sums are
 // added in their order. So a product's bits depend on its shape and on nothing beside it.
-#include "backends/cuda/small_products.h"
+#include "backends/cuda/matmul.h"
 
 #include <algorithm>
 #include <climits>
@@ -13,7 +13,6 @@
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/launch.cuh"
-#include "backends/cuda/rows_gemm.h"
 #include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda {
