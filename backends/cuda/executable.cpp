@@ -9,7 +9,6 @@
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/graph.h"
 #include "backends/cuda/ranks.h"

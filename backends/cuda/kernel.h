@@ -72,6 +72,12 @@ class KernelPlan {
 };
 using PlanPtr = std::unique_ptr<const KernelPlan>;
 
+// A plan that is made of its call alone.
+template <class Plan>
+PlanPtr plan_as(const Call& call) {
+  return std::make_unique<Plan>(call);
+}
+
 // The kernel of an op. It plans a call once, when the program is compiled: it chooses algorithms and compiles
 // code. A kernel that has nothing to choose is a function that launches it, and one for its workspace.
 class Kernel {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/cuda/check.h"
-#include "backends/cuda/epilogue.h"
+#include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
 

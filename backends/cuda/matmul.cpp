@@ -11,7 +11,6 @@
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/copy_list.h"
-#include "backends/cuda/ordered_sum.h"
+#include "backends/cuda/exchange.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cuda {

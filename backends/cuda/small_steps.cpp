@@ -9,7 +9,6 @@
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "core/compile/lower.h"
 

@@ -8,7 +8,6 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/algorithms.h"
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/stopwatch.h"
 #include "core/base/hash.h"

@@ -8,11 +8,9 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/cast_list.h"
-#include "backends/cuda/copy_list.h"
-#include "backends/cuda/epilogue.h"
+#include "backends/cuda/exchange.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/set_memory.h"
-#include "backends/cuda/ordered_sum.h"
 #include "ops/norm.h"
 
 namespace tg::cuda {

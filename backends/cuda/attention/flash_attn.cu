@@ -7,7 +7,6 @@
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/short_heads.h"
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/rope.h"
 #include "backends/cuda/table.h"

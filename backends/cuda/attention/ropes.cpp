@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "backends/cuda/epilogue.h"
+#include "backends/cuda/fusion.h"
 #include "backends/cuda/rope.h"
 #include "ops/attention_call.h"
 

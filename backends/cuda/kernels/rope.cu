@@ -3,7 +3,6 @@
 // once.
 #include "backends/cuda/rope.h"
 
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
