@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
 #include <sstream>
 #include <string>
 
-#include "backends/cuda/cache.h"
+#include "backends/cuda/check.h"
+#include "backends/cuda/code.h"
 #include "core/run/ranks.h"
 
 namespace tg::cuda {
@@ -21,12 +22,6 @@ namespace {
 
 using Key = std::array<std::uint64_t, 2>;
 using AlgorithmBits = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
-
-std::string hex(std::uint64_t x) {
-  char s[20];
-  std::snprintf(s, sizeof s, "%016" PRIx64, x);
-  return s;
-}
 
 // The choices for one GPU, in memory and in its file. A line of the file is a key (two words) and an
 // algorithm (eight words), in hexadecimal.
@@ -58,8 +53,8 @@ class AlgorithmCache {
   void add(const Key& key, const AlgorithmBits& bits, bool is_saved) {
     if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
     std::string line;
-    for (std::uint64_t w : key) line += hex(w) + " ";
-    for (std::uint64_t w : bits) line += hex(w) + " ";
+    for (std::uint64_t w : key) line += hexadecimal(w) + " ";
+    for (std::uint64_t w : bits) line += hexadecimal(w) + " ";
     line.back() = '\n';
     if (std::FILE* file =
             std::fopen(path_.c_str(), "a")) {  // appending keeps the lines of several processes whole
@@ -80,10 +75,6 @@ AlgorithmCache& cache_of(const Gpu& gpu) {
   static auto& caches = *new std::map<int, AlgorithmCache>;  // by ordinal
   return caches.try_emplace(gpu.ordinal, gpu).first->second;
 }
-
-}  // namespace
-
-namespace {
 
 // Rank 0's.
 std::optional<AlgorithmBits> of_first_rank(const std::optional<AlgorithmBits>& own) {
@@ -161,6 +152,33 @@ bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t
                            CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID,
                            CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID};
   return std::ranges::all_of(all, [&](auto what) { return value(a, what) == value(b, what); });
+}
+
+Stopwatch::Stopwatch() {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  check(cudaEventCreate(&start_), "an event");
+  check(cudaEventCreate(&end_), "an event");
+}
+
+Stopwatch::~Stopwatch() {
+  if (start_) cudaEventDestroy(start_);
+  if (end_) cudaEventDestroy(end_);
+  if (stream_) cudaStreamDestroy(stream_);
+}
+
+float Stopwatch::time(const std::function<void()>& launch, float best) const {
+  float least = std::numeric_limits<float>::infinity();
+  for (int round = 0; round < 3; ++round) {
+    cudaEventRecord(start_, stream_);
+    for (int i = 0; i < 3; ++i) launch();
+    cudaEventRecord(end_, stream_);
+    float ms = 0;
+    if (cudaEventSynchronize(end_) != cudaSuccess || cudaEventElapsedTime(&ms, start_, end_) != cudaSuccess)
+      break;
+    least = std::min(least, ms), best = std::min(best, ms);
+    if (ms > 1.2f * best) break;
+  }
+  return least;
 }
 
 }  // namespace tg::cuda

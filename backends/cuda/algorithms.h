@@ -1,13 +1,15 @@
 // A cache of the fastest cuBLASLt algorithm for each matmul, and of whether a kernel of our own is faster
 // than several steps'. It is saved to a file, so that later runs choose the same algorithm and give the same
 // bits: in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one file for each kind of GPU and version of
-// cuBLASLt. If the file cannot be written, choices last as long as the process.
+// cuBLASLt. If the file cannot be written, choices last as long as the process. And the stopwatch that compares
+// launches.
 #pragma once
 
 #include <cublasLt.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include <tilegrad/core/run/communicator.h>
@@ -37,5 +39,23 @@ class SharedChoices {
 // Whether both are the same algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in some
 // of them.
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
+
+// Times launches, to choose the fastest of several kernels for a step.
+class Stopwatch {
+ public:
+  Stopwatch();
+  ~Stopwatch();
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  cudaStream_t stream() const { return stream_; }  // that of the launches
+  // The shortest of three rounds of three launches, in ms; it ends after a round that took 1.2 times `best`.
+  // Infinity if they failed.
+  float time(const std::function<void()>& launch, float best) const;
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t start_ = nullptr, end_ = nullptr;
+};
 
 }  // namespace tg::cuda

@@ -1,6 +1,7 @@
 #include "backends/cuda/host_kernel.h"
 
 #include "backends/cuda/check.h"
+#include "backends/cuda/memory.h"
 #include "core/base/alignment.h"
 #include "core/run/backend_steps.h"
 

@@ -1,4 +1,4 @@
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/check.h"
-#include "backends/cuda/table.h"
-#include "backends/cuda/waits_for_ranks.h"
+#include "backends/cuda/memory.h"
 #include "core/run/ranks.h"
 
 namespace tg::cuda {

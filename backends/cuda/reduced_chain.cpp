@@ -13,7 +13,7 @@
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
 #include "backends/cuda/kernel.h"
-#include "backends/cuda/kernels/row_order.h"
+#include "backends/cuda/kernels/reductions.h"
 #include "backends/cuda/sum_of_few.h"
 #include "core/compile/reduced_chains.h"
 

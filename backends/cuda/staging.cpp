@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "backends/cuda/check.h"
-#include "backends/cuda/kernels/short_copy.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/kernels/runtime.h"
 #include "core/base/alignment.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,5 @@
 #include "backends/cuda/matmul.h"
+#include "backends/cuda/memory.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +10,6 @@
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/fusion.h"
-#include "backends/cuda/stopwatch.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
 

@@ -10,7 +10,7 @@
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/exchange.h"
 #include "backends/cuda/fusion.h"
-#include "backends/cuda/kernels/set_memory.h"
+#include "backends/cuda/kernels/runtime.h"
 #include "ops/norm.h"
 
 namespace tg::cuda {

@@ -1,7 +1,6 @@
-// linear_cross_entropy without a pass over the logits (head_loss.h), with c = l_t: then e_t = 1. Where a
+// linear_cross_entropy without a pass over the logits (target.cuh), with c = l_t: then e_t = 1. Where a
 // row's sum is beyond 2^64, its loss above 44 nats, exponentials might overflow: kernels that end at once if
 // there is no such row compute it again with c its largest logit.
-#include "backends/cuda/head_loss.h"
 
 #include <algorithm>
 

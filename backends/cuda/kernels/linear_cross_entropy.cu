@@ -1,6 +1,5 @@
-// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). Where head_loss.h does not compute it: the
+// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). Where head_loss.cu does not compute it: the
 // logits x·w into the memory of G, and then each row of them becomes its row of G, with c = ξ.
-#include "backends/cuda/head_loss.h"
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/target.cuh"
 #include "ops/cross_entropy.h"

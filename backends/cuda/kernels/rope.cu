@@ -3,10 +3,16 @@
 // once.
 #include "backends/cuda/rope.h"
 
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "backends/cuda/check.h"
 #include "backends/cuda/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/memory.h"
 
 namespace tg::cuda {
 
@@ -72,6 +78,17 @@ void launch_table(const Stream& s, C* table, const Region<1>& rows, const Arg& p
                    first, n, pairs, f);
     });
   }
+}
+
+// Starts to write a table of counted positions, on the stream on which copies of tables are made.
+void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
+  const Stream stream{nullptr, gpu, nullptr, {}};
+  Region<1> counted;
+  counted.axis(rows, {1});
+  if (compute == DType::f64)
+    launch_table(stream, static_cast<double*>(table), counted, Arg{}, a);
+  else
+    launch_table(stream, static_cast<float*>(table), counted, Arg{}, a);
 }
 
 std::size_t bytes_of_table(i64 rows, std::size_t pairs, DType compute) {
@@ -294,10 +311,6 @@ struct RopePlan final : KernelPlan {
   }
 };
 
-PlanPtr plan_rope(const Call& c) {
-  return std::make_unique<RopePlan>(c);
-}
-
 // Two ropes of one launch.
 struct TwoRopes final : KernelPlan {
   std::shared_ptr<const void> tables[2];
@@ -339,7 +352,30 @@ PlanPtr plan_two_ropes(const Call& first, const Call& second) {
 
 }  // namespace
 
-extern const Kernel rope_kernel{&plan_rope};
+std::shared_ptr<const void> rope_table(const Call& c) {
+  constexpr std::size_t most = std::size_t{4} << 20;
+  const auto& a = c.attrs->as<RopeAttrs>();
+  const DType compute = compute_type(c.in[0].dtype);
+  if (c.in.size() > 1) return nullptr;
+  const std::int64_t rows = c.in[0].layout.shape[c.in[0].layout.rank() - 2];
+  const std::size_t bytes = bytes_of_table(rows, a.frequencies.size(), compute);
+  if (bytes == 0 || bytes > most) return nullptr;
+  // Programs and their copies ask for few different ones. A table lives as long as a plan that has it.
+  using Key = std::tuple<int, DType, std::int64_t, std::int64_t, std::vector<double>>;
+  static std::mutex guard;
+  static auto& tables = *new std::map<Key, std::weak_ptr<const void>>;
+  const std::lock_guard lock(guard);
+  std::erase_if(tables, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const void>& known = tables[{c.gpu.ordinal, compute, a.start, rows, a.frequencies}];
+  if (std::shared_ptr<const void> table = known.lock()) return table;
+  const std::shared_ptr<void> table = zeros_on_device(bytes);
+  make_rope_table(table.get(), a, rows, compute, c.gpu);
+  check(cudaStreamSynchronize(nullptr), "a table of cosines");
+  known = table;
+  return table;
+}
+
+extern const Kernel rope_kernel{&plan_as<RopePlan>};
 
 extern const FusionRule two_ropes_rule{
     "two ropes",
@@ -350,15 +386,5 @@ extern const FusionRule two_ropes_rule{
       return FusionMatch{next.is_next(are_ropes, 1) ? std::size_t{2} : 0};
     },
     [](const Upcoming& next, const FusionMatch&) { return plan_two_ropes(next.call(0), next.call(1)); }};
-
-void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
-  const Stream stream{nullptr, gpu, nullptr, {}};
-  Region<1> counted;
-  counted.axis(rows, {1});
-  if (compute == DType::f64)
-    launch_table(stream, static_cast<double*>(table), counted, Arg{}, a);
-  else
-    launch_table(stream, static_cast<float*>(table), counted, Arg{}, a);
-}
 
 }  // namespace tg::cuda

@@ -6,7 +6,7 @@
 #include "backends/cuda/kernels/gelu.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/matmul.h"
-#include "backends/cuda/tile/prefetch.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "backends/cuda/tile/ptx_sm90.cuh"
 #endif

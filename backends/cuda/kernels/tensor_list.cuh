@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
-#include "backends/cuda/table.h"
+#include "backends/cuda/memory.h"
 
 namespace tg::cuda {
 

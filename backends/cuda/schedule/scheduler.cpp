@@ -4,9 +4,6 @@
 #include <utility>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "backends/cuda/schedule/casts_first.h"
-#include "backends/cuda/schedule/place_ropes.h"
-#include "backends/cuda/schedule/products_last.h"
 #include "core/compile/scheduler.h"
 
 namespace tg::cuda {
