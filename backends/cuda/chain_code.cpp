@@ -1,4 +1,4 @@
-#include "backends/cuda/chain_code.h"
+#include "backends/cuda/chain_source.h"
 
 #include <algorithm>
 #include <cmath>

@@ -83,6 +83,12 @@ PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 // Whether `assign` writes rows of keys and values into the cache that the attention after it reads.
 bool is_added_for(const Step& assign, const Step& attention);
 
+// Sums of few terms each, such as that of a position's gradient over the rows of a small batch: a thread has
+// some of the sums, and adds up their terms in order. The kernels for other sums divide each among threads.
+// Whether a step is the sum, over some axes, of at most 32 terms each and 2²⁰ in all, of floating-point
+// numbers.
+bool is_sum_of_few(const Step& step);
+
 // How many of the steps, from the first on, one kernel can compute: casts from f32 to one half type, in one
 // piece each, none of which reads what one before it writes, or the other way round. 0 or 1: no list.
 std::size_t casts_together(std::span<const Step> steps);

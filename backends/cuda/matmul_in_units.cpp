@@ -89,12 +89,8 @@ class ProductInUnits final : public KernelPlan {
   std::size_t workspace_ = 0;
 };
 
-PlanPtr plan(const Call& call) {
-  return std::make_unique<ProductInUnits>(call);
-}
-
 }  // namespace
 
-extern const Kernel matmul_in_units_kernel{&plan};
+extern const Kernel matmul_in_units_kernel{&plan_as<ProductInUnits>};
 
 }  // namespace tg::cuda

@@ -1,11 +1,9 @@
-#include "backends/cuda/sum_of_few.h"
-
+// Sums of few terms (fusion.h): a kernel made for each.
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/code.h"
 #include "backends/cuda/fusion.h"

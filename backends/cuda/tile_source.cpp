@@ -1,8 +1,6 @@
-#include "backends/cuda/tile_source.h"
+#include "backends/cuda/chain_source.h"
 
 #include <algorithm>
-
-#include "backends/cuda/chain_code.h"
 
 namespace tg::cuda {
 
