@@ -15,7 +15,6 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 64, columns = 256, depth = 64, stages = 5, pair_rows = 2 * rows;
-constexpr int threads = 384, producer_registers = 40, consumer_registers = 232;
 // Pairs of tiles one below the other that are computed one after the other: their rows of x stay in the
 // second-level cache, and columns of w are read for all of them.
 constexpr int together = 16;
@@ -181,28 +180,16 @@ struct Consumer {
 };
 
 template <class S>
-__global__ void __launch_bounds__(threads, 1) exp_product(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(pair_threads, 1) exp_product(const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   begin_early();
   if (plan.some && plan.some[0] == 0) return;
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared shared{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    shared.ring().init(8);  // the four warps of a tile, of each block
-    ptx::fence_mbarrier_init();
-  }
-  ptx::cluster_arrive(), ptx::cluster_wait();
-  const u32 rank = ptx::cluster_rank();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (group == 0) {
-    ptx::give_registers<producer_registers>();
-    if (threadIdx.x == 0) load(shared, plan, rank);
-    __syncwarp();
-  } else {
-    ptx::take_registers<consumer_registers>();
-    Consumer<S>{shared, plan, group - 1, rank}.run();
-  }
-  ptx::cluster_arrive(), ptx::cluster_wait();  // nobody copies to a block that has ended
+  constexpr int consumers = 8;  // the four warps of a tile, of each block
+  run_pair(
+      shared.ring(), consumers, [&](u32 rank) { load(shared, plan, rank); },
+      [&](int warpgroup, u32 rank) { Consumer<S>{shared, plan, warpgroup, rank}.run(); });
 #endif
 }
 

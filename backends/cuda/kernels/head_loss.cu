@@ -172,10 +172,8 @@ void launch_head_loss(const Stream& s, const Call& call) {
                          call.out[2].data,
                          a.sums,
                          nullptr};
-  const int pairs = std::clamp(s.gpu.processors / 2, 1, plan.row_pairs * column_tiles);
-  LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(exp_product::threads),
-                    exp_product::Shared::bytes);
-  shape.cluster = 2;
+  const LaunchShape shape = pairs_of_blocks(s.gpu, plan.row_pairs * column_tiles, tile::pair_threads,
+                                            exp_product::Shared::bytes);
   const unsigned blocks = blocks_for(n, rows_of_block);
   launch_early(s, {blocks_for(n, 8), 256}, target_logits, a, s.faults);
   for (const bool is_again : {false, true}) {

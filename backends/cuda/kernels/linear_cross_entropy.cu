@@ -33,15 +33,7 @@ __global__ void __launch_bounds__(most_threads)
     const i64 t = r < a.rows ? a.targets.at(r, a.n, faults, team.rank == 0) : -1;
     S* out = r < a.rows ? a.logits.at<S, Row::held>(r) : nullptr;
     const C own = t >= 0 && team.rank == 0 ? widen(out[t]) : C(0);  // before the row is overwritten
-    Normalizer<C> all;
-    if constexpr (Row::held) {
-      all.max = team.max(row.max());
-      const C low = all.shift();
-      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
-    } else {
-      row.read_packs([&](const auto& x) { all.take(x); });
-      all.combine(team);
-    }
+    const Normalizer<C> all = normalizer_of(team, row);
     if (r >= a.rows) continue;
     const C top = all.max, rest = log(all.sum), xi = top + rest, factor = row_factor(xi, z_loss),
             less = hit / factor;

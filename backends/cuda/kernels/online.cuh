@@ -22,11 +22,8 @@ struct Normalizer {
   C sum = 0;  // of exp(x - max); NaN if an x is, 0 if every x is -∞
 
   __device__ __forceinline__ void take(C x) {
-    if (x > max) {
-      sum *= exp_below(max - x);
-      max = x;
-    }
-    sum += exp_below(x - shift());
+    const C one[] = {x};
+    take(one);
   }
   template <int count>
   __device__ __forceinline__ void take(const C (&x)[count]) {
@@ -63,5 +60,20 @@ struct Normalizer {
     return max + log(sum);
   }
 };
+
+// Of a whole row (rows.cuh).
+template <class T, class Row>
+__device__ __forceinline__ auto normalizer_of(T& team, const Row& row) {
+  Normalizer<typename Row::C> all;
+  if constexpr (Row::held) {
+    all.max = team.max(row.max());
+    const auto shift = all.shift();
+    all.sum = team.sum(row.sum([&](auto x, auto) { return exp_below(x - shift); }));
+  } else {
+    row.read_packs([&](const auto& x) { all.take(x); });
+    all.combine(team);
+  }
+  return all;
+}
 
 }  // namespace tg::cuda

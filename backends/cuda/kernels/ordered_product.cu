@@ -64,11 +64,10 @@ void launch(const Stream& s, const Call& call) {
                            d ? d->layout.strides[0] : 0,
                            c.layout.strides[0],
                            c.dtype == DType::f32};
-  const int pairs = std::clamp(s.gpu.processors / 2, 1, plan.row_pairs * plan.column_tiles);
-  LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(ordered::threads),
-                    ordered::Shared<Tiles>::bytes);
-  shape.cluster = 2;
-  launch_early(s, shape, ordered::multiply<Tiles>, plan);
+  launch_early(s,
+               pairs_of_blocks(s.gpu, plan.row_pairs * plan.column_tiles, tile::pair_threads,
+                               ordered::Shared<Tiles>::bytes),
+               ordered::multiply<Tiles>, plan);
 }
 
 template <class S, int columns>
