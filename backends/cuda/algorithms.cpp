@@ -20,14 +20,11 @@ namespace tg::cuda {
 
 namespace {
 
-using Key = std::array<std::uint64_t, 2>;
-using AlgorithmBits = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
-
 // The choices for one GPU, in memory and in its file. A line of the file is a key (two words) and an
 // algorithm (eight words), in hexadecimal.
 class AlgorithmCache {
  public:
-  std::set<Key> shared;  // those that all ranks have from rank 0
+  std::set<ChoiceKey> shared;  // those that all ranks have from rank 0
 
   explicit AlgorithmCache(const Gpu& gpu) {
     const std::filesystem::path folder = cache_folder();
@@ -38,19 +35,19 @@ class AlgorithmCache {
     for (std::string line; std::getline(file, line);) {
       std::istringstream in(line);
       in >> std::hex;
-      Key key;
-      AlgorithmBits bits;
+      ChoiceKey key;
+      Choice bits;
       for (std::uint64_t& w : key) in >> w;
       for (std::uint64_t& w : bits) in >> w;
       if (in) chosen_.emplace(key, bits);  // of several entries with one key the first counts
     }
   }
-  std::optional<AlgorithmBits> find(const Key& key) const {
+  std::optional<Choice> find(const ChoiceKey& key) const {
     const auto at = chosen_.find(key);
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
   // On ranks other than 0 not in the file, which is the same for all of them.
-  void add(const Key& key, const AlgorithmBits& bits, bool is_saved) {
+  void add(const ChoiceKey& key, const Choice& bits, bool is_saved) {
     if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
     std::string line;
     for (std::uint64_t w : key) line += hexadecimal(w) + " ";
@@ -65,7 +62,7 @@ class AlgorithmCache {
 
  private:
   std::filesystem::path path_;
-  std::map<Key, AlgorithmBits> chosen_;
+  std::map<ChoiceKey, Choice> chosen_;
 };
 
 std::mutex mutex;
@@ -77,32 +74,13 @@ AlgorithmCache& cache_of(const Gpu& gpu) {
 }
 
 // Rank 0's.
-std::optional<AlgorithmBits> of_first_rank(const std::optional<AlgorithmBits>& own) {
+std::optional<Choice> of_first_rank(const std::optional<Choice>& own) {
   struct Shown {
     std::uint64_t is_there;
-    AlgorithmBits bits;
+    Choice bits;
   };
-  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(AlgorithmBits{})})[0];
+  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(Choice{})})[0];
   return shown.is_there ? std::optional(shown.bits) : std::nullopt;
-}
-
-std::optional<AlgorithmBits> find(const Key& key, const Gpu& gpu) {
-  const std::lock_guard lock(mutex);
-  AlgorithmCache& cache = cache_of(gpu);
-  std::optional<AlgorithmBits> bits = cache.find(key);
-  if (!ranks || cache.shared.contains(key)) return bits;
-  bits = of_first_rank(bits);
-  if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
-  return bits;
-}
-
-std::optional<AlgorithmBits> save(const Key& key, const Gpu& gpu, std::optional<AlgorithmBits> bits) {
-  const std::lock_guard lock(mutex);
-  AlgorithmCache& cache = cache_of(gpu);
-  if (ranks) bits = of_first_rank(bits);
-  if (bits) cache.add(key, *bits, !ranks || ranks->rank() == 0);
-  if (bits && ranks) cache.shared.insert(key);
-  return bits;
 }
 
 }  // namespace
@@ -114,28 +92,27 @@ SharedChoices::~SharedChoices() {
   ranks = nullptr;
 }
 
-std::optional<cublasLtMatmulAlgo_t> known_algorithm(const Key& key, const Gpu& gpu) {
-  const std::optional<AlgorithmBits> bits = find(key, gpu);
-  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+std::optional<Choice> known_choice(const ChoiceKey& key, const Gpu& gpu) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  std::optional<Choice> bits = cache.find(key);
+  if (!ranks || cache.shared.contains(key)) return bits;
+  bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
+  return bits;
 }
 
-std::optional<cublasLtMatmulAlgo_t> save_algorithm(const Key& key, const Gpu& gpu,
-                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
-  const std::optional<AlgorithmBits> bits =
-      save(key, gpu, algorithm ? std::optional(std::bit_cast<AlgorithmBits>(*algorithm)) : std::nullopt);
-  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+std::optional<Choice> save_choice(const ChoiceKey& key, const Gpu& gpu, std::optional<Choice> bits) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  if (ranks) bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, !ranks || ranks->rank() == 0);
+  if (bits && ranks) cache.shared.insert(key);
+  return bits;
 }
 
-std::optional<bool> known_choice(const Key& key, const Gpu& gpu) {
-  const std::optional<AlgorithmBits> bits = find(key, gpu);
-  return bits ? std::optional((*bits)[0] != 0) : std::nullopt;
-}
-
-bool save_choice(const Key& key, const Gpu& gpu, bool choice) {
-  return (*save(key, gpu, AlgorithmBits{choice}))[0] != 0;
-}
-
-bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b) {
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const Choice& choice) {
+  const auto b = std::bit_cast<cublasLtMatmulAlgo_t>(choice);
   const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
     std::uint32_t v = 0;  // of two bytes or four
     std::size_t written = 0;

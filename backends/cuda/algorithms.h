@@ -1,8 +1,8 @@
 // A cache of the fastest cuBLASLt algorithm for each matmul, and of whether a kernel of our own is faster
 // than several steps'. It is saved to a file, so that later runs choose the same algorithm and give the same
 // bits: in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one file for each kind of GPU and version of
-// cuBLASLt. If the file cannot be written, choices last as long as the process. And the stopwatch that compares
-// launches.
+// cuBLASLt. If the file cannot be written, choices last as long as the process. And the stopwatch that
+// compares launches.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,14 +17,13 @@
 
 namespace tg::cuda {
 
-std::optional<cublasLtMatmulAlgo_t> known_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
-// Returns what is to be used. None: there was no memory to time any.
-std::optional<cublasLtMatmulAlgo_t> save_algorithm(const std::array<std::uint64_t, 2>& key, const Gpu& gpu,
-                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm);
+// A choice: an algorithm's bytes, or whether something was chosen, in the first word.
+using Choice = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
+using ChoiceKey = std::array<std::uint64_t, 2>;
 
-// The same of a choice between two kernels.
-std::optional<bool> known_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu);
-bool save_choice(const std::array<std::uint64_t, 2>& key, const Gpu& gpu, bool choice);
+std::optional<Choice> known_choice(const ChoiceKey& key, const Gpu& gpu);
+// Returns what is to be used. None: there was no memory to time any.
+std::optional<Choice> save_choice(const ChoiceKey& key, const Gpu& gpu, std::optional<Choice> choice);
 
 // While one exists, this thread's choices are those of rank 0, which all ranks must make in the same order:
 // two GPUs of a kind may find different algorithms the fastest, and then ranks would have different bits.
@@ -36,9 +35,9 @@ class SharedChoices {
   SharedChoices(const SharedChoices&) = delete;
 };
 
-// Whether both are the same algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in some
-// of them.
-bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b);
+// Whether the choice is this algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in
+// some of them.
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const Choice& choice);
 
 // Times launches, to choose the fastest of several kernels for a step.
 class Stopwatch {

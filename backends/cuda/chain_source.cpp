@@ -107,8 +107,8 @@ VectorAccess::VectorAccess(const Space& s, std::size_t outs, int vector, const s
                         : "*(const Vec<" + type + ">*)(" + from + " + (" + at + "));\n");
   }
   for (std::size_t o = 0; o < stored.size(); ++o)
-    stores += "      " + condition + "*(Vec<" + storage(stored[o].dtype) + ">*)(" + numbered("out", o) + " + (" +
-              offset(s, o, vector) + ")) = " + numbered("result", o) + ";\n";
+    stores += "      " + condition + "*(Vec<" + storage(stored[o].dtype) + ">*)(" + numbered("out", o) +
+              " + (" + offset(s, o, vector) + ")) = " + numbered("result", o) + ";\n";
 }
 
 std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
@@ -123,8 +123,8 @@ std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int time
                             (s.is_linear() ? "" : indices(s, vector));
   return "  const I step = " + step + ";\n  for (I first = " + start + "; first < " + all +
          "; first += step * " + t + ") {\n" + access.declared +
-         (in.empty() ? "" : each + "{\n" + place + access.loads + "    }\n") +
-         "    if (stopped) return;\n" + each + "{\n" + place +
+         (in.empty() ? "" : each + "{\n" + place + access.loads + "    }\n") + "    if (stopped) return;\n" +
+         each + "{\n" + place +
          chain_vector(f, in, out, vector, [&](std::size_t i) { return access.element(i); }) + access.stores +
          "    }\n  }\n";
 }

@@ -1,5 +1,5 @@
-// Source of kernels made for a fused chain of pointwise ops, in which sizes and strides are literals: loops over
-// vectors (chain_source.cpp), and tiles for inputs that are transposed (tile_source.cpp).
+// Source of kernels made for a fused chain of pointwise ops, in which sizes and strides are literals: loops
+// over vectors (chain_source.cpp), and tiles for inputs that are transposed (tile_source.cpp).
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@
 
 namespace tg::cuda {
 
-// ---- shared by all, whatever their order of access to memory: their parameters, and the work on one element ----
+// ---- shared by all, whatever their order of access to memory: their parameters, and the work on one element
+// ----
 
 constexpr int chain_block = 256;  // threads
 
@@ -74,8 +75,8 @@ std::string offset(const Space& s, std::size_t o, int vector);
 struct VectorAccess {
   std::string declared, loads, stores;
 
-  VectorAccess(const Space& s, std::size_t outs, int vector, const std::string& times, std::span<const Arg> in,
-               std::span<const Arg> stored, const std::string& condition = {});
+  VectorAccess(const Space& s, std::size_t outs, int vector, const std::string& times,
+               std::span<const Arg> in, std::span<const Arg> stored, const std::string& condition = {});
   // Element e of input i.
   std::string element(std::size_t i) const { return numbered("v", i) + (is_one[i] ? "[n]" : "[n].at[e]"); }
 

@@ -12,11 +12,10 @@ namespace tg::cuda {
 namespace {
 
 // A kernel failed while it ran, and CUDA returns the error from every later call.
-constexpr cudaError_t sticky[] = {cudaErrorIllegalAddress,     cudaErrorMisalignedAddress,
-                                  cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
-                                  cudaErrorIllegalInstruction,  cudaErrorHardwareStackError,
-                                  cudaErrorLaunchFailure,       cudaErrorLaunchTimeout,
-                                  cudaErrorAssert};
+constexpr cudaError_t sticky[] = {
+    cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+    cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
+    cudaErrorLaunchFailure,  cudaErrorLaunchTimeout,      cudaErrorAssert};
 
 }  // namespace
 

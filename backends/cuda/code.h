@@ -1,5 +1,6 @@
-// Kernels compiled at run time from CUDA C++ source, once for each GPU, and cached by the hash of the source; and
-// the folder that caches them, and choices (algorithms.h), between processes: $XDG_CACHE_HOME/tilegrad, or
+// Kernels compiled at run time from CUDA C++ source, once for each GPU, and cached by the hash of the source;
+// and the folder that caches them, and choices (algorithms.h), between processes: $XDG_CACHE_HOME/tilegrad,
+// or
 // ~/.cache/tilegrad.
 #pragma once
 
@@ -24,7 +25,7 @@ std::string hexadecimal(std::uint64_t x);
 cudaKernel_t compiled(const std::string& source, const std::string& name, const Gpu& gpu);
 
 // Launches such a kernel, whose parameters are all pointers. On Hopper it may begin before the kernel before
-// it has ended: its source begins with chain_begins_early (chain_code.h).
+// it has ended: its source begins with chain_begins_early (chain_source.h).
 void launch_compiled(const Stream& s, cudaKernel_t kernel, unsigned grid, unsigned block,
                      std::vector<const void*> parameters, const char* what);
 

@@ -1,5 +1,5 @@
-// Kernels of an exchange between ranks: copies of many pieces of memory in one launch, and sums over what ranks
-// sent, in a fixed order.
+// Kernels of an exchange between ranks: copies of many pieces of memory in one launch, and sums over what
+// ranks sent, in a fixed order.
 #pragma once
 
 #include <vector>

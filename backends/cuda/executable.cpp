@@ -38,8 +38,7 @@ bool runs_on_host(const Step& step) {
 }  // namespace
 
 CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
-                               cudaStream_t stream, Staging& staging,
-                               std::vector<CudaExecutable*>& programs)
+                               cudaStream_t stream, Staging& staging, std::vector<CudaExecutable*>& programs)
     : gpu_(gpu),
       stream_(stream),
       staging_(staging),
@@ -132,6 +131,11 @@ void CudaExecutable::enqueue(std::size_t step, cudaStream_t on, std::byte* works
     fail(status, steps_[step].name + " " + at_line(steps_[step].where));
 }
 
+void CudaExecutable::clear_fault() {
+  const Fault none{Fault::none, 0, 0, 0, 0};
+  staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+}
+
 void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memory) {
   use_gpu(gpu_.ordinal);
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -141,8 +145,7 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   }
   memory_ = memory;
   steps_ = steps;
-  const Fault none{Fault::none, 0, 0, 0, 0};
-  staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+  clear_fault();
   check(staging_.flush(), "a copy to the GPU");
   graph_ = record({});
 }
@@ -254,8 +257,7 @@ void CudaExecutable::report(const Fault& f, int epoch) {
     if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
     ++epoch_;
     if (thrown_.any.exchange(false)) reported_ = std::exchange(thrown_.what, nullptr);
-    const Fault none{Fault::none, 0, 0, 0, 0};
-    staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+    clear_fault();
   }
   if (f.position == Fault::thrown && reported_) std::rethrow_exception(reported_);
   const Step& s = steps_[static_cast<std::size_t>(f.step)];

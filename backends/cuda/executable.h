@@ -5,9 +5,9 @@
 
 #include "backends/cuda/host_kernel.h"
 #include "backends/cuda/lane.h"
+#include "backends/cuda/ranks.h"
 #include "backends/cuda/staging.h"
 #include "backends/cuda/transfer.h"
-#include "backends/cuda/ranks.h"
 #include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
@@ -58,6 +58,7 @@ class CudaExecutable final : public Executable {
   void enqueue_group(std::size_t first, std::size_t end, Lane& lane);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
+  void clear_fault();
   Fault* fault() const { return reinterpret_cast<Fault*>(memory_.results); }
 
   const Gpu& gpu_;

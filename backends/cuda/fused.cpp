@@ -1,5 +1,4 @@
-// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h,
-// tile_source.h).
+// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h).
 #include <algorithm>
 #include <utility>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -187,7 +188,7 @@ std::uint32_t alignment_of(const std::byte* data) {
 }
 
 // A hash of everything that the choice of an algorithm may depend on.
-std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
+ChoiceKey key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
   for (std::int64_t n :
@@ -215,7 +216,7 @@ void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
 // Chooses the algorithm that was chosen before, or else the fastest, by timing each on the operands' own
 // memory with a separate output. False if none of them ran.
 bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
-            const std::array<std::uint64_t, 2>& key) {
+            const ChoiceKey& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
     p.algo = r.algo, p.bytes = r.workspaceSize;
   };
@@ -225,7 +226,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     return true;
   }
   if (found.size() == 1 && !p.gelu) return true;
-  const auto take_if_found = [&](const std::optional<cublasLtMatmulAlgo_t>& wanted) {
+  const auto take_if_found = [&](const std::optional<Choice>& wanted) {
     for (const auto& r : found)
       if (wanted && is_same_algorithm(r.algo, *wanted)) {
         take(r);
@@ -233,7 +234,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
       }
     return false;
   };
-  if (take_if_found(known_algorithm(key, call.gpu))) return true;
+  if (take_if_found(known_choice(key, call.gpu))) return true;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
   const bool adds = p.product.has_d && !p.bias;
@@ -256,7 +257,8 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     }
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
   }
-  take_if_found(save_algorithm(key, call.gpu, ran ? std::optional(p.algo) : std::nullopt));
+  take_if_found(
+      save_choice(key, call.gpu, ran ? std::optional(std::bit_cast<Choice>(p.algo)) : std::nullopt));
   cudaGetLastError();
   return ran;
 }

@@ -12,7 +12,8 @@ namespace tg::cuda {
 
 // The strides of an operand along the axes of the product, of which the last two have `rows` and `columns`
 // numbers in it; 0 along an axis that is broadcast.
-tg::Strides product_strides(const Arg& operand, const Shape& product, std::int64_t rows, std::int64_t columns);
+tg::Strides product_strides(const Arg& operand, const Shape& product, std::int64_t rows,
+                            std::int64_t columns);
 
 // ---- kernels/matmul_strided.cu: any strides, for the few cases that cuBLASLt does not support ----
 
@@ -80,8 +81,8 @@ bool is_small_product(const Call& call);
 // Multiplies them, without a plan.
 void multiply_small(const Stream& s, const Call& product);
 
-// ---- kernels/ordered_product.cu: on Hopper, an element's additions are in the order of k, whatever the number
-// of rows or columns and wherever k is cut ----
+// ---- kernels/ordered_product.cu: on Hopper, an element's additions are in the order of k, whatever the
+// number of rows or columns and wherever k is cut ----
 
 // Whether it computes a product of matrices, a [m, k], b [k, n] and d [m, n] or nothing, to out [m, n]: in
 // bf16 or f16, operands along rows or columns in pieces of 16 bytes, d in f32 and out in the same or, without
@@ -91,13 +92,13 @@ bool is_for_ordered_product(const Call& product);
 
 inline constexpr std::int64_t ordered_product_step = 64;
 
-void multiply_in_order(const Stream& s, const Call& product);
-std::string ordered_product_choice(const Call& product);
+// Null for a product that it does not compute.
+PlanPtr plan_ordered_product(const Call& product);
 
-// ---- turned_product.cpp: products of f32 whose operands lie the wrong way for the processor. Hopper's tensor
-// cores read TF32 along k only, and cuBLASLt has half of its rate where both operands lie across; its kernels of
-// exact f32 are the other way round, and slower where weights lie along k. A copy of the smaller operand that
-// lies the right way may take less time. ----
+// ---- turned_product.cpp: products of f32 whose operands lie the wrong way for the processor. Hopper's
+// tensor cores read TF32 along k only, and cuBLASLt has half of its rate where both operands lie across; its
+// kernels of exact f32 are the other way round, and slower where weights lie along k. A copy of the smaller
+// operand that lies the right way may take less time. ----
 
 // A plan for a matmul's call: it copies one operand and multiplies. Null for other types, small products,
 // batches, operands that are stored as the product reads them best, and products that take less time without

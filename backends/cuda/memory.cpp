@@ -49,7 +49,6 @@ std::byte* pinned_memory(std::size_t bytes, std::string_view what) {
   return static_cast<std::byte*>(p);
 }
 
-
 ScratchMemory::ScratchMemory(std::size_t bytes) {
   if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
     data_ = nullptr;

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "backends/cuda/check.h"
-#include "backends/cuda/memory.h"
 #include "backends/cuda/kernels/runtime.h"
+#include "backends/cuda/memory.h"
 #include "core/base/alignment.h"
 
 #if defined(__x86_64__)

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "backends/cuda/check.h"
-#include "backends/cuda/memory.h"
 #include "backends/cuda/executable.h"
 #include "backends/cuda/kernels/runtime.h"
+#include "backends/cuda/memory.h"
 #include "core/base/alignment.h"
 
 namespace tg::cuda {

@@ -9,8 +9,7 @@ MemoryRange range_of(const Arg& a) {
 }
 
 bool meets(const Arg& a, std::span<const Arg> others) {
-  return std::ranges::any_of(others,
-                             [&](const Arg& other) { return overlap(range_of(a), range_of(other)); });
+  return std::ranges::any_of(others, [&](const Arg& other) { return overlap(range_of(a), range_of(other)); });
 }
 
 bool crosses(const Arg& read, const Arg& written) {

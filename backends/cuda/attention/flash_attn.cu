@@ -8,8 +8,8 @@
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/short_heads.h"
 #include "backends/cuda/fusion.h"
-#include "backends/cuda/rope.h"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/rope.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
 namespace tg::cuda {

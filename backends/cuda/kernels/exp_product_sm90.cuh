@@ -189,7 +189,9 @@ __global__ void __launch_bounds__(pair_threads, 1) exp_product(const __grid_cons
   constexpr int consumers = 8;  // the four warps of a tile, of each block
   run_pair(
       shared.ring(), consumers, [&](u32 rank) { load(shared, plan, rank); },
-      [&](int warpgroup, u32 rank) { Consumer<S>{shared, plan, warpgroup, rank}.run(); });
+      [&](int warpgroup, u32 rank) {
+        Consumer<S>{shared, plan, warpgroup, rank}.run();
+      });
 #endif
 }
 

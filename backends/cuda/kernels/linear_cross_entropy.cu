@@ -71,12 +71,6 @@ void launch_rows_of_logits(const Stream& s, const Call& c) {
   });
 }
 
-struct HeadLossPlan final : KernelPlan {
-  void launch(const Stream& s, const Call& c) const override { launch_head_loss(s, c); }
-  std::size_t workspace(const Call& c) const override { return head_loss_workspace(c); }
-  std::string choice(const Call&) const override { return "exponentials from the product, by wgmma"; }
-};
-
 struct LogitsPlan final : KernelPlan {
   explicit LogitsPlan(const Call& c) {
     const std::int64_t unit = c.attrs->as<LinearCrossEntropyAttrs>().unit;
@@ -104,7 +98,7 @@ struct LogitsPlan final : KernelPlan {
 };
 
 PlanPtr plan(const Call& c) {
-  if (is_for_head_loss(c)) return std::make_unique<HeadLossPlan>();
+  if (PlanPtr head_loss = plan_head_loss(c)) return head_loss;
   return std::make_unique<LogitsPlan>(c);
 }
 

@@ -1,4 +1,4 @@
-// See ordered_product.h.
+// Products added up along k in order (matmul.h).
 #include "backends/cuda/matmul.h"
 
 #include <algorithm>
@@ -97,7 +97,14 @@ bool is_for_ordered_product(const Call& p) {
   return pitch_of(a, 0) > 0 && b_across;
 }
 
-void multiply_in_order(const Stream& s, const Call& call) {
+namespace {
+
+struct OrderedProductPlan final : KernelPlan {
+  void launch(const Stream& s, const Call& call) const override;
+  std::string choice(const Call& call) const override;
+};
+
+void OrderedProductPlan::launch(const Stream& s, const Call& call) const {
   const Layout& l = call.out[0].layout;
   const bool narrow = columns_for(l.shape[0], l.shape[1], s.gpu) == 192;
   with_half(call.in[0].dtype, [&](auto* type) {
@@ -106,10 +113,16 @@ void multiply_in_order(const Stream& s, const Call& call) {
   });
 }
 
-std::string ordered_product_choice(const Call& call) {
+std::string OrderedProductPlan::choice(const Call& call) const {
   const Layout& l = call.out[0].layout;
   return "added up along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
          std::to_string(columns_for(l.shape[0], l.shape[1], call.gpu));
+}
+
+}  // namespace
+
+PlanPtr plan_ordered_product(const Call& call) {
+  return is_for_ordered_product(call) ? std::make_unique<OrderedProductPlan>() : nullptr;
 }
 
 }  // namespace tg::cuda

@@ -187,7 +187,9 @@ __global__ void __launch_bounds__(pair_threads, 1) multiply(const __grid_constan
   constexpr int consumers = 16;  // the eight warps of a tile, of each block
   run_pair(
       shared.ring(), consumers, [&](u32 rank) { load(shared, plan, rank); },
-      [&](int warpgroup, u32 rank) { Consumer<Tiles>{shared, plan, warpgroup, rank}.run(); });
+      [&](int warpgroup, u32 rank) {
+        Consumer<Tiles>{shared, plan, warpgroup, rank}.run();
+      });
 #endif
 }
 

@@ -80,17 +80,6 @@ void launch_table(const Stream& s, C* table, const Region<1>& rows, const Arg& p
   }
 }
 
-// Starts to write a table of counted positions, on the stream on which copies of tables are made.
-void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
-  const Stream stream{nullptr, gpu, nullptr, {}};
-  Region<1> counted;
-  counted.axis(rows, {1});
-  if (compute == DType::f64)
-    launch_table(stream, static_cast<double*>(table), counted, Arg{}, a);
-  else
-    launch_table(stream, static_cast<float*>(table), counted, Arg{}, a);
-}
-
 std::size_t bytes_of_table(i64 rows, std::size_t pairs, DType compute) {
   return static_cast<std::size_t>(rows) * 2 * pairs * size_of(compute);
 }
@@ -369,7 +358,11 @@ std::shared_ptr<const void> rope_table(const Call& c) {
   std::weak_ptr<const void>& known = tables[{c.gpu.ordinal, compute, a.start, rows, a.frequencies}];
   if (std::shared_ptr<const void> table = known.lock()) return table;
   const std::shared_ptr<void> table = zeros_on_device(bytes);
-  make_rope_table(table.get(), a, rows, compute, c.gpu);
+  const Stream stream{nullptr, c.gpu, nullptr, {}};  // that on which copies of tables are made
+  Region<1> counted;
+  counted.axis(rows, {1});
+  compute == DType::f64 ? launch_table(stream, static_cast<double*>(table.get()), counted, Arg{}, a)
+                        : launch_table(stream, static_cast<float*>(table.get()), counted, Arg{}, a);
   check(cudaStreamSynchronize(nullptr), "a table of cosines");
   known = table;
   return table;

@@ -384,8 +384,7 @@ bool normalises_row(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   if (t == DType::f32 || !is_for_rows_gemm(call)) return false;
   const RowsProduct p = rows_product_of(call, &context);
-  return p.m == 1 && is_along_k(p, t) && x_in_pieces(p, t) && is_usual(p) &&
-         has_room_for_norm(p, call.gpu);
+  return p.m == 1 && is_along_k(p, t) && x_in_pieces(p, t) && is_usual(p) && has_room_for_norm(p, call.gpu);
 }
 
 std::size_t rows_gemm_workspace(const Call& call) {

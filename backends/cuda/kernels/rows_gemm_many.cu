@@ -230,8 +230,8 @@ void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
                           AnyManyRows::threads, AnyManyRows::bytes};
   if (!along_k) return launch_early(s, shape, many_rows_gemm_kernel<S, false, Form::any>, p);
   if (!is_usual(p)) return launch_early(s, shape, many_rows_gemm_kernel<S, true, Form::any>, p);
-  with_usual_form(
-      p, [&](auto form) { launch_early(s, shape, many_rows_gemm_kernel<S, true, form.value>, p); });
+  with_usual_form(p,
+                  [&](auto form) { launch_early(s, shape, many_rows_gemm_kernel<S, true, form.value>, p); });
 }
 
 }  // namespace

@@ -215,7 +215,8 @@ void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t) {
   with_half(t, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     if (shape.rows == 32) return launch_form<S, 32, 2>(s, p);
-    if (shape.rows == 64) return shape.blocks == 2 ? launch_form<S, 64, 2>(s, p) : launch_form<S, 64, 1>(s, p);
+    if (shape.rows == 64)
+      return shape.blocks == 2 ? launch_form<S, 64, 2>(s, p) : launch_form<S, 64, 1>(s, p);
     shape.rows == 96 ? launch_form<S, 96, 1>(s, p) : launch_form<S, 128, 1>(s, p);
   });
 }

@@ -1,5 +1,5 @@
-// Kernels of the runtime: fills of memory, short copies, and a note that makes an exception of a host function
-// a fault of the program, after which parameters are left alone.
+// Kernels of the runtime: fills of memory, short copies, and a note that makes an exception of a host
+// function a fault of the program, after which parameters are left alone.
 #include "backends/cuda/kernels/runtime.h"
 
 #include "backends/cuda/host_kernel.h"

@@ -1,4 +1,4 @@
-// Small products, a block for each tile of 32 × 32 numbers of one of them (small_products.h). Its warps take
+// Small products, a block for each tile of 32 × 32 numbers of one of them (matmul.h). Its warps take
 // chunks of k in turn, copy what they multiply themselves, and wait for no others' copies; their sums are
 // added in their order. So a product's bits depend on its shape and on nothing beside it.
 #include "backends/cuda/matmul.h"

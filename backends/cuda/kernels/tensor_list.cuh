@@ -85,7 +85,8 @@ struct ListTables {
   void launch(const Stream& s, unsigned least, void (*kernel)(const T*, const Chunk*, int, P...),
               const std::type_identity_t<P>&... args) const {
     const unsigned blocks = std::max(grid(s.gpu), least);
-    if (blocks > 0) launch_early(s, {blocks, list_block}, kernel, tensors.get(), chunks.get(), count, args...);
+    if (blocks > 0)
+      launch_early(s, {blocks, list_block}, kernel, tensors.get(), chunks.get(), count, args...);
   }
   unsigned grid(const Gpu& gpu) const { return list_grid(static_cast<std::size_t>(count), gpu); }
 };

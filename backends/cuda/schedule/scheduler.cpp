@@ -10,7 +10,7 @@ namespace tg::cuda {
 
 namespace {
 
-// One launch computes a sum of so few elements and the fused step before it (small_steps.h).
+// One launch computes a sum of so few elements and the fused step before it (small_steps.cpp).
 constexpr std::int64_t few = 4096;
 // A row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
 // multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many elements.

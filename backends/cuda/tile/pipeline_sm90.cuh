@@ -62,8 +62,9 @@ struct Ring {
   __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };
 
-// The roles of a block of a pair (a cluster of two), which stays on its multiprocessor and takes one tile after
-// the other: one thread copies, load(rank of the block), and two warpgroups multiply, consume(warpgroup, rank).
+// The roles of a block of a pair (a cluster of two), which stays on its multiprocessor and takes one tile
+// after the other: one thread copies, load(rank of the block), and two warpgroups multiply,
+// consume(warpgroup, rank).
 inline constexpr int pair_threads = 384;
 template <class Stages, class Load, class Consume>
 __device__ __forceinline__ void run_pair(const Stages& ring, int consumers, Load&& load, Consume&& consume) {
