@@ -191,18 +191,15 @@ std::uint32_t alignment_of(const std::byte* data) {
 ChoiceKey key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
-  for (std::int64_t n :
-       {x.m, x.n, x.k, static_cast<std::int64_t>(p.bias), static_cast<std::int64_t>(x.has_d),
-        static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.in[0].dtype),
-        static_cast<std::int64_t>(call.out[0].dtype), static_cast<std::int64_t>(p.gelu ? 1 + p.keeps : 0)})
-    h.add(static_cast<std::uint64_t>(n));
+  const auto add = [&](auto n) { h.add(static_cast<std::uint64_t>(static_cast<std::int64_t>(n))); };
+  add(x.m), add(x.n), add(x.k), add(p.bias), add(x.has_d), add(call.tf32), add(call.in[0].dtype);
+  add(call.out[0].dtype), add(p.gelu ? 1 + p.keeps : 0);
   for (const View* v : {&x.a, &x.b, &x.c, &x.d}) {
     if (v == &x.d && !x.has_d) continue;
-    h.add(static_cast<std::uint64_t>(v->matrix.row));
-    h.add(static_cast<std::uint64_t>(v->matrix.col));
-    for (std::size_t a = 0; a < x.batch.size(); ++a) h.add(static_cast<std::uint64_t>(v->batch[a]));
+    add(v->matrix.row), add(v->matrix.col);
+    for (std::size_t a = 0; a < x.batch.size(); ++a) add(v->batch[a]);
   }
-  for (std::int64_t n : x.batch) h.add(static_cast<std::uint64_t>(n));
+  for (std::int64_t n : x.batch) add(n);
   for (const Arg& a : call.in) h.add(alignment_of(a.data));
   h.add(alignment_of(call.out[0].data));
   return h.digest();

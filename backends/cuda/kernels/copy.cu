@@ -83,9 +83,8 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
     const auto run = [&](auto* unit, auto* element) {
       using U = pointee_t<decltype(unit)>;
       using E = pointee_t<decltype(element)>;
-      launch_early(s, {blocks_for(r.numel > 0 ? r.numel : 1, threads_per_block), threads_per_block},
-                   move<U, E, I>, reinterpret_cast<U*>(to), reinterpret_cast<const E*>(from), r, start,
-                   given != nullptr);
+      launch_threads(s, r.numel > 0 ? r.numel : 1, move<U, E, I>, reinterpret_cast<U*>(to),
+                     reinterpret_cast<const E*>(from), r, start, given != nullptr);
     };
     if (fill)
       with_element(bytes, [&](auto* element) { run(static_cast<uint4*>(nullptr), element); });
@@ -152,9 +151,8 @@ void launch_arange(const Stream& s, const Call& c) {
     using C = std::conditional_t<std::is_same_v<compute_t<S>, i64>, i64, double>;
     with_count(n, [&](auto* counter) {
       using I = pointee_t<decltype(counter)>;
-      launch_early(s, {blocks_for(n, threads_per_block), threads_per_block}, count<S, C, I>,
-                   reinterpret_cast<S*>(out.data), static_cast<C>(a.start), static_cast<C>(a.step),
-                   static_cast<I>(n));
+      launch_threads(s, n, count<S, C, I>, reinterpret_cast<S*>(out.data), static_cast<C>(a.start),
+                     static_cast<C>(a.step), static_cast<I>(n));
     });
   });
 }

@@ -46,38 +46,23 @@ __device__ __forceinline__ S narrow(C x) {
 
 // Calls f with a null pointer of the storage type of a dtype.
 template <class F>
-void with_float(DType t, F&& f) {
-  switch (t) {
-    case DType::f64:
-      return f(static_cast<double*>(nullptr));
-    case DType::f32:
-      return f(static_cast<float*>(nullptr));
-    case DType::bf16:
-      return f(static_cast<__nv_bfloat16*>(nullptr));
-    case DType::f16:
-      return f(static_cast<__half*>(nullptr));
-    default:
-      refuse(t);
-  }
-}
-template <class F>
 void with_half(DType t, F&& f) {
   t == DType::bf16 ? f(static_cast<__nv_bfloat16*>(nullptr)) : f(static_cast<__half*>(nullptr));
 }
 template <class F>
+void with_float(DType t, F&& f) {
+  if (t == DType::f64) return f(static_cast<double*>(nullptr));
+  if (t == DType::f32) return f(static_cast<float*>(nullptr));
+  if (t != DType::bf16 && t != DType::f16) refuse(t);
+  with_half(t, f);
+}
+template <class F>
 void with_any(DType t, F&& f) {
-  switch (t) {
-    case DType::i64:
-      return f(static_cast<i64*>(nullptr));
-    case DType::i32:
-      return f(static_cast<int*>(nullptr));
-    case DType::u8:
-      return f(static_cast<unsigned char*>(nullptr));
-    case DType::boolean:
-      return f(static_cast<bool*>(nullptr));
-    default:
-      return with_float(t, f);
-  }
+  if (t == DType::i64) return f(static_cast<i64*>(nullptr));
+  if (t == DType::i32) return f(static_cast<int*>(nullptr));
+  if (t == DType::u8) return f(static_cast<unsigned char*>(nullptr));
+  if (t == DType::boolean) return f(static_cast<bool*>(nullptr));
+  with_float(t, f);
 }
 // The storage type that F's argument points to.
 template <class P>

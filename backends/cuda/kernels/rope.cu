@@ -73,9 +73,8 @@ void launch_table(const Stream& s, C* table, const Region<1>& rows, const Arg& p
     Frequencies f{};
     for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
     with_count(rows.numel * n, [&](auto* counter) {
-      launch_early(s, {blocks_for(rows.numel * n, threads_per_block), threads_per_block},
-                   make_table<C, pointee_t<decltype(counter)>>, table, rows, Indices(positions), a.start,
-                   first, n, pairs, f);
+      launch_threads(s, rows.numel * n, make_table<C, pointee_t<decltype(counter)>>, table, rows,
+                     Indices(positions), a.start, first, n, pairs, f);
     });
   }
 }
@@ -277,10 +276,7 @@ void launch_as(const Stream& s, const Call& c, const void* table) {
   if (w.threads == 0) return;
   with_count(w.threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
-    const auto run = [&](auto* kernel) {
-      launch_early(s, {blocks_for(w.threads, threads_per_block), threads_per_block}, kernel,
-                   Jobs<1>{{w.job}, 0});
-    };
+    const auto run = [&](auto* kernel) { launch_threads(s, w.threads, kernel, Jobs<1>{{w.job}, 0}); };
     w.whole ? run(&rotate<S, 16 / sizeof(S), I, 1>) : run(&rotate<S, 1, I, 1>);
   });
 }
