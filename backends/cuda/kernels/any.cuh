@@ -12,15 +12,27 @@ namespace tg::cuda {
 template <class C, class F>
 __device__ __forceinline__ auto with_stored(DType type, F f) {
   if constexpr (std::is_same_v<C, i64>) {
-    if (type == DType::i64) return f(static_cast<i64*>(nullptr));
-    if (type == DType::i32) return f(static_cast<int*>(nullptr));
-    if (type == DType::u8) return f(static_cast<unsigned char*>(nullptr));
-    return f(static_cast<bool*>(nullptr));
+    switch (type) {
+      case DType::i64:
+        return f(static_cast<i64*>(nullptr));
+      case DType::i32:
+        return f(static_cast<int*>(nullptr));
+      case DType::u8:
+        return f(static_cast<unsigned char*>(nullptr));
+      default:
+        return f(static_cast<bool*>(nullptr));
+    }
   } else {
-    if (type == DType::f64) return f(static_cast<double*>(nullptr));
-    if (type == DType::f32) return f(static_cast<float*>(nullptr));
-    if (type == DType::bf16) return f(static_cast<__nv_bfloat16*>(nullptr));
-    return f(static_cast<__half*>(nullptr));
+    switch (type) {
+      case DType::f64:
+        return f(static_cast<double*>(nullptr));
+      case DType::f32:
+        return f(static_cast<float*>(nullptr));
+      case DType::bf16:
+        return f(static_cast<__nv_bfloat16*>(nullptr));
+      default:
+        return f(static_cast<__half*>(nullptr));
+    }
   }
 }
 

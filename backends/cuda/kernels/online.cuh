@@ -22,8 +22,11 @@ struct Normalizer {
   C sum = 0;  // of exp(x - max); NaN if an x is, 0 if every x is -∞
 
   __device__ __forceinline__ void take(C x) {
-    const C one[] = {x};
-    take(one);
+    if (x > max) {
+      sum *= exp_below(max - x);
+      max = x;
+    }
+    sum += exp_below(x - shift());
   }
   template <int count>
   __device__ __forceinline__ void take(const C (&x)[count]) {
