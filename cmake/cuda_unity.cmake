@@ -21,7 +21,7 @@ set(together
   "attention/forward_sm80"
   "kernels/index_add kernels/index_sums kernels/index_select kernels/index_assign kernels/copy kernels/rope kernels/matmul_strided
    kernels/runtime"
-  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm kernels/cast_list"
+  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/adamw kernels/squared_norm kernels/cast_list"
   "kernels/random kernels/sample")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})

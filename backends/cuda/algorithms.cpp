@@ -36,18 +36,18 @@ class AlgorithmCache {
       std::istringstream in(line);
       in >> std::hex;
       ChoiceKey key;
-      Choice bits;
+      SavedChoice bits;
       for (std::uint64_t& w : key) in >> w;
       for (std::uint64_t& w : bits) in >> w;
       if (in) chosen_.emplace(key, bits);  // of several entries with one key the first counts
     }
   }
-  std::optional<Choice> find(const ChoiceKey& key) const {
+  std::optional<SavedChoice> find(const ChoiceKey& key) const {
     const auto at = chosen_.find(key);
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
   // On ranks other than 0 not in the file, which is the same for all of them.
-  void add(const ChoiceKey& key, const Choice& bits, bool is_saved) {
+  void add(const ChoiceKey& key, const SavedChoice& bits, bool is_saved) {
     if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
     std::string line;
     for (std::uint64_t w : key) line += hexadecimal(w) + " ";
@@ -62,7 +62,7 @@ class AlgorithmCache {
 
  private:
   std::filesystem::path path_;
-  std::map<ChoiceKey, Choice> chosen_;
+  std::map<ChoiceKey, SavedChoice> chosen_;
 };
 
 std::mutex mutex;
@@ -74,12 +74,12 @@ AlgorithmCache& cache_of(const Gpu& gpu) {
 }
 
 // Rank 0's.
-std::optional<Choice> of_first_rank(const std::optional<Choice>& own) {
+std::optional<SavedChoice> of_first_rank(const std::optional<SavedChoice>& own) {
   struct Shown {
     std::uint64_t is_there;
-    Choice bits;
+    SavedChoice bits;
   };
-  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(Choice{})})[0];
+  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(SavedChoice{})})[0];
   return shown.is_there ? std::optional(shown.bits) : std::nullopt;
 }
 
@@ -92,17 +92,18 @@ SharedChoices::~SharedChoices() {
   ranks = nullptr;
 }
 
-std::optional<Choice> known_choice(const ChoiceKey& key, const Gpu& gpu) {
+std::optional<SavedChoice> known_choice(const ChoiceKey& key, const Gpu& gpu) {
   const std::lock_guard lock(mutex);
   AlgorithmCache& cache = cache_of(gpu);
-  std::optional<Choice> bits = cache.find(key);
+  std::optional<SavedChoice> bits = cache.find(key);
   if (!ranks || cache.shared.contains(key)) return bits;
   bits = of_first_rank(bits);
   if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
   return bits;
 }
 
-std::optional<Choice> save_choice(const ChoiceKey& key, const Gpu& gpu, std::optional<Choice> bits) {
+std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
+                                       std::optional<SavedChoice> bits) {
   const std::lock_guard lock(mutex);
   AlgorithmCache& cache = cache_of(gpu);
   if (ranks) bits = of_first_rank(bits);
@@ -111,7 +112,7 @@ std::optional<Choice> save_choice(const ChoiceKey& key, const Gpu& gpu, std::opt
   return bits;
 }
 
-bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const Choice& choice) {
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice) {
   const auto b = std::bit_cast<cublasLtMatmulAlgo_t>(choice);
   const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
     std::uint32_t v = 0;  // of two bytes or four

@@ -18,12 +18,13 @@
 namespace tg::cuda {
 
 // A choice: an algorithm's bytes, or whether something was chosen, in the first word.
-using Choice = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
+using SavedChoice = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
 using ChoiceKey = std::array<std::uint64_t, 2>;
 
-std::optional<Choice> known_choice(const ChoiceKey& key, const Gpu& gpu);
+std::optional<SavedChoice> known_choice(const ChoiceKey& key, const Gpu& gpu);
 // Returns what is to be used. None: there was no memory to time any.
-std::optional<Choice> save_choice(const ChoiceKey& key, const Gpu& gpu, std::optional<Choice> choice);
+std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
+                                       std::optional<SavedChoice> choice);
 
 // While one exists, this thread's choices are those of rank 0, which all ranks must make in the same order:
 // two GPUs of a kind may find different algorithms the fastest, and then ranks would have different bits.
@@ -37,7 +38,7 @@ class SharedChoices {
 
 // Whether the choice is this algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in
 // some of them.
-bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const Choice& choice);
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice);
 
 // Times launches, to choose the fastest of several kernels for a step.
 class Stopwatch {

@@ -223,7 +223,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     return true;
   }
   if (found.size() == 1 && !p.gelu) return true;
-  const auto take_if_found = [&](const std::optional<Choice>& wanted) {
+  const auto take_if_found = [&](const std::optional<SavedChoice>& wanted) {
     for (const auto& r : found)
       if (wanted && is_same_algorithm(r.algo, *wanted)) {
         take(r);
@@ -255,7 +255,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
   }
   take_if_found(
-      save_choice(key, call.gpu, ran ? std::optional(std::bit_cast<Choice>(p.algo)) : std::nullopt));
+      save_choice(key, call.gpu, ran ? std::optional(std::bit_cast<SavedChoice>(p.algo)) : std::nullopt));
   cudaGetLastError();
   return ran;
 }

@@ -163,14 +163,14 @@ PlanPtr plan_turned_product(const Call& call) {
   const std::optional<Turn> turn = turn_of(call);
   if (!turn) return nullptr;
   const auto key = key_of(call);
-  std::optional<Choice> choice = known_choice(key, call.gpu);
+  std::optional<SavedChoice> choice = known_choice(key, call.gpu);
   if (choice && (*choice)[0] == 0) return nullptr;
   auto turned = std::make_unique<TurnedProduct>(call, *turn);
   if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
     turned->need_at_least(matmul().plan(call)->workspace(call));
     return turned;
   }
-  if (!choice) choice = save_choice(key, call.gpu, Choice{is_faster(*turned, call)});
+  if (!choice) choice = save_choice(key, call.gpu, SavedChoice{is_faster(*turned, call)});
   return (*choice)[0] != 0 ? std::move(turned) : nullptr;
 }
 

@@ -40,7 +40,9 @@ __device__ __forceinline__ auto with_stored(DType type, F f) {
 template <class C>
 __device__ __forceinline__ C load_as(const void* data, DType type, i64 at) {
   return with_stored<C>(type, [&](auto* stored) {
-    return static_cast<C>(widen(static_cast<decltype(stored)>(const_cast<void*>(data))[at]));
+    using S = pointee_t<decltype(stored)>;
+    using Byte = std::conditional_t<std::is_same_v<S, bool>, unsigned char, S>;  // as the byte that it is
+    return static_cast<C>(widen(static_cast<const Byte*>(data)[at]));
   });
 }
 template <class C>

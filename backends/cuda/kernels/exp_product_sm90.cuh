@@ -40,13 +40,7 @@ using X = SwizzledTile<rows, depth>;
 // 128 rows, in place 32·i + 2·j + e is row 8·j + 2·i + e. To TMA this is a tensor [4, V / 8, 2, c].
 using W = SwizzledTile<columns, depth>;
 
-struct Shared {
-  static constexpr int ring_at = stages * (X::bytes + W::bytes), bytes = ring_at + Ring<stages>::bytes;
-  u32 base;
-  __device__ X x(u32 use) const { return {base + Ring<stages>::stage(use) * X::bytes}; }
-  __device__ W w(u32 use) const { return {base + stages * X::bytes + Ring<stages>::stage(use) * W::bytes}; }
-  __device__ Ring<stages> ring() const { return {base + ring_at}; }
-};
+using Shared = OperandStages<X, W, stages>;
 
 // The tiles of a pair of blocks, in order.
 struct Schedule {
@@ -82,8 +76,8 @@ __device__ __forceinline__ void load(const Shared& shared, const Plan& plan, u32
       const auto ring = shared.ring();
       ring.acquire_of_cluster(use);
       ring.expect(use, X::bytes + W::bytes);
-      ptx::tma_load(shared.x(use).base, &plan.x, ring.full(use), k * depth, row0, 0, 0);
-      ptx::tma_load_for_both(shared.w(use).base + rank * (W::bytes / 2), &plan.w, ring.full(use), k * depth,
+      ptx::tma_load(shared.a(use).base, &plan.x, ring.full(use), k * depth, row0, 0, 0);
+      ptx::tma_load_for_both(shared.b(use).base + rank * (W::bytes / 2), &plan.w, ring.full(use), k * depth,
                              0, column0 / 8, 0);
     }
   }
@@ -118,7 +112,7 @@ struct Consumer {
     Accumulator<16, columns> logits;
     take_turn();
     shared.ring().wait(use);
-    begin_ABt<S, depth>(logits, shared.x(use), 0, shared.w(use));
+    begin_ABt<S, depth>(logits, shared.a(use), 0, shared.b(use));
     ++use;
     float shift[2];
 #pragma unroll
@@ -127,7 +121,7 @@ struct Consumer {
 #pragma unroll 1
     for (int k = 1; k < plan.depths; ++k, ++use) {
       shared.ring().wait(use);
-      begin_adding_ABt<S, depth>(logits, shared.x(use), 0, shared.w(use));
+      begin_adding_ABt<S, depth>(logits, shared.a(use), 0, shared.b(use));
       wait_for_products<1>();
       shared.ring().release_to_both(use - 1);
     }

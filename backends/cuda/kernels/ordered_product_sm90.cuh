@@ -41,15 +41,7 @@ struct Tiles {
 };
 
 template <class Tiles>
-struct Shared {
-  using A = typename Tiles::A;
-  using B = typename Tiles::B;
-  static constexpr int ring_at = stages * (A::bytes + B::bytes), bytes = ring_at + Ring<stages>::bytes;
-  u32 base;
-  __device__ A a(u32 use) const { return {base + Ring<stages>::stage(use) * A::bytes}; }
-  __device__ B b(u32 use) const { return {base + stages * A::bytes + Ring<stages>::stage(use) * B::bytes}; }
-  __device__ Ring<stages> ring() const { return {base + ring_at}; }
-};
+using Shared = OperandStages<typename Tiles::A, typename Tiles::B, stages>;
 
 // The tiles of a pair of blocks, in order.
 struct Schedule {
@@ -186,7 +178,7 @@ __global__ void __launch_bounds__(pair_threads, 1) multiply(const __grid_constan
   const Shared<Tiles> shared{shared_address(memory)};
   constexpr int consumers = 16;  // the eight warps of a tile, of each block
   run_pair(
-      shared.ring(), consumers, [&](u32 rank) { load(shared, plan, rank); },
+      shared.ring(), consumers, [&](u32 rank) { load<Tiles>(shared, plan, rank); },
       [&](int warpgroup, u32 rank) {
         Consumer<Tiles>{shared, plan, warpgroup, rank}.run();
       });

@@ -135,6 +135,23 @@ struct RowsProduct {
       write_as<S, form>(item, i, j, sums, added);
   }
 
+  // A tile of y from (i0, j0) on, in turns of V numbers for each thread; fill(i, j, sums) gives those of the
+  // product in row i of the tile from output j on.
+  template <class S, Form form, int rows, int outputs, int threads, class Fill>
+  __device__ __forceinline__ void write_tile(int item, int i0, int j0, Fill&& fill) const {
+    constexpr int V = 8;
+#pragma unroll 1
+    for (int at = V * static_cast<int>(threadIdx.x); at < rows * outputs; at += V * threads) {
+      const int i = at / outputs, j = at % outputs;
+      Added<V> added;
+      read_added<S, form>(added, true, item, i0 + i, j0 + j);
+      read_added<S, form>(added, false, item, i0 + i, j0 + j);
+      alignas(16) float sums[V];
+      fill(i, j, sums);
+      write<S, form>(item, i0 + i, j0 + j, sums, added);
+    }
+  }
+
  private:
   template <class T, Form form, int V>
   __device__ __forceinline__ void read_added_as(Added<V>& to, bool those, int item, int i, int j) const {

@@ -200,20 +200,13 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
     });
     rows.leave(sums, half);
     __syncthreads();
-    constexpr int V = 8;
-#pragma unroll 1
-    for (int e = V * threadIdx.x; e < Rows::rows * Rows::outputs; e += V * Rows::threads) {
-      const int i = e / Rows::outputs, j = e % Rows::outputs;
-      Added<V> added;
-      p.template read_added<S, form>(added, true, item, i0 + i, j0 + j);
-      p.template read_added<S, form>(added, false, item, i0 + i, j0 + j);
-      alignas(16) float sum[V];
+    p.template write_tile<S, form, Rows::rows, Rows::outputs, Rows::threads>(
+        item, i0, j0, [&](int i, int j, auto& sum) {
 #pragma unroll
-      for (int v = 0; v < V; v += 4)
-        *reinterpret_cast<float4*>(sum + v) =
-            *reinterpret_cast<const float4*>(sums + i * Rows::shared_row + j + v);
-      p.template write<S, form>(item, i0 + i, j0 + j, sum, added);
-    }
+          for (int v = 0; v < 8; v += 4)
+            *reinterpret_cast<float4*>(sum + v) =
+                *reinterpret_cast<const float4*>(sums + i * Rows::shared_row + j + v);
+        });
     __syncthreads();
   }
 }

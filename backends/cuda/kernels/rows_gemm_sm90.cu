@@ -138,23 +138,16 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
         e;
   });
   ptx::bar_sync(1, Tile::threads);
-  constexpr int V = 8;
-#pragma unroll 1
-  for (int e = V * static_cast<int>(threadIdx.x); e < Tile::rows * Tile::outputs; e += V * Tile::threads) {
-    const int i = e / Tile::outputs, j = e % Tile::outputs;
-    Added<V> added;
-    p.read_added<S, Tile::form>(added, true, 0, i0 + i, j0 + j);
-    p.read_added<S, Tile::form>(added, false, 0, i0 + i, j0 + j);
-    float sums[V];
+  p.write_tile<S, Tile::form, Tile::rows, Tile::outputs, Tile::threads>(
+      0, i0, j0, [&](int i, int j, auto& sums) {
 #pragma unroll
-    for (int v = 0; v < V; v += 4) {
-      const float* const at = totals + i * Tile::shared_row + j + v;
-      const float4 x = *reinterpret_cast<const float4*>(at),
-                   y = *reinterpret_cast<const float4*>(at + Tile::total_floats);
-      sums[v] = x.x + y.x, sums[v + 1] = x.y + y.y, sums[v + 2] = x.z + y.z, sums[v + 3] = x.w + y.w;
-    }
-    p.write<S, Tile::form>(0, i0 + i, j0 + j, sums, added);
-  }
+        for (int v = 0; v < 8; v += 4) {
+          const float* const at = totals + i * Tile::shared_row + j + v;
+          const float4 x = *reinterpret_cast<const float4*>(at),
+                       y = *reinterpret_cast<const float4*>(at + Tile::total_floats);
+          sums[v] = x.x + y.x, sums[v + 1] = x.y + y.y, sums[v + 2] = x.z + y.z, sums[v + 3] = x.w + y.w;
+        }
+      });
 #endif
 }
 

@@ -62,6 +62,17 @@ struct Ring {
   __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };
 
+// Stages of tiles of two operands in shared memory, and their barriers.
+template <class A, class B, int stages>
+struct OperandStages {
+  using Stages = Ring<stages>;
+  static constexpr int ring_at = stages * (A::bytes + B::bytes), bytes = ring_at + Stages::bytes;
+  u32 base;
+  __device__ A a(u32 use) const { return {base + Stages::stage(use) * A::bytes}; }
+  __device__ B b(u32 use) const { return {base + stages * A::bytes + Stages::stage(use) * B::bytes}; }
+  __device__ Stages ring() const { return {base + ring_at}; }
+};
+
 // The roles of a block of a pair (a cluster of two), which stays on its multiprocessor and takes one tile
 // after the other: one thread copies, load(rank of the block), and two warpgroups multiply,
 // consume(warpgroup, rank).
