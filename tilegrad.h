@@ -1,5 +1,5 @@
 // tilegrad: everything for a program that builds, differentiates, trains, saves, opens and runs models. These
-// have headers of their own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h),
+// have headers of their own: gradcheck (autograd/gradcheck/gradcheck.h), text (io/text/, train/batches.h),
 // plots (io/plots/), profiles (core/report/), several processes (parallel/group.h).
 #pragma once
 
@@ -9,7 +9,6 @@
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/interop/pretrained.h>
-#include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/layers/attention.h>
@@ -23,9 +22,10 @@
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/ops/ring_attention.h>
+#include <tilegrad/train/trainer.h>
+#include <tilegrad/train/training.h>
 #include <tilegrad/version.h>

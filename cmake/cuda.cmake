@@ -42,7 +42,7 @@ list(APPEND TILEGRAD_CUDA_KERNELS ${attention})
 option(TILEGRAD_CUDA_QUICK "Compile kernels with few optimisations, to see that they compile, in a third of the time" OFF)
 # A register that ptxas spills in a kernel of attention, or of a head's, ends the build.
 if(NOT TILEGRAD_CUDA_QUICK)
-  set_source_files_properties(${attention} backends/cuda/kernels/head_loss.cu backends/cuda/kernels/ordered_product.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
+  set_source_files_properties(${attention} backends/cuda/gemm/head_loss.cu backends/cuda/gemm/ordered_product.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 endif()
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu backends/cuda/kernels/sample.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
@@ -60,7 +60,7 @@ target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-r
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
   set_source_files_properties(backends/cuda/backend.cpp PROPERTIES COMPILE_DEFINITIONS TILEGRAD_SM90A)
 endif()
-set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp backends/cuda/matmul_in_units.cpp backends/cuda/turned_product.cpp backends/cuda/reduced_chain.cpp backends/cuda/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/gemm/matmul.cpp backends/cuda/gemm/matmul_in_units.cpp backends/cuda/gemm/turned_product.cpp backends/cuda/jit/reduced_chain.cpp backends/cuda/runtime/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity}
                       RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/check_wgmma.sh")
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.

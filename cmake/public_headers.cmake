@@ -2,7 +2,7 @@
 # A public header includes public headers only (tests/tree/public_headers.sh).
 set(TILEGRAD_PUBLIC_HEADERS
     autograd/custom_op.h
-    autograd/gradcheck.h
+    autograd/gradcheck/gradcheck.h
     autograd/gradients.h
     core/base/array.h
     core/base/attrs.h
@@ -51,13 +51,12 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/text/token_view.h
     io/text/tokenizer.h
     io/text/words.h
-    io/training/batches.h
-    io/training/examples.h
-    io/training/metrics.h
-    io/training/progress.h
-    io/training/sums.h
-    io/training/text_batches.h
-    io/training/trainer.h
+    train/batches.h
+    train/examples.h
+    train/metrics.h
+    train/progress.h
+    train/sums.h
+    train/trainer.h
     nn/generation/beam_search.h
     nn/generation/engine.h
     nn/generation/generate.h
@@ -97,9 +96,8 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/schedule.h
     nn/optimizers/sgd.h
     nn/optimizers/shards.h
-    nn/training/largest_batch.h
-    nn/training/perplexity.h
-    nn/training/training.h
+    train/perplexity.h
+    train/training.h
     ops/block_norms.h
     ops/ceilings.h
     ops/flash_attn.h

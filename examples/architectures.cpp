@@ -5,12 +5,12 @@
 // with and without its cache.
 #include <cstdio>
 
-#include <tilegrad/io/training/sums.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/optimizers/schedule.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/sums.h>
+#include <tilegrad/train/training.h>
 
 using namespace tg;
 

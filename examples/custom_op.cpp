@@ -5,7 +5,7 @@
 // plugin of tools/gradcheck, see relu_product_plugin.cpp.
 #include <cstdio>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/tilegrad.h>
 #include "relu_product.h"
 

@@ -6,7 +6,7 @@
 
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/nn/generation/engine.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 
 using namespace tg;
 

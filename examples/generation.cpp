@@ -7,7 +7,7 @@
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/optimizers/schedule.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 
 using namespace tg;
 

@@ -3,9 +3,9 @@
 // Exits with status 0 if it reproduces its text, and a run in two halves gives the same result as one run.
 #include <cstdio>
 
-#include <tilegrad/io/training/text_batches.h>
 #include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/tilegrad.h>
+#include <tilegrad/train/batches.h>
 
 using namespace tg;
 constexpr std::int64_t batch = 8, context = 24, width = 32, heads = 4, window = 8;

@@ -1,7 +1,7 @@
 // A plugin for tools/gradcheck: gradcheck --plugin build/examples/relu_product.so --op relu_product
 //
 // A registered op is checked like a built-in one. Graph code and layers are registered as cases.
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include "relu_product.h"
 
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
-#include <tilegrad/io/training/sums.h>
 #include <tilegrad/nn/optimizers/schedule.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/sums.h>
+#include <tilegrad/train/training.h>
 
 using namespace tg;
 

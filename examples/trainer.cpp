@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <tilegrad/io/training/text_batches.h>
-#include <tilegrad/io/training/trainer.h>
+#include <tilegrad/train/batches.h>
+#include <tilegrad/train/trainer.h>
 
 using namespace tg;
 

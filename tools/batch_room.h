@@ -5,7 +5,7 @@
 #include <string>
 
 #include <tilegrad/core/run/backend.h>
-#include <tilegrad/nn/training/largest_batch.h>
+#include <tilegrad/train/training.h>
 #include "tools/train_report.h"
 
 namespace tg {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/nn/training/perplexity.h>
+#include <tilegrad/train/perplexity.h>
 #include "tools/args.h"
 #include "tools/dtype_named.h"
 #include "tools/opened_model.h"

@@ -1,5 +1,5 @@
 // gradcheck compares the gradients of every op, layer and user-defined op with finite differences.
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 
 #include <chrono>
 
@@ -7,7 +7,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/parallel/group.h>
-#include "autograd/gradcheck_ranks.h"
+#include "autograd/gradcheck/ranks.h"
 #include "core/base/messages.h"
 #include "tools/args.h"
 #include "tools/gradcheck/report.h"

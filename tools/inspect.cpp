@@ -9,8 +9,8 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/nn/layers/kv_cache.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/train/training.h>
 #include "core/compile/reduced_chains.h"
 #include "tools/inspect/attention_views.h"
 #include "tools/inspect/curves.h"

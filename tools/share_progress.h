@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include <tilegrad/io/training/progress.h>
+#include <tilegrad/train/progress.h>
 #include "core/os/streams.h"
 #include "tools/train_report.h"
 

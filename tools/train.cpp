@@ -8,15 +8,14 @@
 
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/training/progress.h>
-#include <tilegrad/io/training/sums.h>
-#include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/ops/ceilings.h>
+#include <tilegrad/train/progress.h>
+#include <tilegrad/train/sums.h>
+#include <tilegrad/train/trainer.h>
 #include "core/os/signals.h"
 #include "io/interop/adapter_source.h"
 #include "io/interop/peft_folder.h"
-#include "io/training/prefetch.h"
 #include "tools/batch_room.h"
 #include "tools/memory_size.h"
 #include "tools/output_files.h"
@@ -26,6 +25,7 @@
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
 #include "tools/trained_model.h"
+#include "train/prefetch.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/plots/png_plot.h>
-#include <tilegrad/io/training/metrics.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/metrics.h>
+#include <tilegrad/train/training.h>
 #include "core/base/messages.h"
 #include "tools/model_parts.h"
 

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/check.h"
 #include "backends/cuda/cuda.h"
-#include "backends/cuda/executable.h"
+#include "backends/cuda/runtime/check.h"
+#include "backends/cuda/runtime/executable.h"
 #include "backends/cuda/schedule/scheduler.h"
 
 namespace tg::cuda {

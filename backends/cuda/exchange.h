@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backends/cuda/kernel.h"
+#include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/check.h"
+#include "backends/cuda/runtime/check.h"
 
 namespace tg::cuda {
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "autograd/gradcheck_quotients.h"
+#include "autograd/gradcheck/quotients.h"
 #include "tests/support/gradcheck_cases.h"
 
 namespace {

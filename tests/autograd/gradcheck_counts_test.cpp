@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/tilegrad.h>
-#include "autograd/gradcheck_harness.h"
+#include "autograd/gradcheck/harness.h"
 
 namespace {
 

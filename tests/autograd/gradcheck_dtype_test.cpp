@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/gradcheck_rules.h"
+#include "autograd/gradcheck/rules.h"
 #include "tests/support/gradcheck_cases.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include <tilegrad/core/base/rng.h>
-#include "autograd/gradcheck_tally.h"
+#include "autograd/gradcheck/tally.h"
 #include "core/base/hash.h"
 #include "tests/support/gradcheck_cases.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "autograd/gradcheck_tally.h"
+#include "autograd/gradcheck/tally.h"
 #include "tests/support/host_function.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // gradcheck over ranks: the numbers it draws, its steps and its bounds, compared with plain code; and that
 // the result of one rank is that of all.
-#include "autograd/gradcheck_ranks.h"
+#include "autograd/gradcheck/ranks.h"
 
 #include <cmath>
 

@@ -1,11 +1,11 @@
 // gradcheck's rules for every gradient. A fault in one run of the gradient breaks the rule that uses this
 // run. Errors just inside and just outside of each tolerance decide.
-#include "autograd/gradcheck_rules.h"
+#include "autograd/gradcheck/rules.h"
 
 #include <cmath>
 #include <limits>
 
-#include "autograd/gradcheck_quotients.h"
+#include "autograd/gradcheck/quotients.h"
 #include "backends/cpu/kernel.h"
 #include "tests/support/gradcheck_cases.h"
 #include "tests/support/host_function.h"

@@ -1,6 +1,6 @@
 // Derivatives at special points: which points and steps are tried, and what is decided there, compared with
 // plain code on functions that are made for each decision.
-#include "autograd/gradcheck_quotients.h"
+#include "autograd/gradcheck/quotients.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,8 +6,8 @@
 #include <set>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "autograd/gradcheck_harness.h"
-#include "autograd/gradcheck_quotients.h"
+#include "autograd/gradcheck/harness.h"
+#include "autograd/gradcheck/quotients.h"
 #include "backends/cpu/kernel.h"
 #include "core/graph/op_attrs.h"
 #include "ops/common.h"

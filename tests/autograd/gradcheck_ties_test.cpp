@@ -3,7 +3,7 @@
 #include <map>
 #include <optional>
 
-#include "autograd/gradcheck_quotients.h"
+#include "autograd/gradcheck/quotients.h"
 #include "tests/support/gradcheck_cases.h"
 #include "tests/support/host_function.h"
 

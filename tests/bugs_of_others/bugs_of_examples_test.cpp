@@ -1,5 +1,5 @@
 // Public bugs of training data: lines of files, targets of an example, and token files.
-#include <tilegrad/io/training/examples.h>
+#include <tilegrad/train/examples.h>
 
 #include <gtest/gtest.h>
 

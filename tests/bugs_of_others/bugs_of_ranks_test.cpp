@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/io/training/trainer.h>
 #include <tilegrad/tilegrad.h>
+#include <tilegrad/train/trainer.h>
 #include "tests/support/ranks_training.h"
 
 namespace tg {

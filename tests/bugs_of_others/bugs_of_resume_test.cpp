@@ -1,5 +1,5 @@
 // Public bugs of runs that are stopped and resumed: a run of 6 steps against one of 3 that another continues.
-#include <tilegrad/io/training/trainer.h>
+#include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"

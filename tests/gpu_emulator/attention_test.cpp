@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
-#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
-#include "backends/cuda/attention/softmax.cuh"
-#include "backends/cuda/attention/visible_keys.cuh"
+#include "backends/cuda/attention/stages/softmax.cuh"
+#include "backends/cuda/attention/stages/visible_keys.cuh"
 
 namespace tg::cuda::attention {
 namespace {

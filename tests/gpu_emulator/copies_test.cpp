@@ -9,7 +9,7 @@
 
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/exchange.h"
-#include "backends/cuda/fusion.h"
+#include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/runtime.h"
 #include "ops/norm.h"
 

@@ -26,9 +26,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MOST_EXCEPTIONS = 5
 WHOLE_ITEMS = {
-    ("backends/cuda/attention/bias_gradient.cu", "sink_gradient"): "a head",
-    ("backends/cuda/attention/short_heads_sm80.cu", "attend_short"): "a head",
-    ("backends/cuda/attention/short_heads_sm80.cu", "differentiate_short_heads"): "a head",
+    ("backends/cuda/attention/backward/bias_gradient.cu", "sink_gradient"): "a head",
+    ("backends/cuda/attention/forward/short_heads_sm80.cu", "attend_short"): "a head",
+    ("backends/cuda/attention/forward/short_heads_sm80.cu", "differentiate_short_heads"): "a head",
     ("backends/cuda/attention/split_terms.cu", "choose"): "a key head",
     ("backends/cuda/kernels/cumsum.cu", "along_lines"): "a line",
     ("backends/cuda/kernels/norm.cu", "normalize_alone"): "a row",

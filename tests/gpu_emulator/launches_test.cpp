@@ -5,10 +5,10 @@
 #include <functional>
 
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/paged_attn.h>
-#include "autograd/gradcheck_harness.h"
+#include <tilegrad/train/training.h>
+#include "autograd/gradcheck/harness.h"
 #include "ops/matmul_in_units.h"
 #include "tests/gpu_emulator/draw.h"
 #include "tests/gpu_emulator/golden_records.h"

@@ -2,7 +2,7 @@
 // Where NCCL would wait for ever, because a message is not received or has another size, or a communicator is
 // destroyed before a graph that uses it, this fails. Where TG_EMULATED_NCCL_LOST is set, exchanges end as if
 // another rank's host were gone.
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/collectives/nccl.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/check.h"
+#include "backends/cuda/runtime/check.h"
 #include "tests/support/child_process.h"
 #include "tests/support/files.h"
 

@@ -3,7 +3,7 @@
 // (golden_records.h).
 #include <gtest/gtest.h>
 
-#include "backends/cuda/matmul.h"
+#include "backends/cuda/gemm/matmul.h"
 #include "tests/gpu_emulator/draw.h"
 #include "tests/gpu_emulator/golden_records.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/graph.h"
+#include "backends/cuda/runtime/graph.h"
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/coverage.h"
 #include "tests/gpu_emulator/early_reads.h"

@@ -1,5 +1,5 @@
 // The functions and methods of core/ and autograd/.
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/core/report/profile.h>

@@ -10,8 +10,8 @@
 #include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/nn/training/largest_batch.h>
-#include <tilegrad/nn/training/perplexity.h>
+#include <tilegrad/train/perplexity.h>
+#include <tilegrad/train/training.h>
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {

@@ -1,10 +1,10 @@
 // Batches, metrics, the progress display and the Trainer (io/training).
-#include <tilegrad/io/training/examples.h>
-#include <tilegrad/io/training/metrics.h>
-#include <tilegrad/io/training/progress.h>
-#include <tilegrad/io/training/sums.h>
-#include <tilegrad/io/training/text_batches.h>
-#include <tilegrad/io/training/trainer.h>
+#include <tilegrad/train/batches.h>
+#include <tilegrad/train/examples.h>
+#include <tilegrad/train/metrics.h>
+#include <tilegrad/train/progress.h>
+#include <tilegrad/train/sums.h>
+#include <tilegrad/train/trainer.h>
 #include "tests/hostile/files.h"
 
 namespace tg::hostile {

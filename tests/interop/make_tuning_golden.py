@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files of tests/io/tuning_test.cpp: 50 steps of fine-tuning the golden models of tests/io/pretrained
+"""Writes the golden files of tests/train/tuning_test.cpp: 50 steps of fine-tuning the golden models of tests/io/pretrained
 with transformers and torch's AdamW, in f32. tests/io/tuning/NAME.safetensors has
   tokens, targets [50, B, L] i32, the batches; a target of -100 is masked, as prompts are
   loss, grad_norm [50], before each update; rate [50]

@@ -13,9 +13,9 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/training/metrics.h>
 #include <tilegrad/nn/layers/latent_attention.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/metrics.h>
+#include <tilegrad/train/training.h>
 #include "core/base/hash.h"
 #include "tests/support/files.h"
 

@@ -11,10 +11,10 @@
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/io/text/token_file.h>
-#include <tilegrad/io/training/examples.h>
-#include <tilegrad/io/training/metrics.h>
-#include <tilegrad/io/training/progress.h>
-#include <tilegrad/io/training/trainer.h>
+#include <tilegrad/train/examples.h>
+#include <tilegrad/train/metrics.h>
+#include <tilegrad/train/progress.h>
+#include <tilegrad/train/trainer.h>
 #include "io/interop/gguf_pre_tokenizers.h"
 #include "io/interop/gguf_record.h"
 #include "io/interop/gguf_rules.h"

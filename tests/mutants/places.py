@@ -45,9 +45,9 @@ KINDS = ("operator", "constant", "condition", "index", "arguments", "deletion", 
 
 MESSAGE_FILES = {"core/run/log.cpp", "core/run/log.h", "core/report/graph_text.cpp", "core/report/profile.cpp",
                  "core/report/profile.h", "core/base/messages.cpp",
-                 "autograd/gradcheck_vcurve.cpp"}
+                 "autograd/gradcheck/vcurve.cpp"}
 EMULATED_INCLUDE = "tests/gpu_emulator/include"
-NOT_EMULATED = {"backends/cuda/graph.cpp", "backends/cuda/nccl.cpp"}  # its CMakeLists.txt leaves them out
+NOT_EMULATED = {"backends/cuda/runtime/graph.cpp", "backends/cuda/collectives/nccl.cpp"}  # its CMakeLists.txt leaves them out
 MESSAGE_CALLS = re.compile(r"refuse\w*|fail|warn|printable|quoted|describe\w*|to_string|number_text|bytes_text|\w+Error|Error|"
                            r"OutOfMemory|RankLost|printf|fprintf|perror|runtime_error|invalid_argument|logic_error")
 NO_RETURN = re.compile(r"refuse\w*|fail|rethrow\w*|abort|exit|_exit|terminate|__builtin_unreachable|__builtin_trap")

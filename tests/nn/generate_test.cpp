@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 
 namespace {
 

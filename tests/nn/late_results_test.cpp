@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include <tilegrad/core/run/backend.h>
-#include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/models/model.h>
+#include <tilegrad/train/trainer.h>
 #include "backends/cpu/cpu.h"
 
 // Replaces the system's clock: this one stands still, and each run and each wait moves it forward.

@@ -14,8 +14,8 @@
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/sgd.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/train/training.h>
 #include "tests/support/files.h"
 #include "tests/support/small_models.h"
 

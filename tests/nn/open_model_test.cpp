@@ -5,8 +5,8 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/train/training.h>
 #include "tests/support/files.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <tuple>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/nn/generation/beam_search.h>

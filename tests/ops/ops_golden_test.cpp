@@ -8,7 +8,7 @@
 
 #include <tilegrad/ops/paged_attn.h>
 #include <tilegrad/tilegrad.h>
-#include "autograd/gradcheck_harness.h"
+#include "autograd/gradcheck/harness.h"
 #include "core/graph/op_attrs.h"
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include <tilegrad/tilegrad.h>
-#include "autograd/gradcheck_ranks.h"
+#include "autograd/gradcheck/ranks.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg {

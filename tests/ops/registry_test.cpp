@@ -6,7 +6,7 @@
 #include <set>
 
 #include <tilegrad/tilegrad.h>
-#include "autograd/gradcheck_harness.h"
+#include "autograd/gradcheck/harness.h"
 #include "autograd/replay.h"
 #include "backends/cpu/kernel.h"
 #include "core/compile/lower.h"

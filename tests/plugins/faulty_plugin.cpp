@@ -2,7 +2,7 @@
 #include <limits>
 
 #include <tilegrad/autograd/custom_op.h>
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/ops/ops.h>
 
 namespace {

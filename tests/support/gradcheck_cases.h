@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/tilegrad.h>
 
 namespace tg::gradcheck {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <memory>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/tilegrad.h>
-#include "autograd/gradcheck_harness.h"
+#include "autograd/gradcheck/harness.h"
 
 namespace tg::testing {
 

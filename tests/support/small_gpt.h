@@ -1,7 +1,7 @@
 // A small GPT in training, for tests of whole steps: on any backend and in any precision.
 #pragma once
 
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 
 namespace tg::testing {
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. Its numbers are compared with others in tests/nn/perplexity_test.cpp and
+# evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. Its numbers are compared with others in tests/train/perplexity_test.cpp and
 # tests/interop/tuned_models.py.
 . "$(dirname "$0")/tool.sh"
 tools=$1

@@ -3,7 +3,7 @@
 #include <tilegrad/core/report/profile.h>
 #include <tilegrad/core/run/cost.h>
 #include <tilegrad/nn/models/model.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 #include "tools/batch_room.h"
 #include "tools/train_report.h"
 

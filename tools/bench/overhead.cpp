@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include <tilegrad/autograd/gradients.h>
-#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/train/training.h>
 #include "core/compile/memory_plan.h"
 #include "tools/bench/modes.h"
 

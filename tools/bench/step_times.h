@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 #include "tools/bench/machine.h"
 
 namespace tg::bench {

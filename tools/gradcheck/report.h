@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 
 namespace tg::gradcheck {
 

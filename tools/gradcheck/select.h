@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/autograd/gradcheck/gradcheck.h>
 
 namespace tg {
 

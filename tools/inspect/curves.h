@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <tilegrad/io/plots/png_plot.h>
-#include <tilegrad/io/training/metrics.h>
+#include <tilegrad/train/metrics.h>
 
 namespace tg {
 

@@ -4,7 +4,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/bpe.h>
 #include <tilegrad/io/text/token_file.h>
-#include <tilegrad/io/training/sums.h>
+#include <tilegrad/train/sums.h>
 #include "core/base/hash.h"
 #include "tools/train_report.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <tilegrad/io/training/examples.h>
-#include <tilegrad/io/training/text_batches.h>
+#include <tilegrad/train/batches.h>
+#include <tilegrad/train/examples.h>
 #include "tools/args.h"
 #include "tools/train/base_model.h"
 

@@ -1,7 +1,7 @@
 // The data of train --examples.
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/training/examples.h>
+#include <tilegrad/train/examples.h>
 #include "tools/train/data.h"
 #include "tools/train_report.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "ops/index.h"

@@ -1,7 +1,7 @@
 // Forward and backward of f32 on tensor cores. Operands are f16 terms (split_terms.cu): two terms have the
 // accuracy of f32, one term has TF32's 10 bits of fraction.
-#include "backends/cuda/attention/backward_two_passes_sm80.cuh"
-#include "backends/cuda/attention/forward_sm80.cuh"
+#include "backends/cuda/attention/backward/backward_two_passes_sm80.cuh"
+#include "backends/cuda/attention/forward/forward_sm80.cuh"
 
 namespace tg::cuda::attention {
 

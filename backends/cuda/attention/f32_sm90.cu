@@ -1,7 +1,7 @@
 // f32 on Hopper, as f16 terms (split_terms.cu): two terms have the accuracy of f32, one term has TF32's 10
 // bits of fraction.
-#include "backends/cuda/attention/backward_launch_sm90.cuh"
-#include "backends/cuda/attention/forward_sm90.cuh"
+#include "backends/cuda/attention/backward/backward_launch_sm90.cuh"
+#include "backends/cuda/attention/forward/forward_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 
 namespace tg::cuda::attention {

@@ -2,14 +2,14 @@
 // that kernel_table.cpp lists.
 #include <algorithm>
 
-#include "backends/cuda/attention/checks.cuh"
-#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/short_heads.h"
-#include "backends/cuda/fusion.h"
+#include "backends/cuda/attention/stages/checks.cuh"
+#include "backends/cuda/fusion/fusion.h"
+#include "backends/cuda/fusion/rope.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/rope.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
 namespace tg::cuda {

@@ -1,5 +1,5 @@
 // The table of attention's kernels: which calls each computes.
-#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"

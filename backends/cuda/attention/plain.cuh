@@ -2,9 +2,9 @@
 // each, and accumulate products of tiles, which are copied to shared memory in slices.
 #pragma once
 
-#include "backends/cuda/attention/far_rows.cuh"
-#include "backends/cuda/attention/schedule.cuh"
-#include "backends/cuda/attention/score_gradient.cuh"
+#include "backends/cuda/attention/stages/far_rows.cuh"
+#include "backends/cuda/attention/stages/schedule.cuh"
+#include "backends/cuda/attention/stages/score_gradient.cuh"
 
 namespace tg::cuda::attention::plain {
 

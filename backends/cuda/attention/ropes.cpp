@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "backends/cuda/fusion.h"
-#include "backends/cuda/rope.h"
+#include "backends/cuda/fusion/fusion.h"
+#include "backends/cuda/fusion/rope.h"
 #include "ops/attention_call.h"
 
 namespace tg::cuda {

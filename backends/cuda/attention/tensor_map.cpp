@@ -1,6 +1,6 @@
 #include "backends/cuda/attention/tensor_map.h"
 
-#include "backends/cuda/tensor_map.h"
+#include "backends/cuda/runtime/tensor_map.h"
 
 namespace tg::cuda::attention {
 

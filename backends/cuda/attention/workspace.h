@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "backends/cuda/attention/options.h"
-#include "backends/cuda/kernel.h"
+#include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda::attention {
 

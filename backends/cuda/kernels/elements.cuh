@@ -5,8 +5,8 @@
 #include <cuda_fp16.h>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/kernel.h"
 #include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "backends/cuda/kernel.h"
+#include "backends/cuda/runtime/kernel.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
 // Declares `unsigned char name[]`, the dynamic shared memory of the block, with that alignment in bytes.

@@ -1,7 +1,7 @@
 // What others use of the kernels for reductions.
 #pragma once
 
-#include "backends/cuda/kernel.h"
+#include "backends/cuda/runtime/kernel.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
@@ -12,7 +12,7 @@ void sum_parts(const Stream& s, const void* partial, bool wide, long long n, lon
                const Arg& out);
 
 // How the kernels for reductions go through rows that are neighbours in memory. Whoever goes through numbers
-// that are nowhere in memory (backends/cuda/reduced_chain.cpp) adds them up in the same order. A team of
+// that are nowhere in memory (backends/cuda/jit/reduced_chain.cpp) adds them up in the same order. A team of
 // threads has a row, or one of its `pieces`, which begin at packs · piece / pieces: packs of `pack`
 // neighbours, of which thread t takes number t, t + threads, … A second launch, with a team for each row,
 // combines pieces.

@@ -1,18 +1,18 @@
 // rope: all rows of x rotated by a table of cosines and sines, a row for each distinct position. Where
 // positions are given, each run makes the table first; where they are counted, plans share one that is made
 // once.
-#include "backends/cuda/rope.h"
+#include "backends/cuda/fusion/rope.h"
 
 #include <map>
 #include <mutex>
 #include <tuple>
 
-#include "backends/cuda/check.h"
-#include "backends/cuda/fusion.h"
+#include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "backends/cuda/kernels/turn.cuh"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/runtime/check.h"
 
 namespace tg::cuda {
 

@@ -2,8 +2,8 @@
 // function a fault of the program, after which parameters are left alone.
 #include "backends/cuda/kernels/runtime.h"
 
-#include "backends/cuda/host_kernel.h"
 #include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/runtime/host_kernel.h"
 
 namespace tg::cuda {
 

@@ -18,7 +18,7 @@ namespace tg::cuda {
 void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 // Small products next to each other, right before the first of them is read: one kernel computes them
-// (backends/cuda/kernels/small_products.cu). So are the gradients of weights, which nothing reads before the
+// (backends/cuda/gemm/small_products.cu). So are the gradients of weights, which nothing reads before the
 // optimizer. Models record each behind the gradient that it is made of.
 //
 // Moves the small products in half types that are read behind the last of them, and read no parameter, which
@@ -27,7 +27,7 @@ void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Joined& joined);
 
 // Casts of parameters at the start of a program: next to each other one kernel computes them
-// (backends/cuda/kernels/cast_list.cu). Models record each where a layer needs it.
+// (backends/cuda/fusion/cast_list.cu). Models record each where a layer needs it.
 //
 // Moves the steps that cast a whole parameter and do nothing else before all others, in their order, if their
 // results have no more than `most` bytes in all: so many stay in a GPU's caches until they are read, as each

@@ -9,7 +9,7 @@
 #include <map>
 
 #include <tilegrad/tilegrad.h>
-#include "autograd/gradcheck_harness.h"
+#include "autograd/gradcheck/harness.h"
 #include "backends/cpu/pointwise.h"
 #include "core/base/alignment.h"
 #include "core/base/piece_size.h"

@@ -8,7 +8,7 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/nn/training/training.h>
+#include <tilegrad/train/training.h>
 #include "backends/cuda/cuda.h"
 
 namespace {

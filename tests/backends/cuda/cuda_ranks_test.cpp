@@ -8,7 +8,7 @@
 
 #include "backends/cuda/cuda.h"
 #ifdef TG_RACE_RUNS
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/collectives/nccl.h"
 #include "core/run/ranks.h"
 #endif
 

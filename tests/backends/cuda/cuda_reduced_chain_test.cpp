@@ -1,5 +1,5 @@
-// Chains that end in a reduction over rows, on a GPU (backends/cuda/reduced_chain.cpp): the bits of the chain
-// and the reduction as two steps. Skipped where there is no GPU.
+// Chains that end in a reduction over rows, on a GPU (backends/cuda/jit/reduced_chain.cpp): the bits of the
+// chain and the reduction as two steps. Skipped where there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "core/compile/reduced_chains.h"
 #include "tests/support/nan_rows.h"

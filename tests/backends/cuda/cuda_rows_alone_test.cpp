@@ -1,7 +1,7 @@
 // CompileOptions::rows_alone on a GPU: products against the CPU's, and a row's bits alone, among others, and
 // however the rows lie. Skipped where there is no GPU.
 #include "backends/cuda/cuda.h"
-#include "backends/cuda/written_memory.h"
+#include "backends/cuda/runtime/written_memory.h"
 #include "tests/support/by_rows.h"
 
 namespace {

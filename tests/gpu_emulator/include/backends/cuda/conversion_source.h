@@ -1,4 +1,4 @@
-// The conversions of backends/cuda/conversion_source.h for the host's compiler.
+// The conversions of backends/cuda/jit/conversion_source.h for the host's compiler.
 #pragma once
 
 namespace tg::cuda {

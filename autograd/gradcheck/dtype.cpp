@@ -1,0 +1,274 @@
+// The dtype ladder: f32, bf16 and f16 against f64 on the same numbers.
+#include "autograd/gradcheck/rules.h"
+
+namespace tg::gradcheck {
+
+namespace {
+
+Point rounded(Point x, const std::vector<DType>& dtypes) {
+  alignas(8) std::byte bytes[8];
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (double& v : x[i]) {
+      store_element(dtypes[i], bytes, 0, v);
+      v = load_element(dtypes[i], bytes, 0);
+    }
+  }
+  return x;
+}
+
+// The error that a tensor of outputs or gradients may have. It begins with that of storing the result; what
+// else is measured adds to it.
+class Bounds {
+ public:
+  Bounds(const Point& reference, DType dtype)
+      : reference_(reference),
+        dtype_(dtype),
+        moved_(reference.size(), 0.0),
+        rounded_(moved_),
+        terms_(moved_) {}
+
+  // With every input changed by a relative unit of roundoff of the compute type.
+  void saw_moved(const Point& p) { widen(moved_, p, reference_); }
+  // The same program in f64 with every result rounded to the dtype, and without rounding.
+  void saw_rounded(const Point& p, const Point& exact) { widen(rounded_, p, exact); }
+  // The tensor's elements are sums of terms, each of them rounded, whose sizes add up to this.
+  void saw_terms(std::size_t tensor, double size) { terms_[tensor] = std::max(terms_[tensor], size); }
+
+  // Terms that cancel inside of a kernel leave rounding errors of their size, which the result does not show.
+  void by_largest() { by_largest_ = true; }
+
+  double of(std::size_t tensor, const Harness::Roundings& n) const {
+    const double stored = 2 * unit_roundoff(dtype_) * largest(reference_[tensor]);
+    // Kernels round to their compute type often inside of a step, to a narrower dtype once, at its end.
+    const double inside = 2 * (n.all + 1);
+    const double at_end = compute_type(dtype_) == dtype_ ? 2 * (n.of_a_step + 1) : 4;
+    double size = std::max(largest(reference_[tensor]), terms_[tensor]);
+    if (by_largest_)
+      for (const Values& v : reference_) size = std::max({size, largest(v), 1.0});
+    const double computed = unit_roundoff(compute_type(dtype_)) * size + moved_[tensor];
+    return stored + inside * (computed + smallest_positive(dtype_)) + at_end * rounded_[tensor];
+  }
+
+ private:
+  static void widen(std::vector<double>& to, const Point& p, const Point& exact) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const double d = farthest(p[i], exact[i]);
+      if (std::isfinite(d)) to[i] = std::max(to[i], d);
+    }
+  }
+  const Point& reference_;
+  const DType dtype_;
+  std::vector<double> moved_, rounded_, terms_;
+  bool by_largest_ = false;
+};
+
+class DTypeCheck {
+ public:
+  DTypeCheck(const Case& c, View view, DType dtype, Harness& wide, const Options& options,
+             const HarnessOptions& planted)
+      : case_(c),
+        view_(view),
+        dtype_(dtype),
+        options_(options),
+        planted_(on_device(planted)),
+        wide_(wide),
+        narrow_(c, view, dtype, planted_),
+        x_(narrow_.draw(options.seed)),
+        r_(narrow_.draw_cotangents(options.seed)),
+        got_(read(narrow_, x_, r_)),
+        expected_(read(wide_, x_, r_)),
+        outputs_(expected_.outputs, dtype),
+        gradients_(expected_.gradients, dtype),
+        output_dtypes_(narrow_.output_dtypes()) {
+    for (const Leaf& leaf : narrow_.leaves()) {
+      floating_.push_back(leaf.floating);
+      dtypes_.push_back(leaf.dtype);
+      if (leaf.floating) input_shapes_.push_back(leaf.shape);
+    }
+  }
+
+  void run(Result& result) {
+    if (beyond_range()) {
+      result.note = "not compared: the values exceed " + std::string(tg::name_of(dtype_));
+      return;
+    }
+    read_twice();
+    compare_all(result);
+    check_zero_and_repeat(narrow_, options_, result);
+  }
+
+ private:
+  HarnessOptions on_device(HarnessOptions planted) const {
+    planted.device = options_.device;
+    return planted;
+  }
+
+  // Four times the gradient, from two calls and two uses of each of their outputs: a gradient that
+  // overwrites another instead of adding to it is far off.
+  void read_twice() {
+    if (view_ != View::contiguous) return;
+    HarnessOptions how = planted_;
+    how.twice = true;
+    Harness twice(case_, view_, dtype_, how);
+    quarter_ = read(twice, x_, r_).gradients;
+    for (Values& v : quarter_)
+      for (double& z : v) z /= 4;
+    twice_roundings_ = twice.backward_roundings();
+  }
+
+  // Most results are within the error of storing them; noise is measured for those that are not. A rounding
+  // that crosses a kink at some points only, and kernels that round in the middle as their decompositions
+  // do, need a closer look.
+  void compare_all(Result& result) {
+    const Result before = result;
+    compare_once(result);
+    for (const bool closer : {false, true}) {
+      if (result.status != Status::mismatch) return;
+      result = before;
+      closer ? look_closer() : look();
+      compare_once(result);
+    }
+  }
+
+  void look() {
+    if (view_ == View::expanded || view_ == View::expanded_last)
+      apart_.emplace(case_, View::contiguous, f64, HarnessOptions{});
+    measure(0, 4, rounding_as_compiled());
+  }
+
+  void look_closer() {
+    int decomposed = 0;
+    HarnessOptions how = rounding_as_compiled();
+    how.substitute = decomposed_all(decomposed);
+    how.fuse = false;
+    outputs_.by_largest();
+    gradients_.by_largest();
+    measure(4, 40, how);
+  }
+
+  // Kernels round to their compute type all the time, to a narrower dtype when they store.
+  HarnessOptions rounding_as_compiled() const {
+    HarnessOptions how;
+    if (dtype_ != f64) how.round_to = dtype_;
+    how.round_chains = compute_type(dtype_) == dtype_;
+    return how;
+  }
+
+  bool beyond_range() const {
+    for (const Point* p : {&expected_.outputs, &expected_.gradients})
+      for (const Values& v : *p)
+        if (largest(v) > 0.25 * largest_finite(dtype_)) return true;
+    return false;
+  }
+
+  // The elements that the op sees. Under an expanded view they are more than there are numbers, and rounding
+  // inside the op affects each of them separately. So each element gets its own number, and their gradients
+  // are summed.
+  Point seen(const Point& x) const {
+    if (!apart_) return x;
+    Point all = x;
+    for (std::size_t l = 0; l < all.size(); ++l) {
+      all[l].clear();
+      for (std::int64_t at : narrow_.leaves()[l].seen) all[l].push_back(x[l][static_cast<std::size_t>(at)]);
+    }
+    return all;
+  }
+
+  Read read_seen(Harness& h, const Point& x, const Point& r) {
+    Read m = read(h, x, r);
+    std::size_t number = 0;
+    for (const Leaf& leaf : narrow_.leaves()) {
+      if (!leaf.floating) continue;
+      Values sums(static_cast<std::size_t>(numel(leaf.shape)), 0.0);
+      for (std::size_t k = 0; k < leaf.seen.size(); ++k)
+        sums[static_cast<std::size_t>(leaf.seen[k])] += m.gradients[number][k];
+      const double terms = static_cast<double>(leaf.seen.size()) / std::max<double>(1, sums.size());
+      gradients_.saw_terms(number, terms * largest(m.gradients[number]));
+      m.gradients[number++] = std::move(sums);
+    }
+    return m;
+  }
+
+  // Errors depend on the last bits, so they are measured at neighbouring points, at distances from a few
+  // units of roundoff up to 1/64: a number near a constant (a σ near 1) has other last bits only further
+  // away.
+  double distance(std::uint64_t s) const {
+    const double nearest = 8 * unit_roundoff(dtype_), ratio = std::max(1.0, 1.0 / 64 / nearest);
+    return nearest * std::pow(ratio, static_cast<double>(s % 4) / 3);
+  }
+
+  void measure(std::uint64_t from, std::uint64_t to, const HarnessOptions& how) {
+    Harness rounding(case_, view_, f64, how);
+    std::optional<Harness> rounding_apart;
+    if (apart_) rounding_apart.emplace(case_, View::contiguous, f64, how);
+    const std::vector<bool> all(r_.size(), true);
+    const double w = unit_roundoff(compute_type(dtype_));
+    for (std::uint64_t s = from; s < to; ++s) {
+      const Point x = s == 0 ? x_ : rounded(nudged(x_, distance(s), floating_, s), dtypes_);
+      const Point r = s == 0 ? r_ : rounded(nudged(r_, distance(s), all, s + 200), output_dtypes_);
+      saw_rounded(read(rounding, x, r), read(wide_, x, r));
+      const Point x_moved = nudged(seen(x_), w, floating_, s), r_moved = nudged(r_, w, all, s + 100);
+      const Read moved = apart_ ? read_seen(*apart_, x_moved, r_moved) : read(wide_, x_moved, r_moved);
+      outputs_.saw_moved(moved.outputs);
+      gradients_.saw_moved(moved.gradients);
+      if (apart_) saw_rounded(read_seen(*rounding_apart, x_moved, r_moved), moved);
+    }
+  }
+
+  void saw_rounded(const Read& p, const Read& exact) {
+    outputs_.saw_rounded(p.outputs, exact.outputs);
+    gradients_.saw_rounded(p.gradients, exact.gradients);
+  }
+
+  void compare_once(Result& result) const {
+    Tally tally(result);
+    compare(got_.outputs, expected_.outputs, outputs_, narrow_.forward_roundings(), "output",
+            narrow_.output_shapes(), tally);
+    compare(got_.gradients, expected_.gradients, gradients_, narrow_.backward_roundings(),
+            "gradient of floating input", input_shapes_, tally);
+    if (!quarter_.empty())
+      compare(quarter_, expected_.gradients, gradients_, twice_roundings_,
+              "quarter of the gradient, used four times, of floating input", input_shapes_, tally);
+  }
+
+  void compare(const Point& got, const Point& expected, const Bounds& bounds, const Harness::Roundings& n,
+               const char* what, const std::vector<Shape>& shapes, Tally& tally) const {
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double allowed = bounds.of(i, n), scale = largest(expected[i]);
+      for (std::size_t k = 0; k < expected[i].size(); ++k) {
+        const bool same = got[i][k] == expected[i][k] && std::isinf(expected[i][k]);  // at no distance
+        tally.add({same ? 0 : got[i][k], same ? 0 : expected[i][k], allowed, scale, 0}, [&] {
+          return std::string(what) + " " + std::to_string(i) + " " +
+                 index_text(shapes[i], static_cast<std::int64_t>(k));
+        });
+      }
+    }
+  }
+
+  const Case& case_;
+  const View view_;
+  const DType dtype_;
+  const Options& options_;
+  const HarnessOptions planted_;
+  Harness& wide_;
+  Harness narrow_;
+  std::optional<Harness> apart_;  // in f64, where each element that the op sees is a separate number
+  const Point x_, r_;
+  const Read got_, expected_;
+  Point quarter_;  // of the gradient of two calls
+  Harness::Roundings twice_roundings_;
+  Bounds outputs_, gradients_;
+  std::vector<DType> output_dtypes_;
+  std::vector<bool> floating_;
+  std::vector<DType> dtypes_;
+  std::vector<Shape> input_shapes_;
+};
+
+}  // namespace
+
+void check_dtype(const Case& c, View view, DType dtype, Harness& wide, const Options& options, Result& result,
+                 const HarnessOptions& planted) {
+  DTypeCheck(c, view, dtype, wide, options, planted).run(result);
+}
+
+}  // namespace tg::gradcheck

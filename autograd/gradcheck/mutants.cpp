@@ -1,0 +1,515 @@
+// Faults planted into gradients, to check the checker. The mutant of an op is a copy of it with a wrong vjp,
+// recorded instead of the op; that of anything else, such as a layer, has its gradient changed after it was
+// recorded. Everything else, kernels included, is unchanged.
+#include <limits>
+#include <memory>
+
+#include <tilegrad/ops/ops.h>
+#include "autograd/gradcheck/quotients.h"
+#include "autograd/gradcheck/rules.h"
+
+namespace tg::gradcheck {
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+using Vjp = std::function<Tensors(const Op& op, const Backprop& g)>;
+
+// A change of the gradient of input k.
+template <class Change>
+Vjp after(std::size_t k, Change change) {
+  return [k, change](const Op& op, const Backprop& g) {
+    Tensors z = op.vjp(g);
+    if (k < z.size() && z[k].defined()) z[k] = change(z[k]);
+    return z;
+  };
+}
+
+Tensor transposed_gradient(const Tensor& z) {
+  return z.rank() < 2 ? z : reshape(transpose(z, -1, -2), z.shape());
+}
+
+// As if the last element of output o had no children.
+Vjp forgets_last_element(std::size_t o) {
+  return [o](const Op& op, const Backprop& g) {
+    Tensors z(g.z.begin(), g.z.end());
+    if (o < z.size() && z[o].defined()) {
+      Array mask(z[o].shape(), z[o].dtype());
+      for (std::int64_t i = 0; i + 1 < mask.numel(); ++i) mask.set(i, 1);
+      z[o] = z[o] * z[o].graph().constant(mask);
+    }
+    return op.vjp(Backprop{g.in, g.out, z, g.attrs, g.needed});
+  };
+}
+
+// As if inputs or outputs had changed since the forward pass.
+Tensors moved(std::span<const Tensor> values) {
+  Tensors t(values.begin(), values.end());
+  for (Tensor& v : t)
+    if (is_float(v.dtype())) v = v * 1.01 + 0.01;
+  return t;
+}
+
+Vjp stale(bool inputs) {
+  return [inputs](const Op& op, const Backprop& g) {
+    const Tensors in = inputs ? moved(g.in) : Tensors(g.in.begin(), g.in.end());
+    const Tensors out = inputs ? Tensors(g.out.begin(), g.out.end()) : moved(g.out);
+    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
+  };
+}
+
+// As if inputs and outputs were constants: the gradient is right, and the gradient's gradient misses them.
+Tensors held(std::span<const Tensor> values) {
+  Tensors t(values.begin(), values.end());
+  for (Tensor& v : t) v = stop_gradient(v);
+  return t;
+}
+
+Vjp holds_operands() {
+  return [](const Op& op, const Backprop& g) {
+    const Tensors in = held(g.in), out = held(g.out);
+    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
+  };
+}
+
+// The gradient of input k is 0 where the input is.
+Vjp misses_zeros(std::size_t k) {
+  return [k](const Op& op, const Backprop& g) {
+    Tensors z = op.vjp(g);
+    if (k < z.size() && z[k].defined()) z[k] = where(equal(g.in[k], 0), 0, z[k]);
+    return z;
+  };
+}
+
+// Its gradient is NaN where input k is huge.
+Vjp overflows(std::size_t k) {
+  return [k](const Op& op, const Backprop& g) {
+    Tensors z = op.vjp(g);
+    constexpr double limit = 1e12;
+    if (k < z.size() && z[k].defined())
+      z[k] = where(greater(abs(g.in[k]), limit), std::numeric_limits<double>::quiet_NaN(), z[k]);
+    return z;
+  };
+}
+
+// The n-th sum of two terms that the vjp records loses one of them.
+Vjp drops_term(int n, std::size_t kept) {
+  return [n, kept](const Op& op, const Backprop& g) {
+    Graph& graph = g.in[0].graph();
+    const auto first = static_cast<NodeId>(graph.nodes().size());
+    Tensors z = op.vjp(g);
+    const auto last = static_cast<NodeId>(graph.nodes().size());
+    int seen = 0;
+    Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
+      if (node.op->adds == 0 || seen++ != n) return std::nullopt;
+      return Tensors{in[kept]};
+    });
+    again.run(first, last);
+    for (Tensor& t : z)
+      if (t.defined()) t = again(t);
+    return z;
+  };
+}
+
+// Properties of a vjp, found by recording it once unchanged.
+struct Anatomy {
+  std::vector<bool> inputs;  // which get a gradient
+  std::size_t outputs = 0;
+  int sums = 0;
+};
+
+int count_sums(const Graph& graph, std::size_t first) {
+  int sums = 0;
+  for (std::size_t n = first; n < graph.nodes().size(); ++n) sums += graph.nodes()[n].op->adds != 0;
+  return sums;
+}
+
+Vjp looks(const std::shared_ptr<Anatomy>& anatomy) {
+  return [anatomy](const Op& op, const Backprop& g) {
+    const Graph& graph = g.in[0].graph();
+    const std::size_t first = graph.nodes().size();
+    Tensors z = op.vjp(g);
+    anatomy->inputs.resize(std::max(anatomy->inputs.size(), g.in.size()));
+    for (std::size_t k = 0; k < z.size(); ++k)
+      if (z[k].defined()) anatomy->inputs[k] = true;
+    anatomy->outputs = std::max(anatomy->outputs, g.out.size());
+    anatomy->sums = std::max(anatomy->sums, count_sums(graph, first));
+    return z;
+  };
+}
+
+// The op with another vjp, and the substitution that records it instead of the op.
+class Planted {
+ public:
+  Planted(const Op& op, Vjp vjp) : original_(op), mutant_(op) {
+    mutant_.vjp = [&op, vjp = std::move(vjp)](const Backprop& g) { return vjp(op, g); };
+  }
+  Planted(const Planted&) = delete;
+
+  Replay::Substitute substitute() {
+    return [this](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
+      if (node.op != &original_) return std::nullopt;
+      ++planted_;
+      return in[0].graph().record(mutant_, in, node.attrs, node.where);
+    };
+  }
+  int planted() const { return planted_; }
+
+ private:
+  const Op& original_;
+  Op mutant_;
+  int planted_ = 0;
+};
+
+struct Fault {
+  std::string name;
+  HarnessOptions how = {};                // plants it
+  std::shared_ptr<Planted> planted = {};  // what `how` refers to
+};
+
+struct Change {
+  const char* name;
+  Tensor (*of)(const Tensor& z);
+};
+constexpr Change changes[] = {  // `scale` is the second
+    {"sign", [](const Tensor& z) { return -z; }},
+    // By a thousandth in f64. In other dtypes by several of their rounding errors: second derivatives of
+    // attention in f32 have them in hundreds of steps.
+    {"scale",
+     [](const Tensor& z) {
+       return z * (1 + (z.dtype() == f64 ? 0.001 : std::max(0.1, 64 * unit_roundoff(z.dtype()))));
+     }},
+    {"transposed", transposed_gradient},
+    {"zero", [](const Tensor& z) { return zeros_like(z); }}};
+
+// "transposed" makes sense of matrices only.
+bool applies(const Change& change, int rank) {
+  return rank >= 2 || change.of != changes[2].of;
+}
+
+class OpFaults {
+ public:
+  explicit OpFaults(const Op& op) : op_(op) {}
+
+  std::vector<Fault> of(const Anatomy& a) {
+    for (std::size_t k = 0; k < a.inputs.size(); ++k)
+      for (const Change& change : changes)
+        if (a.inputs[k]) add(change.name + (" of input " + std::to_string(k)), after(k, change.of));
+    for (std::size_t o = 0; o < a.outputs; ++o)
+      add("dropped term: last element of output " + std::to_string(o), forgets_last_element(o));
+    for (int n = 0; n < a.sums; ++n)
+      for (std::size_t kept = 0; kept < 2; ++kept)
+        add("dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(n),
+            drops_term(n, kept));
+    add("stale inputs", stale(true));
+    add("stale outputs", stale(false));
+    return std::move(faults_);
+  }
+
+ private:
+  void add(std::string name, Vjp vjp) {
+    const auto planted = std::make_shared<Planted>(op_, std::move(vjp));
+    faults_.push_back({std::move(name), {.substitute = planted->substitute()}, planted});
+  }
+  const Op& op_;
+  std::vector<Fault> faults_;
+};
+
+// The gradient by the n-th floating input, changed.
+Fault changed(std::size_t n, const Change& change) {
+  Fault fault{change.name + (" of floating input " + std::to_string(n))};
+  fault.how.tamper = [n, of = change.of](Tensors z, NodeId, NodeId) {
+    z[n] = of(z[n]);
+    return z;
+  };
+  return fault;
+}
+
+// The n-th sum of two terms among the nodes of the gradient loses one of them.
+Fault without_term(int n, std::size_t kept) {
+  Fault fault{"dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(n)};
+  fault.how.tamper = [n, kept](Tensors z, NodeId first, NodeId last) {
+    Graph& graph = z[0].graph();
+    int seen = 0;
+    Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
+      if (node.op->adds == 0 || seen++ != n) return std::nullopt;
+      return Tensors{in[kept]};
+    });
+    again.run(first, last);
+    for (Tensor& t : z) t = again(t);
+    return z;
+  };
+  return fault;
+}
+
+// A view and a dtype in which faults are planted, and what is right there.
+class Setting {
+ public:
+  Setting(const Case& c, View view, DType dtype, const Options& options)
+      : case_(c),
+        view_(view),
+        dtype_(dtype),
+        options_(options),
+        plain_(c, view, wide_type(), {}),
+        point_(drawn(c, view, dtype, options.seed)),
+        right_(gradients(plain_)),
+        noise_(measured_noise()) {}
+
+  const Harness& plain() const { return plain_; }
+  bool applies() const { return plain_.view_changes_something() && plain_.differentiable(); }
+
+  Mutant mutant(Mutant::Fate fate, const std::string& fault) const {
+    return {fate,
+            case_.owner,
+            case_.name,
+            fault,
+            {.owner = case_.owner, .name = case_.name, .view = view_, .dtype = dtype_},
+            {}};
+  }
+
+  // Whether the check passes, with a fault or without.
+  bool passes(const HarnessOptions& how, Result& result) {
+    if (dtype_ != f64) {
+      Harness wide(case_, view_, f64, {});
+      check_dtype(case_, view_, dtype_, wide, options_, result, how);
+    } else {
+      Harness harness(case_, view_, f64, how);
+      if (options_.fast || view_ != View::contiguous)
+        check_projections(harness, options_, result);
+      else
+        check_elements(harness, options_, result, Find::any);
+    }
+    return result.status == Status::ok;
+  }
+
+  Mutant judge(const Fault& fault) {
+    Mutant m = mutant(Mutant::survived, fault.name);
+    try {
+      Harness wrong(case_, view_, wide_type(), fault.how);
+      if (same(gradients(wrong))) {
+        m.fate = Mutant::equivalent;
+        m.why = dtype_ == f64 ? "the gradient stays the same"
+                              : "it is within the rounding errors of " + std::string(tg::name_of(dtype_));
+      }
+    } catch (const Error& e) {
+      m.fate = Mutant::unplantable;
+      m.why = e.what();
+    }
+    if (m.fate == Mutant::survived && !passes(fault.how, m.result)) m.fate = Mutant::caught;
+    return m;
+  }
+
+ private:
+  // In f64 an op may vanish, such as a cast to f64.
+  DType wide_type() const { return dtype_ == f64 ? f64 : f32; }
+
+  // The numbers at which the check runs: rounded to the dtype.
+  struct At {
+    Point x, r;
+  };
+  static At drawn(const Case& c, View view, DType dtype, std::uint64_t seed) {
+    const Harness h(c, view, dtype, {.shapes_only = true});
+    return {h.draw(seed), h.draw_cotangents(seed)};
+  }
+  Point gradients(Harness& h) const { return gradients(h, point_.x, point_.r); }
+  static Point gradients(Harness& h, const Point& x, const Point& r) {
+    h.set(x, r);
+    return h.gradients();
+  }
+
+  // How far apart two right programs may be for their roundings alone: a change of the numbers in their last
+  // places, and in a dtype other than f64 the rounding of every result to it.
+  Values measured_noise() {
+    Values most(right_.size(), 0.0);
+    const double u = unit_roundoff(wide_type());
+    const auto& [x, r] = point_;
+    std::vector<bool> floating;
+    for (const Leaf& leaf : plain_.leaves()) floating.push_back(leaf.floating);
+    const auto compare = [&](Harness& h, double step, std::uint64_t s, double factor) {
+      const Point z = gradients(h, nudged(x, step, floating, s),
+                                nudged(r, step, std::vector<bool>(r.size(), true), s + 100));
+      for (std::size_t i = 0; i < z.size(); ++i)
+        if (const double d = factor * farthest(z[i], right_[i]); std::isfinite(d))
+          most[i] = std::max(most[i], d);
+    };
+    for (std::uint64_t s = 0; s < 4; ++s) compare(plain_, 4 * u, s, 100);
+    if (dtype_ != f64) {
+      Harness rounding(case_, view_, f64, {.round_to = dtype_});
+      for (std::uint64_t s = 0; s < 4; ++s) compare(rounding, unit_roundoff(dtype_), s, 20);
+    }
+    for (std::size_t i = 0; i < most.size(); ++i) most[i] += 8 * u * largest(right_[i]);
+    return most;
+  }
+
+  // Equal up to roundoff: to transpose a gradient before it is summed over a broadcast axis is no fault.
+  bool same(const Point& z) const {
+    for (std::size_t i = 0; i < z.size(); ++i)
+      if (!(farthest(z[i], right_[i]) <= noise_[i])) return false;
+    return true;
+  }
+
+  const Case& case_;
+  const View view_;
+  const DType dtype_;
+  const Options& options_;
+  Harness plain_;
+  const At point_;
+  const Point right_;
+  const Values noise_;
+};
+
+class Mutation {
+ public:
+  Mutation(const Case& c, const Options& options) : case_(c), options_(options) {}
+
+  std::vector<Mutant> run() {
+    if (!everything()) return std::move(mutants_);
+    std::size_t turn = options_.seed;
+    for (View view : options_.views)
+      if (view != View::contiguous && !another(view, f64, turn++)) return std::move(mutants_);
+    for (DType dtype : {f32, bf16, f16})
+      if (!another(View::contiguous, dtype, turn++)) return std::move(mutants_);
+    return std::move(mutants_);
+  }
+
+ private:
+  // Faults that show at special points, or in second derivatives there.
+  void at_special_points() {
+    const Op& op = *case_.op;
+    std::vector<std::pair<std::string, Vjp>> faults{{"operands held fixed", holds_operands()}};
+    for (std::size_t k = 0; k < case_.inputs.size(); ++k) {
+      if (!differentiable(case_.inputs[k])) continue;
+      faults.emplace_back("zero where input " + std::to_string(k) + " is", misses_zeros(k));
+      faults.emplace_back("NaN where input " + std::to_string(k) + " is huge", overflows(k));
+    }
+    const std::vector<SpecialDerivative> right = special_derivatives(case_, options_);
+    for (const auto& [name, vjp] : faults) {
+      Planted planted(op, vjp);
+      const Case wrong = replayed(case_, planted.substitute());
+      Mutant m{
+          Mutant::survived, case_.owner, case_.name, name, {.owner = case_.owner, .name = case_.name}, {}};
+      try {
+        check_special(wrong, options_, m.result);
+        if (m.result.status != Status::ok) {
+          m.fate = Mutant::caught;
+        } else if (same_derivatives(right, special_derivatives(wrong, options_))) {
+          m.fate = Mutant::equivalent;
+          m.why = "where the function is smooth, the derivatives at special points stay the same";
+        }
+      } catch (const Error& e) {
+        m.fate = Mutant::unplantable;
+        m.why = e.what();
+      }
+      mutants_.push_back(std::move(m));
+    }
+  }
+
+  // Whether the derivatives are the same wherever quotients decide the right one, whatever they say of the
+  // other: one that jumps has no quotient.
+  static bool same_derivatives(const std::vector<SpecialDerivative>& right,
+                               const std::vector<SpecialDerivative>& other) {
+    if (right.size() != other.size()) return false;
+    for (std::size_t i = 0; i < right.size(); ++i)
+      if (right[i].is_smooth && right[i].value != other[i].value) return false;
+    return true;
+  }
+
+  // All faults, in f64 and the contiguous view. False if nothing can be told.
+  bool everything() {
+    const auto anatomy = std::make_shared<Anatomy>();
+    DType dtype = f64;
+    bool of_op = case_.op && case_.op->vjp;
+    if (of_op && !records(f64, anatomy)) {
+      dtype = f32;
+      of_op = records(f32, anatomy);
+    }
+    Setting setting(case_, View::contiguous, dtype, options_);
+    if (!setting.applies() || !is_right(setting)) return false;
+    for (const Fault& fault : of_op ? OpFaults(*case_.op).of(*anatomy) : of_gradient(setting))
+      mutants_.push_back(setting.judge(fault));
+    if (of_op && dtype == f64 && has_special_points(case_, options_)) at_special_points();
+    return true;
+  }
+
+  bool records(DType dtype, const std::shared_ptr<Anatomy>& anatomy) const {
+    Planted look(*case_.op, looks(anatomy));
+    Harness h(case_, View::contiguous, dtype, {.substitute = look.substitute()});
+    return look.planted() > 0;
+  }
+
+  // Refuses a case whose check fails as it is: every fault would be "caught".
+  bool is_right(Setting& setting) {
+    Mutant m = setting.mutant(Mutant::refused, "none");
+    if (setting.passes({}, m.result)) return true;
+    m.why = "its check fails without a fault, so nothing was planted";
+    mutants_.push_back(m);
+    return false;
+  }
+
+  static std::vector<Fault> by_input(const Setting& setting) {
+    std::vector<Fault> faults;
+    std::size_t n = 0;
+    for (const Leaf& leaf : setting.plain().leaves()) {
+      if (!leaf.floating) continue;
+      for (const Change& change : changes)
+        if (applies(change, leaf.shape.size())) faults.push_back(changed(n, change));
+      ++n;
+    }
+    return faults;
+  }
+
+  // Faults of the gradient as a whole: of a layer, or of an op that is differentiated by its decomposition.
+  std::vector<Fault> of_gradient(const Setting& setting) const {
+    std::vector<Fault> faults = by_input(setting);
+    int sums = 0;
+    HarnessOptions look;
+    look.tamper = [&sums](Tensors z, NodeId first, NodeId) {
+      sums = count_sums(z[0].graph(), first);
+      return z;
+    };
+    const Harness looked(case_, View::contiguous, f64, look);
+    const int stride = std::max(1, sums / most_sums);  // of a model, some: others for each seed
+    for (int i = static_cast<int>(options_.seed % static_cast<std::uint64_t>(stride)); i < sums; i += stride)
+      for (std::size_t kept = 0; kept < 2; ++kept) faults.push_back(without_term(i, kept));
+    return faults;
+  }
+
+  // In another view or dtype, the gradient of each input is scaled. Of the other faults there is one: the
+  // first that changes the gradient, from where the turn points.
+  bool another(View view, DType dtype, std::size_t turn) {
+    if (std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) == options_.dtypes.end())
+      return true;
+    Setting setting(case_, view, dtype, options_);
+    if (!setting.applies()) return true;
+    if (!is_right(setting)) return false;
+    const std::vector<Fault> faults = by_input(setting);
+    for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 4); ++i) {
+      const Mutant m = setting.judge(faults[(5 * turn + i) % faults.size()]);
+      if (!m.fault.starts_with(changes[1].name)) mutants_.push_back(m);
+      if (m.fate != Mutant::equivalent) break;
+    }
+    for (const Fault& fault : faults)
+      if (fault.name.starts_with(changes[1].name)) mutants_.push_back(setting.judge(fault));
+    return true;
+  }
+
+  static constexpr int most_sums = 8;
+  const Case& case_;
+  const Options& options_;
+  std::vector<Mutant> mutants_;
+};
+
+}  // namespace
+
+std::vector<Mutant> mutate(const Case& c, const Options& options) {
+  options.check_numbers();
+  if (c.expected) return {};  // at a special point there are no quotients to catch a fault
+  if (c.op && !c.op->not_differentiable.empty()) return {};
+  try {
+    return Mutation(c, options).run();
+  } catch (const Error& e) {
+    return {{Mutant::refused, c.owner, c.name, "none", {}, e.what()}};
+  }
+}
+
+}  // namespace tg::gradcheck

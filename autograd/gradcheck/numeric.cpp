@@ -1,0 +1,343 @@
+#include "autograd/gradcheck/quotients.h"
+
+namespace tg::gradcheck {
+
+namespace {
+
+constexpr int rounds = 5;           // points drawn before elements on a kink are skipped
+constexpr double skippable = 0.05;  // of all elements
+constexpr std::size_t projections = 4;
+constexpr std::int64_t most_rows = 64;  // of the Jacobian, up to which rows are checked one by one
+
+// −∞ − (−∞) at an output that is −∞ whatever the inputs (the log of an empty sum): its slope is 0.
+double difference(double high, double low) {
+  return high == low && std::isinf(high) && high < 0 ? 0 : high - low;
+}
+
+Slopes slopes_of(const Point& mm, const Point& m, const Point& p, const Point& pp, double h) {
+  Slopes s{p, p};
+  for (std::size_t o = 0; o < p.size(); ++o) {
+    for (std::size_t k = 0; k < p[o].size(); ++k) {
+      const double near = difference(p[o][k], m[o][k]), far = difference(pp[o][k], mm[o][k]);
+      s.two_point[o][k] = near / (2 * h);
+      s.four_point[o][k] = (8 * near - far) / (12 * h);
+    }
+  }
+  return s;
+}
+
+double dot(const Point& a, const Point& r) {
+  double sum = 0;
+  for (std::size_t o = 0; o < a.size(); ++o)
+    for (std::size_t k = 0; k < a[o].size(); ++k)
+      if (r[o][k] != 0) sum += a[o][k] * r[o][k];
+  return sum;
+}
+
+// The error that rounding f's values alone causes in a quotient with step h: a few units of roundoff of
+// Σ|r·f| over h.
+double quotient_noise(const Point& f, const Point& r, double h) {
+  double sum = 0;
+  for (std::size_t o = 0; o < f.size(); ++o)
+    for (std::size_t k = 0; k < f[o].size(); ++k)
+      if (std::isfinite(f[o][k])) sum += std::abs(f[o][k] * r[o][k]);
+  return 16 * unit_roundoff(f64) * sum / h;
+}
+
+// The same as measured: how far ⟨f, r⟩ moves when x moves by a few units of roundoff. It is more than the
+// above where f magnifies rounding errors, such as those of x − μ over a σ near 0. A quotient with step h
+// adds at most 1.5 values of f over h, each with an error of its own.
+constexpr int jitter_points = 8;
+double jitter(Harness& harness, const Point& x, const Point& r) {
+  std::vector<bool> floating;
+  for (const Leaf& leaf : harness.leaves()) floating.push_back(leaf.floating);
+  harness.set(x);
+  const Point at_x = harness.outputs();
+  double most = 0;
+  for (int i = 0; i < jitter_points; ++i) {
+    harness.set(nudged(x, 4 * unit_roundoff(f64), floating, static_cast<std::uint64_t>(i)));
+    Point change = harness.outputs();
+    for (std::size_t o = 0; o < change.size(); ++o)
+      for (std::size_t k = 0; k < change[o].size(); ++k) change[o][k] = difference(change[o][k], at_x[o][k]);
+    most = std::max(most, std::abs(dot(change, r)));
+  }
+  harness.set(x);
+  return most;
+}
+constexpr double jitters = 4;  // of them a quotient may be off by, over h
+
+double step(double h, double x) {
+  return h * std::max(1.0, std::abs(x));
+}
+
+// A cotangent, its gradient, and its name for reports.
+struct Row {
+  Point r, z;
+  std::string text;
+  std::optional<double> jitter = {};  // measured where a quotient disagrees
+};
+
+class Elements {
+ public:
+  Elements(Harness& harness, const Options& options, Find find)
+      : harness_(harness), options_(options), find_(find) {}
+
+  Result round(Result result, std::uint64_t seed) {
+    wrong_ = 0;
+    Tally tally(result);
+    x_ = harness_.draw(seed);
+    harness_.set(x_);
+    at_x_ = harness_.outputs();
+    make_rows(seed);
+    std::size_t number = 0;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      if (!harness_.leaves()[l].floating) continue;
+      for (std::size_t k = 0; k < x_[l].size(); ++k) {
+        element(l, number, k, tally, result);
+        if (find_ == Find::any && wrong_ > 0) return result;
+      }
+      ++number;
+    }
+    return result;
+  }
+  // Enough elements are wrong where f is smooth: no other point will make the gradient right.
+  bool sure() const { return wrong_ >= enough; }
+
+ private:
+  static constexpr int enough = 3;
+
+  // Two random cotangents, and each output element by itself if they are few.
+  void make_rows(std::uint64_t seed) {
+    rows_.clear();
+    for (std::uint64_t i = 0; i < 2; ++i)
+      add_row(harness_.draw_cotangents(seed + 1000 * i), "a random cotangent");
+    std::int64_t outputs = 0;
+    const std::vector<Shape> shapes = harness_.output_shapes();
+    for (const Shape& s : shapes) outputs += numel(s);
+    if (outputs > most_rows) return;
+    for (std::size_t o = 0; o < shapes.size(); ++o) {
+      for (std::int64_t k = 0; k < numel(shapes[o]); ++k) {
+        Point one;
+        for (const Shape& s : shapes) one.emplace_back(static_cast<std::size_t>(numel(s)), 0.0);
+        one[o][static_cast<std::size_t>(k)] = 1;
+        add_row(one, "output " + std::to_string(o) + " " + index_text(shapes[o], k));
+      }
+    }
+  }
+
+  void add_row(Point r, std::string text) {
+    harness_.set_cotangents(r);
+    Point z = harness_.gradients();
+    rows_.push_back({std::move(r), std::move(z), std::move(text)});
+  }
+
+  void element(std::size_t l, std::size_t number, std::size_t k, Tally& tally, Result& result) {
+    const double x = x_[l][k], h = step(options_.h, x);
+    const Point numeric = slopes(harness_, l, k, x, h).four_point;
+    std::vector<Point> closer;  // quotients of smaller steps
+    std::optional<bool> kink;
+    bool wrong = false;
+    for (Row& row : rows_) {
+      Comparison c = compared(row, number, k, dot(numeric, row.r), h);
+      if (!passes(c) && !sure()) {
+        measure_jitter(row);
+        c = closer_look(row, number, l, k, c, closer);
+        if (!passes(c) && !kink) kink = at_kink(l, k, row, c.analytic, c.numeric, h);
+      }
+      if (kink.value_or(false)) continue;
+      wrong = wrong || !passes(c);
+      tally.add(c, [&] {
+        return "input " + std::to_string(l) + " " +
+               index_text(harness_.leaves()[l].shape, static_cast<std::int64_t>(k)) + " for " + row.text;
+      });
+    }
+    result.skipped += kink.value_or(false);
+    wrong_ += wrong;
+  }
+
+  // If f bends within h, a smaller step agrees; a wrong gradient is wrong for every step.
+  Comparison closer_look(const Row& row, std::size_t number, std::size_t l, std::size_t k,
+                         const Comparison& first, std::vector<Point>& closer) {
+    const Comparison again = compared(row, number, k, first.numeric, first.h);
+    if (passes(again)) return again;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double h = first.h / std::pow(4.0, static_cast<double>(i) + 1);
+      if (i == closer.size()) closer.push_back(slopes(harness_, l, k, x_[l][k], h).four_point);
+      const Comparison c = compared(row, number, k, dot(closer[i], row.r), h);
+      if (passes(c)) return c;
+    }
+    return again;
+  }
+
+  void measure_jitter(Row& row) {
+    if (!row.jitter) row.jitter = jitter(harness_, x_, row.r);
+  }
+
+  Comparison compared(const Row& row, std::size_t number, std::size_t k, double numeric, double h) const {
+    const double noise = std::max(quotient_noise(at_x_, row.r, h), jitters * row.jitter.value_or(0) / h);
+    return {row.z[number][k], numeric, options_.tol.allowed(numeric) + noise,
+            options_.tol.atol / options_.tol.rtol, h};
+  }
+  static bool passes(const Comparison& c) { return std::abs(c.analytic - c.numeric) <= c.allowed; }
+
+  // Whether f is not smooth within 2h of x along this element, which makes the difference quotient n
+  // meaningless: the quotient at a 64th of the step says otherwise, or the one-sided slopes differ and do not
+  // come together as the step shrinks (they do in proportion where there is a second derivative).
+  bool at_kink(std::size_t l, std::size_t k, const Row& row, double a, double n, double h) {
+    const double x = x_[l][k], small = h / 64;
+    const auto f = [&](double at) {
+      harness_.set(l, k, at);
+      return harness_.outputs();
+    };
+    const Point mid = f(x);
+    const auto jump = [&](double s) {
+      const Point up = f(x + s), down = f(x - s);
+      Point d = mid;
+      for (std::size_t o = 0; o < d.size(); ++o)
+        for (std::size_t i = 0; i < d[o].size(); ++i)
+          d[o][i] = (difference(up[o][i], mid[o][i]) - difference(mid[o][i], down[o][i])) / s;
+      return std::abs(dot(d, row.r));
+    };
+    const double at_h = jump(h), at_small = jump(small);
+    const double near = dot(slopes(harness_, l, k, x, small).four_point, row.r);
+    const double apart = std::abs(a - n), noise = 1e-8 * std::max(1.0, std::abs(dot(mid, row.r)));
+    // Neither holds if `apart` is not finite.
+    return (at_small > noise && at_small > 0.5 * at_h && at_small > 0.5 * apart) ||
+           (std::abs(near - n) > noise && std::abs(near - n) > 0.1 * apart);
+  }
+
+  Harness& harness_;
+  const Options& options_;
+  const Find find_;
+  Point x_, at_x_;
+  std::vector<Row> rows_;
+  int wrong_ = 0;  // elements of this round that differ where f is smooth
+};
+
+}  // namespace
+
+Slopes slopes(Harness& harness, std::size_t leaf, std::size_t element, double x, double h) {
+  const auto f = [&](double at) {
+    harness.set(leaf, element, at);
+    return harness.outputs();
+  };
+  const Point mm = f(x - 2 * h), m = f(x - h), p = f(x + h), pp = f(x + 2 * h);
+  harness.set(leaf, element, x);
+  return slopes_of(mm, m, p, pp, h);
+}
+
+void check_elements(Harness& harness, const Options& options, Result& result, Find find) {
+  Elements check(harness, options, find);
+  const Result before = result;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    result = check.round(before, options.seed + round);
+    result.resampled = static_cast<std::int64_t>(round);
+    if (result.skipped == 0 || result.status == Status::non_finite || check.sure()) return;
+    if (find == Find::any && result.status == Status::mismatch) return;
+  }
+  std::int64_t elements = 0;
+  for (const Leaf& leaf : harness.leaves()) elements += leaf.floating ? numel(leaf.shape) : 0;
+  if (static_cast<double>(result.skipped) > skippable * static_cast<double>(elements))
+    Tally(result).fail(std::to_string(result.skipped) + " of " + std::to_string(elements) +
+                       " elements lie on a kink at every point tried: more than 5 %");
+}
+
+namespace {
+
+// One direction through all inputs at once or through one of them, one random cotangent: two numbers. No
+// weight of either is near 0, and no two are equal: else an element, or two that cancel, would not count.
+class Projection {
+ public:
+  Projection(Harness& harness, const Options& options, std::uint64_t seed)
+      : harness_(harness), options_(options), x_(harness.draw(seed)) {}
+
+  // False if the function is not smooth in between: then the quotients at h and h/2 differ.
+  bool compare(std::uint64_t seed, std::optional<std::size_t> only, Tally& tally) {
+    direction_ = harness_.draw_direction(seed);
+    for (std::size_t l = 0; l < x_.size(); ++l)
+      for (std::size_t k = 0; k < x_[l].size(); ++k)
+        direction_[l][k] *= only && l != *only ? 0 : std::max(1.0, std::abs(x_[l][k]));
+    const Point r = harness_.draw_cotangents(seed);
+    harness_.set(x_, r);
+    const Along z = along(harness_.gradients());
+    // A smaller step if the function bends too much for this one; the noise depends on the step.
+    double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
+    for (const double shrink : {1.0, 0.25, 0.0625}) {
+      const double coarse = slope(options_.h * shrink, r), fine = slope(options_.h * shrink / 2, r);
+      if (!std::isfinite(fine)) best = fine, noise = 0;
+      if (!(std::abs(coarse - fine) < noise)) continue;
+      noise = std::abs(coarse - fine);
+      best = fine;
+      h = options_.h * shrink / 2;
+      if (noise <= options_.tol.allowed(fine)) break;
+    }
+    if (noise > 1e-6 * std::max({1.0, std::abs(best), z.size})) return false;
+    double allowed = options_.tol.allowed(best) + noise;
+    // Two quotients can agree by chance: where they do not confirm the gradient, the noise is measured.
+    if (std::abs(z.slope - best) > allowed) allowed += jitters * jitter(harness_, x_, r) / h;
+    tally.add({z.slope, best, allowed, options_.tol.atol / options_.tol.rtol, h},
+              [&] { return "a random projection" + (only ? " on input " + std::to_string(*only) : ""); });
+    return true;
+  }
+
+ private:
+  // The gradient's slope in the direction, and the size of the terms that add up to it.
+  struct Along {
+    double slope = 0, size = 0;
+  };
+  Along along(const Point& z) const {
+    Along a;
+    std::size_t number = 0;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      if (!harness_.leaves()[l].floating) continue;
+      for (std::size_t k = 0; k < x_[l].size(); ++k) {
+        const double term = z[number][k] * direction_[l][k];
+        a.slope += term;
+        a.size += std::abs(term);
+      }
+      ++number;
+    }
+    return a;
+  }
+
+  double slope(double h, const Point& r) {
+    const Point mm = at(-2 * h), m = at(-h), p = at(h), pp = at(2 * h);
+    return dot(slopes_of(mm, m, p, pp, h).four_point, r);
+  }
+
+  Point at(double t) {
+    Point x = x_;
+    for (std::size_t l = 0; l < x.size(); ++l)
+      if (harness_.leaves()[l].floating)
+        for (std::size_t k = 0; k < x[l].size(); ++k) x[l][k] += t * direction_[l][k];
+    harness_.set(x);
+    return harness_.outputs();
+  }
+
+  Harness& harness_;
+  const Options& options_;
+  Point x_, direction_;
+};
+
+}  // namespace
+
+void check_projections(Harness& harness, const Options& options, Result& result) {
+  Tally tally(result);
+  // Along one input too: the gradient of one may be small beside the others'.
+  std::vector<std::optional<std::size_t>> along(projections);
+  for (std::size_t l = 0; l < harness.leaves().size(); ++l)
+    if (harness.leaves()[l].floating) along.push_back(l);
+  if (along.size() == projections + 1) along.pop_back();
+  std::size_t done = 0;
+  for (std::uint64_t i = 0; done < along.size() && i < along.size() * rounds; ++i) {
+    Projection p(harness, options, options.seed + i / projections);
+    if (p.compare(options.seed + 77 * i, along[done], tally))
+      ++done;
+    else
+      ++result.resampled;
+  }
+  result.skipped = static_cast<std::int64_t>(along.size() - done);
+  if (result.skipped > 0) tally.fail("the function is not smooth along the directions tried");
+}
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,54 @@
+// The f64 checks of gradcheck: analytic derivatives compared with difference quotients, at random points
+// (gradcheck_numeric.cpp) and at special points (gradcheck_special.cpp). Internal to gradcheck.
+#pragma once
+
+#include "autograd/gradcheck/tally.h"
+
+namespace tg::gradcheck {
+
+// Random points: four-point central differences, element by element or along random directions.
+
+enum class Find {
+  worst,  // the element that is furthest off
+  any     // stop at the first that is wrong
+};
+// Compares at a random point and fills the result's counts, errors and worst element. Points on a kink are
+// drawn again. Elements that stay on a kink are skipped; more than 5 % of them is a mismatch. Once a few
+// elements are wrong where the function is smooth, the others are compared without a look for kinks, which
+// takes most of the time. The harness keeps the last point.
+void check_elements(Harness& harness, const Options& options, Result& result, Find find = Find::worst);
+void check_projections(Harness& harness, const Options& options, Result& result);
+
+// Slope of f at 0 by (f(-2h) − 8f(-h) + 8f(h) − f(2h)) / 12h, and the plain (f(h) − f(-h)) / 2h.
+struct Slopes {
+  Point two_point, four_point;  // of every output element
+};
+Slopes slopes(Harness& harness, std::size_t leaf, std::size_t element, double x, double h);
+
+// Special points: zeros, ties, kinks, infinities and huge numbers, which random points miss. The gradient is
+// checked there, and the gradient's gradient, of every op that promises one.
+
+// Whether the case is checked at special points: those of ops are. With --quick, of an op with many samples
+// every fourth is: others for each seed.
+bool has_special_points(const Case& c, const Options& options);
+
+// Compares analytic derivatives with one-sided and central quotients of several steps, element by element, in
+// f64 and the contiguous view. If the function is smooth, the derivative must be its slope. At a kink of a
+// pointwise op, it must be between the two slopes. At a jump it must be finite. At ±∞ it must be the slope at
+// ±10⁶. Skips points at which the function is not finite, and elements that quotients do not decide. Second
+// derivatives are not checked if the op promises only the first. A sample with given values is checked only
+// at these, and only its second derivative, because check_expected checks the first.
+void check_special(const Case& c, const Options& options, Result& result);
+
+// The analytic derivatives of the same elements, in the same order, those that check_special skips included.
+struct SpecialDerivative {
+  double value;
+  bool is_smooth;  // quotients agree with it, and the function is smooth there
+};
+std::vector<SpecialDerivative> special_derivatives(const Case& c, const Options& options);
+
+// The case with its nodes recorded once more, others in the place of some. Gradients that a builder
+// records around its nodes are kept, or dropped if they belong to the replaced op.
+Case replayed(const Case& c, const Replay::Substitute& substitute, bool keeps_custom_gradients = true);
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,82 @@
+// Tally collects comparisons into a Result: counts, largest errors, and the element that came closest to its
+// bound. Internal to gradcheck.
+#pragma once
+
+#include <cmath>
+
+#include "autograd/gradcheck/harness.h"
+
+namespace tg::gradcheck {
+
+struct Comparison {
+  double analytic, numeric, allowed;
+  double scale = 0;  // relative errors are relative to at least this
+  double h = 0;      // 0 without a difference quotient
+};
+
+// Unit roundoff: half the distance from 1 to the next number.
+double unit_roundoff(DType dtype);
+double smallest_positive(DType dtype);
+double largest_finite(DType dtype);
+
+// The largest finite magnitude; and the distance of two lists of numbers (0 for equal infinities).
+double largest(const Values& v);
+double farthest(const Values& a, const Values& b);
+
+// x·(1 ± u), each element of the chosen tensors with a random sign.
+Point nudged(const Point& x, double u, const std::vector<bool>& which, std::uint64_t seed);
+
+// Puts numbers into a harness and runs both programs.
+struct Read {
+  Point outputs, gradients;
+};
+Read read(Harness& h, const Point& x, const Point& r);
+
+// "[2, 0]": element i, in row-major order, of a tensor of this shape.
+std::string index_text(const Shape& shape, std::int64_t i);
+
+class Tally {
+ public:
+  explicit Tally(Result& result) : result_(result) {}
+
+  // `where` is called only for the worst.
+  template <class Where>
+  void add(const Comparison& c, Where&& where) {
+    ++result_.checked;
+    judge(c, where);
+  }
+  // The same without counting it.
+  template <class Where>
+  void judge(const Comparison& c, Where&& where) {
+    const double error = std::abs(c.analytic - c.numeric);
+    if (!std::isfinite(error)) return non_finite(where(), c);
+    const double size = std::max(std::abs(c.numeric), c.scale);
+    result_.max_abs = std::max(result_.max_abs, error);
+    if (size > 0) result_.max_rel = std::max(result_.max_rel, error / size);
+    const double ratio = error == 0 ? 0 : c.allowed > 0 ? error / c.allowed : 1e300;
+    if (ratio < result_.ratio || (ratio == result_.ratio && !result_.worst.where.empty())) return;
+    result_.ratio = ratio;
+    result_.worst = {where(), c.analytic, c.numeric, c.h, ulps(c)};
+    if (ratio > 1 && result_.status != Status::non_finite) result_.status = Status::mismatch;
+  }
+
+  // A rule: whether it holds.
+  void rule(bool holds, const std::string& otherwise) {
+    ++result_.rules;
+    if (!holds) fail(otherwise);
+  }
+
+  void fail(const std::string& note) {
+    if (result_.status != Status::non_finite) result_.status = Status::mismatch;
+    if (result_.note.find(note) == std::string::npos)
+      result_.note += (result_.note.empty() ? "" : "; ") + note;
+  }
+  void non_finite(const std::string& where, const Comparison& c);
+  bool failed() const { return result_.status == Status::mismatch || result_.status == Status::non_finite; }
+
+ private:
+  double ulps(const Comparison& c) const;
+  Result& result_;
+};
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,133 @@
+// The backward on Hopper of heads of 192 with values of 128 (MLA), as backward_sm90.cuh. z_K and z_V take 160
+// registers of 240, so S becomes P before z_P starts, and each product is done before another needs its
+// registers. z_Q is computed transposed, in three parts of 64 of its columns: one by each warpgroup, the
+// third by one and the other in turn.
+//
+// It is that of the tile before, whose z_A has come from the other warpgroup in the meantime: so neither
+// waits for the other, one multiplies while the other computes exponentials, and so does the own product of
+// z_Q.
+#pragma once
+
+#include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
+
+namespace tg::cuda::attention::backward_sm90 {
+
+// A warpgroup of 64 keys.
+template <class S, class At, Options options>
+struct Consumer192 : Steps<S, At, options> {
+  using Base = Steps<S, At, options>;
+  using Base::shared, Base::x, Base::plan, Base::group;
+  using typename Base::Operand, typename Base::Scores;
+  using ZQ = typename At::ZQ;
+  static constexpr int D = At::K::columns, DV = At::V::columns;
+
+  __device__ __forceinline__ void run() const {
+    Accumulator<16, D> z_k;
+    Accumulator<16, DV> z_v;
+    z_k.fill(0), z_v.fill(0);
+    keep(z_k), keep(z_v);
+    if (const u32 all = this->passes()) multiply(z_k, z_v, all);
+    const Place at = this->place();
+    this->store_z_k(z_k, at);
+    this->store_z_v(z_v, at);
+  }
+
+  __device__ __forceinline__ void multiply(Accumulator<16, D>& z_k, Accumulator<16, DV>& z_v, u32 all) const {
+    const int j0 = shared.item().at.row0;
+    const Score<S> score = this->score();
+    float* to = this->first_sums();
+    int tile = 0;  // whose z_Q is added next
+    Scores s;
+    ZQ part;
+    shared.ring_kept().wait(0);
+    begin_scores(s, 0);
+    wait_for_products<0>();
+    keep(s);
+    // `later`: after another tile; `more`: before another. The compiler must know which products are under
+    // way.
+    const auto pass = [&](u32 n, auto later, auto more) {
+      const auto& rows = shared.rows_of(n);
+      Scores z_p;
+      Operand p, z_a;
+      if constexpr (later) {
+        ptx::bar_sync(this->z_a_for(this->group, n - 1), 256);
+        begin_part(part, this->group, n - 1);
+      }
+      this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0 + 64 * group, 64));
+      keep(p);
+      if constexpr (later) add_own_part(part, to, n - 1, tile);
+      shared.ring_z_o().wait(n);
+      begin_ABt<S, DV>(z_p, again(shared.tile_v()), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
+      begin_AB<S>(z_v, p, shared.tile_z_o(n));                                        // z_V += P·z_O
+      wait_for_products<1>();
+      keep(z_p);
+      this->gradients(p, z_p, z_a, rows, score);
+      this->share(z_a, n);
+      ptx::bar_arrive(this->z_a_for(group ^ 1, n), 256);
+      wait_for_products<0>();
+      keep(z_v), keep(p);
+      shared.ring_z_o().release(n);
+      begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
+      if constexpr (more) begin_scores(s, n + 1);
+      wait_for_products<more>();
+      keep(z_k), keep(z_a);
+      shared.ring_q().release(n);
+      if constexpr (later) add_third_part(part, to, n - 1);
+      if constexpr (more) {
+        wait_for_products<0>();
+        keep(s);
+      }
+    };
+    for_each_tile(all, pass);
+    ptx::bar_sync(this->z_a_for(group, all - 1), 256);
+    begin_part(part, group, all - 1);
+    add_own_part(part, to, all - 1, tile);
+    add_third_part(part, to, all - 1);
+  }
+  template <class Pass>
+  __device__ __forceinline__ static void for_each_tile(u32 all, Pass&& pass) {
+    const std::true_type yes;
+    const std::false_type no;
+    if (all == 1) return pass(0, no, no);
+    pass(0, no, yes);
+#pragma unroll 1
+    for (u32 n = 1; n + 1 < all; ++n) pass(n, yes, yes);
+    pass(all - 1, yes, no);
+  }
+
+  // S = K·Qᵀ of the nth tile.
+  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
+    shared.ring_q().wait(n);
+    if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
+    begin_ABt<S, D>(s, again(shared.tile_k()), 64 * group, shared.tile_q(n));
+  }
+  // z_Qᵀ += Kᵀ·z_A: the part that is the warpgroup's, which has started, and the third if it is its turn.
+  __device__ __forceinline__ void add_own_part(ZQ& part, float*& to, u32 n, int& tile) const {
+    wait_for_products<0>();
+    keep(part);
+    to += this->step(n, tile);
+    if (++tile == this->tiles()) tile = 0;
+    this->add(part, to, this->await_turn(n).nth);
+  }
+  __device__ __forceinline__ void add_third_part(ZQ& part, float* to, u32 n) const {
+    if (static_cast<int>(n % 2) == group) {
+      begin_part(part, 2, n);
+      wait_for_products<0>();
+      keep(part);
+      this->add(part, to + (2 - group) * At::sums_between, this->await_turn(n).nth);
+    }
+    this->end_turn(n);
+  }
+  __device__ __forceinline__ void begin_part(ZQ& part, int third, u32 n) const {
+    begin_AtBt<S, At::keys>(part, again(shared.tile_k()), 64 * third, shared.tile_z_a(n));
+  }
+  // The same tile, of which the compiler does not know it: so it computes descriptors where they are used.
+  // Those of all products would take registers.
+  template <class Tile>
+  __device__ __forceinline__ static Tile again(Tile tile) {
+    ptx::keep(tile.base);
+    return tile;
+  }
+};
+
+}  // namespace tg::cuda::attention::backward_sm90

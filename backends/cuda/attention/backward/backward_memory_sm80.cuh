@@ -1,0 +1,55 @@
+// The part of shared memory that both backward kernels have: the rows that a block keeps, and tiles of the
+// other side in stages. For keys, a is K and b is V; for queries, a is Q and b is z_O.
+#pragma once
+
+#include "backends/cuda/attention/stages/key_source.cuh"
+#include "backends/cuda/attention/stages/score_gradient.cuh"
+#include "backends/cuda/tile/pipeline_sm80.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
+
+namespace tg::cuda::attention {
+
+// The kernel's Shape has the offsets.
+template <class S, class Shape>
+struct BackwardMemory {
+  using A = tile::SharedTile<Shape::a_width>;
+  using B = tile::SharedTile<Shape::b_width>;
+  unsigned char* start;
+  tile::u32 base = tile::shared_address(start);
+
+  __device__ A kept_a() const { return {base + Shape::kept_a}; }
+  __device__ B kept_b() const { return {base + Shape::kept_b}; }
+  __device__ A passing_a(int stage) const { return {base + Shape::stages + stage * Shape::stage}; }
+  __device__ B passing_b(int stage) const { return {passing_a(stage).base + Shape::passing_b}; }
+  __device__ float2* stats(int stage) const {  // {ξ, u} of each query
+    return reinterpret_cast<float2*>(start + Shape::stats) + (Shape::by_query ? 0 : stage * Shape::queries);
+  }
+  __device__ SeenKeys<Shape::queries>& seen() const {
+    return *reinterpret_cast<SeenKeys<Shape::queries>*>(start + Shape::seen);
+  }
+
+  // Start copying rows from row0 on of a head (a key head for keys).
+  __device__ __forceinline__ void load_kept(const AttentionCall& x, int b, int head, KeyRange valid,
+                                            int row0) const {
+    rows<!Shape::by_query>(x, b, head, valid)
+        .template load<Shape::kept, Shape::threads>(kept_a(), kept_b(), row0);
+    tile::commit();
+  }
+  __device__ __forceinline__ void load_passing(const AttentionCall& x, const Workspace& work, int b, int head,
+                                               KeyRange valid, int row0, int stage) const {
+    rows<Shape::by_query>(x, b, head, valid)
+        .template load<Shape::passing, Shape::threads>(passing_a(stage), passing_b(stage), row0);
+    if (!Shape::by_query) fetch_stats<Shape::queries>(stats(stage), x, work, b, head, row0);
+    tile::commit();
+  }
+
+ private:
+  template <bool keys>
+  __device__ __forceinline__ static RowSource<S> rows(const AttentionCall& x, int b, int head,
+                                                      KeyRange valid) {
+    return rows_of_head<S>(x, keys, b, head, valid, Shape::split ? Shape::a_width : x.d,
+                           Shape::split ? Shape::b_width : x.dv);
+  }
+};
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,562 @@
+// What the backward's kernels on Hopper share (backward_sm90.cuh, backward_192_sm90.cuh,
+// backward_wide_sm90.cuh): the shared memory
+// of a block, the threads that copy tiles and take turns, and the steps of a consumer that do not depend on
+// who multiplies what.
+#pragma once
+
+#include "backends/cuda/attention/ropes.h"
+#include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/attention/shapes_sm90.h"
+#include "backends/cuda/attention/stages/epilogue.cuh"
+#include "backends/cuda/attention/stages/key_source_sm90.cuh"
+#include "backends/cuda/attention/stages/powers.cuh"
+#include "backends/cuda/attention/stages/score_gradient.cuh"
+#include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/tile/mma_sm90.cuh"
+#include "backends/cuda/tile/pipeline_sm90.cuh"
+
+namespace tg::cuda::attention::backward_sm90 {
+
+using namespace tile;
+
+// A Shape whose z_Q and z_K are rotated where they are stored.
+template <class Shape>
+struct Turned : Shape {
+  static constexpr bool turns = true;
+  // Fewer, for the registers of Factors.
+  template <Options options>
+  static constexpr int parts_ahead = 8;
+};
+template <class At>
+concept IsTurned = requires {
+  At::turns;
+};
+struct NoRopes {};
+template <class At>
+using RopesOf = std::conditional_t<IsTurned<At>, Ropes, NoRopes>;
+template <class At>
+struct PlanOf : Plan, RopesOf<At> {};
+
+// What comes with a tile of queries.
+template <int queries>
+struct Rows {
+  float lse[queries], u[queries];  // ξ in units of log 2
+  SeenKeys<queries> seen;
+  KeyRange every, some;  // keys that all of them see, that some of them sees
+  static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
+};
+
+// Where a block works, and the tiles of queries that see its keys.
+struct WorkItem {
+  Place at;
+  Meeting met;
+  float factor, unit;  // of q·k and of z_P, if operands are split
+};
+
+// What z_P·2^(z_o + v) − u is multiplied by, so that z_A has its power if P·2^room_for_p is multiplied.
+__device__ __forceinline__ int power_of_difference(const Powers& p) {
+  return Powers::room_for_z_a - Powers::room_for_p + p.z_a;
+}
+
+// A block's turn to add to the sums of a tile's z_Q: the nth, from 0; −1 if it has nothing to add. The last
+// to add stores what the sums become.
+struct Turn {
+  int nth;
+  bool last;
+};
+
+template <class At>
+struct Shared {
+  using Stage = Rows<At::queries>;
+  static constexpr int v = At::K::bytes, q = v + At::V::bytes, z_o = q + At::stages * At::Q::bytes,
+                       z_a = z_o + At::stages * At::ZO::bytes, others = z_a + At::z_a_stages * At::ZA::bytes,
+                       sums = others + At::others_bytes, rows = sums + (At::last_stores ? At::sums * 4 : 0),
+                       kept_ring = rows + At::stages * int(sizeof(Stage)),
+                       q_ring = kept_ring + Ring<1>::bytes, z_o_ring = q_ring + Ring<At::stages>::bytes,
+                       turn_ring = z_o_ring + Ring<At::stages>::bytes,
+                       added_ring = turn_ring + Ring<2>::bytes, z_a_ring = added_ring + Ring<2>::bytes,
+                       passed_ring = z_a_ring + Ring<1>::bytes, item_at = passed_ring + Ring<1>::bytes,
+                       turn_at = item_at + aligned(sizeof(WorkItem), 16),
+                       bytes = turn_at + 2 * int(sizeof(Turn));
+  unsigned char* start;
+  u32 base = shared_address(start);
+
+  __device__ typename At::K tile_k() const { return {base}; }
+  __device__ typename At::V tile_v() const { return {base + v}; }
+  __device__ typename At::Q tile_q(u32 use) const { return {base + q + ring_q().stage(use) * At::Q::bytes}; }
+  __device__ typename At::ZO tile_z_o(u32 use) const {
+    return {base + z_o + ring_q().stage(use) * At::ZO::bytes};
+  }
+  __device__ typename At::ZA tile_z_a(u32 use) const {
+    return {base + z_a + use % At::z_a_stages * At::ZA::bytes};
+  }
+  __device__ typename At::OthersK others_k() const { return {base + others}; }
+  __device__ typename At::ZA others_z_a() const { return {base + others + At::OthersK::bytes}; }
+  // Of a tile's z_Q, for the block that is the last to add.
+  __device__ u32 sums_so_far() const { return base + sums; }
+  __device__ Stage& rows_of(u32 use) const {
+    return reinterpret_cast<Stage*>(start + rows)[ring_q().stage(use)];
+  }
+  __device__ Ring<1> ring_kept() const { return {base + kept_ring}; }     // filled once
+  __device__ Ring<At::stages> ring_q() const { return {base + q_ring}; }  // Q and Rows
+  __device__ Ring<At::stages> ring_z_o() const { return {base + z_o_ring}; }
+  // Full: the block may add to a tile's z_Q, whose sums so far are there if it is the last; and it has.
+  __device__ Ring<2> ring_turn() const { return {base + turn_ring}; }
+  __device__ Ring<2> ring_added() const { return {base + added_ring}; }
+  // Of clusters. Full: z_A is in its tile; empty: P may be written there. And full: the other block's z_A is
+  // here; empty: this block's may be copied to the other.
+  __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
+  __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
+  __device__ Turn& turn(u32 use) const { return reinterpret_cast<Turn*>(start + turn_at)[use % 2]; }
+  __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
+  __device__ void init(bool free_order) const {
+    constexpr int warps = 8 * At::blocks;
+    ring_kept().init(8), ring_q().init(free_order ? warps : warps + 1), ring_z_o().init(warps),
+        ring_turn().init(1), ring_added().init(1, 8);
+    if (At::blocks > 1) ring_z_a().init(9, 4), ring_passed().init(8);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// Before the roles part: starts copying the block's keys and values, and finds out which tiles see them; by a
+// warp.
+template <class S, class At>
+__device__ __forceinline__ void keep_rows(const Shared<At>& shared, const AttentionCall& x,
+                                          const Workspace& work, const Plan& plan, Place at) {
+  const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
+            others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
+  at.row0 += rank * At::keys;
+  const auto fetch = [&] {
+    const u32 barrier = shared.ring_kept().full(0);
+    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes + (At::blocks > 1 ? At::OthersK::bytes : 0));
+    load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
+    load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
+    if constexpr (At::blocks > 1)
+      load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
+  };
+  const bool at_once = !x.lengths && !x.cu_k;  // else memory of some keys may hold anything
+  if (at_once && lane_id() == 0) fetch();
+  const Meeting met =
+      tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
+  if (lane_id() == 0) {
+    shared.item() = {at, met};
+    if constexpr (At::split) {
+      const Powers& p = plan.powers[at.b * x.Hk + at.head];
+      shared.item().factor = plan.factor * power_of_two(-p.q - p.k);
+      shared.item().unit = power_of_two(power_of_difference(p));
+    }
+  }
+  if (met.first >= met.last) {
+    if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
+  } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
+    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys,
+              size_in_memory<At>(x.k, x.d));
+    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys,
+              size_in_memory<At>(x.v, x.dv));
+    if constexpr (At::blocks > 1)
+      copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
+                x.d - column);
+    if (lane_id() == 0) shared.ring_kept().announce(0);
+  } else if (!at_once && lane_id() == 0) {
+    fetch();
+  }
+}
+
+// The thread that copies tiles.
+template <class S, class At>
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Workspace& work,
+                                     const Plan& plan) {
+  using Stage = typename Shared<At>::Stage;
+  const int b = shared.item().at.b, first = shared.item().met.first, tiles = shared.item().met.last - first;
+  int h = shared.item().at.head * plan.group, tile = 0;
+  const float* rows = work.rows + ((i64{b} * x.H + h) * plan.tiles + first) * Stage::floats;
+  const int* seen = work.seen + (i64{b} * plan.tiles + first) * Stage::ints;
+  const auto acquire = [](auto ring, u32 n) {
+    if constexpr (At::blocks > 1)
+      ring.acquire_of_cluster(n);
+    else
+      ring.acquire(n);
+  };
+  const auto fetch = [&](auto tile, const CUtensorMap& map, u32 barrier, int i0) {
+    if constexpr (At::blocks > 1)
+      load_half_for_both(tile, map, barrier, i0, h, b);
+    else
+      load_boxes(tile, map, barrier, i0, h, b);
+  };
+#pragma unroll 1
+  for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
+    const u32 to = shared_address(&shared.rows_of(n)), barrier = shared.ring_q().full(n);
+    const int i0 = (first + tile) * At::queries;
+    acquire(shared.ring_q(), n);
+    shared.ring_q().expect(n, At::Q::bytes + sizeof(Stage));
+    ptx::bulk_load(to, rows, Stage::floats * 4, barrier);
+    ptx::bulk_load(to + Stage::floats * 4, seen + tile * Stage::ints, Stage::ints * 4, barrier);
+    fetch(shared.tile_q(n), plan.q, barrier, i0);
+    acquire(shared.ring_z_o(), n);
+    shared.ring_z_o().expect(n, At::ZO::bytes);
+    fetch(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0);
+    rows += Stage::floats;
+    if (++tile < tiles) continue;
+    rows += i64{plan.tiles - tiles} * Stage::floats;
+    tile = 0, ++h;
+  }
+}
+
+// The thread that passes the block's z_A to the other block of its cluster, and tells that block when its own
+// has come.
+template <class At>
+__device__ __forceinline__ void pass_z_a(const Shared<At>& shared, const Plan& plan) {
+  const Ring<1> own = shared.ring_z_a(), passed = shared.ring_passed();
+  const u32 other = ptx::cluster_rank() ^ 1,
+            all = max(shared.item().met.last - shared.item().met.first, 0) * plan.group;
+#pragma unroll 1
+  for (u32 n = 0; n < all; ++n) {
+    passed.expect(n, At::ZA::bytes);
+    own.wait(n);
+    passed.acquire_of_cluster(n);
+    ptx::bulk_copy_to(ptx::shared_of(shared.others_z_a().base, other), shared.tile_z_a(n).base, At::ZA::bytes,
+                      ptx::shared_of(passed.full(n), other));
+    passed.wait(n);
+    ptx::mbarrier_arrive_at(ptx::shared_of(own.empty(n), other));
+  }
+}
+
+// The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the first
+// keys first; those of a cluster each to its own columns. A block waits for blocks before its cluster in the
+// grid only.
+template <class At>
+__device__ __forceinline__ Turn turn_of(KeyRange some, int row0) {
+  constexpr int keys = At::keys * At::blocks;
+  const int nth = row0 / keys;
+  if (some.from >= (nth + 1) * keys || some.to <= nth * keys) return {-1, false};
+  return {nth - some.from / keys, some.to <= (nth + 1) * keys};
+}
+// Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
+template <class At, class F>
+__device__ __forceinline__ void for_each_turn(const Shared<At>& shared, const AttentionCall& x,
+                                              const Workspace& work, const Plan& plan, F&& f) {
+  const Place at = shared.item().at;
+  const int first = shared.item().met.first, tiles = shared.item().met.last - first;
+  int* counter = work.turns + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
+  if constexpr (At::blocks > 1) counter += ptx::cluster_rank();
+  int tile = 0;
+#pragma unroll 1
+  for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
+    f(n, counter + tile * At::blocks);
+    if (++tile == tiles) tile = 0, counter += plan.tiles * At::blocks;
+  }
+}
+// The thread that waits for the block's turns, and the one that ends them.
+template <class At>
+__device__ __forceinline__ void await_turns(const Shared<At>& shared, const AttentionCall& x,
+                                            const Workspace& work, const Plan& plan) {
+  for_each_turn(shared, x, work, plan, [&](u32 n, const int* counter) {
+    shared.ring_q().wait(n);
+    const Turn turn = turn_of<At>(shared.rows_of(n).some, shared.item().at.row0);
+    shared.ring_q().release_alone(n);
+    shared.ring_turn().acquire(n);
+    while (turn.nth >= 0 && ptx::load_acquire(counter) != turn.nth) {
+    }
+    shared.turn(n) = turn;
+    if (At::last_stores && turn.last && turn.nth > 0) {
+      if (n > 0) shared.ring_added().wait(n - 1);  // the tile before may have had sums there
+      ptx::fence_async_global();
+      shared.ring_turn().expect(n, At::sums * 4);
+      ptx::bulk_load(shared.sums_so_far(), work.z_q + (counter - work.turns) * At::sums, At::sums * 4,
+                     shared.ring_turn().full(n));
+    } else {
+      shared.ring_turn().announce(n);
+    }
+  });
+}
+template <class At>
+__device__ __forceinline__ void end_turns(const Shared<At>& shared, const AttentionCall& x,
+                                          const Workspace& work, const Plan& plan) {
+  for_each_turn(shared, x, work, plan, [&](u32 n, int* counter) {
+    shared.ring_added().wait(n);
+    if (shared.turn(n).nth >= 0) ptx::add_release(counter, 1);
+    shared.ring_turn().release_alone(n);
+  });
+}
+
+// scale·sums, without the powers of two of split operands: 2^e().
+template <class At, int Columns, class Power>
+__device__ __forceinline__ void scale_result(Accumulator<16, Columns>& sums, float factor, Power&& e) {
+  if constexpr (At::split)
+    scale(sums, factor, e());
+  else
+    scale(sums, factor);
+}
+
+// Cosines and sines of a warp's 16 rows of a head of 64, row0 … of the table; a lane has both numbers of each
+// of its pairs. Asked for early, they are there when sums are.
+template <class At>
+struct Factors {
+  __device__ __forceinline__ Factors(const NoRopes&, int) {}
+};
+template <IsTurned At>
+struct Factors<At> {
+  static constexpr int pairs = 32, apart = pairs / 8;  // parts from one number to the other
+  float2 cosine[2][apart], sine[2][apart];
+
+  __device__ __forceinline__ Factors(const Ropes& ropes, int row0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = min(row0 + 8 * r + lane_row(), ropes.rows - 1);
+      const float* const at = ropes.table + row * 2 * pairs + lane_column();
+#pragma unroll
+      for (int part = 0; part < apart; ++part) {
+        cosine[r][part] = *reinterpret_cast<const float2*>(at + 8 * part);
+        sine[r][part] = *reinterpret_cast<const float2*>(at + pairs + 8 * part);
+      }
+    }
+  }
+  // Rotates the rows back, as rope does with numbers that have been rounded to S.
+  template <class S>
+  __device__ __forceinline__ void turn_rows(Accumulator<16, 2 * pairs>& c) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int part = 0; part < apart; ++part) {
+        float *const a = &c.x[0][part][2 * r], *const b = &c.x[0][part + apart][2 * r];
+        const float2 p = unpack(pack(a[0], a[1], S()), S()), q = unpack(pack(b[0], b[1], S()), S());
+        a[0] = p.x, a[1] = p.y, b[0] = q.x, b[1] = q.y;
+        turn(a[0], b[0], cosine[r][part].x, -sine[r][part].x);
+        turn(a[1], b[1], cosine[r][part].y, -sine[r][part].y);
+      }
+  }
+};
+
+// Stores scale·part of a tile's z_Q: the nth part of a warpgroup's, in which `row` is the warp's first.
+template <class S, class At>
+__device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, const Powers* powers,
+                                          const Factors<At>& factors, int b, int h, int i0, int nth,
+                                          int row) {
+  scale_result<At>(part, static_cast<float>(x.scale), [&] {
+    const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
+    return -p.of_z_a() - p.k;
+  });
+  using R = Result<S, At>;
+  if constexpr (IsTurned<At>) factors.template turn_rows<R>(part);
+  R* const out = x.z_q.at<R>(b, h);
+  if constexpr (At::wide)
+    store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
+  else if constexpr (At::by_columns)
+    store(part, out + nth * (At::K::columns / 2), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 2));
+  else if constexpr (At::transposes)
+    store_transposed(part, out, x.z_q.row, nth * 64 + row, i0, x.L, x.d);
+  else
+    store(part, out, x.z_q.row, i0 + nth * 64 + row, x.L, x.d);
+}
+
+// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp. Split
+// operands have powers of two: then P is held times 2^room_for_p, which ξ includes, and z_A times 2^of_z_a().
+template <class S, class At, Options options>
+struct Steps {
+  using R = Result<S, At>;
+  static constexpr int queries = At::queries;
+  using Scores = Accumulator<16, queries>;
+  using T = Terms<S, At::terms>;
+  using Operand = std::conditional_t<At::terms == 1, Packed<queries>, PackedTerms<T, queries>>;
+
+  const Shared<At>& shared;
+  const AttentionCall& x;
+  const Workspace& work;
+  const PlanOf<At>& plan;
+  int group;
+
+  // The warp's first row of the block's keys, computed where needed to save a register.
+  __device__ __forceinline__ static int row() {
+    return (static_cast<int>(threadIdx.x) / 32 * 16 - 64) & (At::keys - 1);
+  }
+  // Tiles of queries that the block passes, each once for each query head.
+  __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
+  __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
+
+  // Those of the key head.
+  __device__ __forceinline__ const Powers& powers() const {
+    const Place at = place();
+    return plan.powers[at.b * x.Hk + at.head];
+  }
+  __device__ __forceinline__ Score<S> score() const {
+    return {At::split ? shared.item().factor : plan.factor, plan.cap};
+  }
+
+  // From q·k to P, rounded: of P itself there are no registers to keep it. A mask has code of its own,
+  // because most tiles have none.
+  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+                                                const Score<S>& score, int j0, bool masked) const {
+    probabilities(s, p, rows, StatRows{rows.lse, rows.u}, score, j0, masked);
+  }
+  template <class Stats>
+  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+                                                const Stats& stats, const Score<S>& score, int j0,
+                                                bool masked) const {
+    if constexpr (options == any) score.template apply<!At::split>(s);
+    if (masked)
+      probabilities<true>(s, p, rows, stats, score, j0);
+    else
+      probabilities<false>(s, p, rows, stats, score, j0);
+  }
+  template <bool masked, class Stats>
+  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+                                                const Stats& stats, const Score<S>& score, int j0) const {
+    const Dropout<float> dropout(x);
+    const Score<S> rest(options == any ? 1.f : score.factor, 0.f);
+    const ScoreGradient<S, none, false, Stats> stage{x, rest, dropout, stats, 0, 0, 0};
+    const auto of_part = [&](int, int column, float(&a)[4]) {
+      float slope[4];
+      stage.probability({0, column}, a, slope);
+    };
+    for_each_part(of_part, s);
+    if constexpr (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
+    pack<S>(p, s);
+  }
+  // Two neighbours of a rounded operand.
+  __device__ __forceinline__ static float2 pair(const Packed<queries>& p, int k, int e) {
+    return unpack(p.x[k][e], S());
+  }
+  __device__ __forceinline__ static float2 pair(const PackedTerms<T, queries>& p, int k, int e) {
+    const float2 high = unpack(p.term[0].x[k][e], S()), low = unpack(p.term[1].x[k][e], S());
+    return {high.x + low.x, high.y + low.y};
+  }
+  __device__ __forceinline__ static void put_pair(Packed<queries>& to, int k, int e, float x, float y) {
+    to.x[k][e] = tile::pack(x, y, S());
+  }
+  __device__ __forceinline__ static void put_pair(PackedTerms<T, queries>& to, int k, int e, float x,
+                                                  float y) {
+    put_pair(to.term[0], k, e, x, y);
+    const float2 high = pair(to.term[0], k, e);
+    put_pair(to.term[1], k, e, x - high.x, y - high.y);
+  }
+  // z_A = P ⊛ (z_P·unit − u)·slope, rounded.
+  __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
+                                            const Rows<queries>& rows, const Score<S>& score) const {
+    const float unit = At::split ? shared.item().unit : 1.f,
+                inverse = options == any ? tile::reciprocal(score.cap) : 0;
+    const StatRows stats{rows.lse, rows.u};
+#pragma unroll
+    for (int part = 0; part < z_p.parts; ++part) {
+      const Part<false> at{0, 8 * part + lane_column()};
+      const float2 u = stats.u(at), lse = options == any ? stats.lse(at) : float2{};
+      float(&b)[4] = z_p.x[0][part];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 a = pair(p, part / 2, part % 2 * 2 + half);
+        const float slope_x = options == any ? score.slope_of(a.x, lse.x, inverse) : 1,
+                    slope_y = options == any ? score.slope_of(a.y, lse.y, inverse) : 1;
+        put_pair(z_a, part / 2, part % 2 * 2 + half, score_gradient(a.x, b[2 * half], unit, u.x, slope_x),
+                 score_gradient(a.y, b[2 * half + 1], unit, u.y, slope_y));
+      }
+    }
+  }
+  // The 16 bytes of z_A's tile whose address the lane gives for step k: all lanes', the warp's keys.
+  __device__ __forceinline__ u32 place_of_z_a(u32 n, int k, int term = 0) const {
+    const typename At::ZA to = shared.tile_z_a(n);
+    const int lane = lane_id();
+    return to.base +
+           to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
+  }
+  // z_A to shared memory, [queries, keys].
+  __device__ __forceinline__ void share(Packed<queries>& z_a, u32 n, int term = 0) const {
+#pragma unroll
+    for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k, term), z_a.x[k]);
+    ptx::fence_async();
+  }
+  __device__ __forceinline__ void share(PackedTerms<T, queries>& z_a, u32 n) const {
+    share(z_a.term[0], n), share(z_a.term[1], n, 1);
+  }
+  // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile
+  // ahead of the other.
+  __device__ __forceinline__ static int z_a_for(int group, u32 n) {
+    return 1 + 2 * (n % 2) + group;
+  }
+
+  // Queries outside of all sequences, where memory may hold anything, become zeros; by both warpgroups.
+  __device__ __forceinline__ void clear_others(u32 n, int i0) const {
+    const KeyRange valid = queries_of_sequences(x);
+    if (covers(valid, i0, queries)) return;
+    shared.ring_q().wait(n), shared.ring_z_o().wait(n);
+    clear(shared.tile_q(n), i0, valid), clear(shared.tile_z_o(n), i0, valid);
+    ptx::fence_async();
+    ptx::barrier_sync(5, 256);  // warpgroups with code of their own call this at places of their own
+  }
+  template <class Tile>
+  __device__ __forceinline__ static void clear(Tile tile, int i0, KeyRange valid) {
+    constexpr int pieces = Tile::blocks * 8;
+#pragma unroll 1
+    for (int k = threadIdx.x - 128; k < queries * pieces; k += 256) {
+      const int r = k / pieces;
+      if (i0 + r < valid.from || i0 + r >= valid.to)
+        ptx::st_shared_v4(tile.base + Tile::offset(r, k % pieces), {});
+    }
+  }
+
+  // The thread's sums of z_Q of the tile before the first, and the step to the next one's.
+  __device__ __forceinline__ float* first_sums() const {
+    const Place at = shared.item().at;
+    const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
+    return work.z_q + (tile - 1) * At::sums + (At::parts > 1 ? group * At::sums_between : 0) +
+           threadIdx.x % 128 * 4;
+  }
+  __device__ __forceinline__ i64 step(u32 n, int tile) const {
+    return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;
+  }
+  // Until the block may add to a tile's z_Q. And when it has.
+  __device__ __forceinline__ Turn await_turn(u32 n) const {
+    if (plan.free_order) return {1, false};
+    shared.ring_turn().wait(n);
+    return shared.turn(n);
+  }
+  __device__ __forceinline__ void end_turn(u32 n) const {
+    if (!plan.free_order) shared.ring_added().announce_by_warp(n);
+  }
+  // Adds a warpgroup's part of a tile's z_Q to its sums; the first in turn has nothing to add to.
+  template <int Columns>
+  __device__ __forceinline__ static void add(const Accumulator<16, Columns>& part, float* to, int turn) {
+    if (turn == 0) {
+#pragma unroll
+      for (int k = 0; k < part.parts; ++k) ptx::st_global_v4(to + k * 512, part.x[0][k]);
+    } else if (turn > 0) {
+#pragma unroll
+      for (int k = 0; k < part.parts; ++k) ptx::red_add_v4(to + k * 512, part.x[0][k]);
+    }
+  }
+  // The same of part `nth` of the nth tile's, `tile` of its head; the last in turn stores it.
+  __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Turn turn, u32 n, int tile,
+                                               int nth) const {
+    if (!At::last_stores || !turn.last) return add(part, to, turn.nth);
+    const int i0 = (shared.item().met.first + tile) * At::queries;
+    const Factors<At> factors(plan, i0 + nth * 64 + row() % 64);
+    if (turn.nth > 0) {
+      const u32 from = shared.sums_so_far() + nth * At::sums_between * 4 + threadIdx.x % 128 * 16;
+#pragma unroll
+      for (int k = 0; k < part.parts; ++k) {
+        const uint4 v = ptx::ld_shared_v4(from + k * 2048);
+        part.x[0][k][0] += __uint_as_float(v.x), part.x[0][k][1] += __uint_as_float(v.y);
+        part.x[0][k][2] += __uint_as_float(v.z), part.x[0][k][3] += __uint_as_float(v.w);
+      }
+    }
+    const Place at = place();
+    const int h = at.head * plan.group + static_cast<int>(n) / tiles();
+    store_z_q<S, At>(part, x, plan.powers, factors, at.b, h, i0, nth, row() % 64);
+  }
+
+  // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
+  __device__ __forceinline__ Place place() const {
+    return shared.item().at;
+  }
+  template <int Columns>
+  __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
+    scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
+    if constexpr (IsTurned<At>) Factors<At>(plan, at.row0 + row()).template turn_rows<R>(z_k);
+    store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
+  }
+  template <int Columns>
+  __device__ __forceinline__ void store_z_v(Accumulator<16, Columns>& z_v, Place at) const {
+    scale_result<At>(z_v, 1, [&] { return -Powers::room_for_p - powers().z_o; });
+    store(z_v, x.z_v.template at<R>(at.b, at.head), x.z_v.row, at.row0 + row(), x.T, x.dv);
+  }
+};
+
+}  // namespace tg::cuda::attention::backward_sm90

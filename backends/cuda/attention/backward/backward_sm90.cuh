@@ -1,0 +1,113 @@
+// The backward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]: a block keeps some keys of a key
+// head and loops over tiles of queries, those of each query head of the group,
+//
+//   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
+//   z_V += P·z_O,  z_K += z_A·Q,  z_Q += z_Aᵀ·K in global memory.
+//
+// One thread copies tiles by TMA, two others wait for the block's turns and end them. Two warpgroups of 64
+// keys each multiply by wgmma: P and z_A are left operands in registers, and z_A also passes through shared
+// memory, because z_Q needs that of both. Blocks add to the same sums of z_Q straight from registers, in a
+// fixed order: the same bits every time. In free order, none waits for another.
+#pragma once
+
+#include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
+
+namespace tg::cuda::attention::backward_sm90 {
+
+// A warpgroup of 64 keys.
+template <class S, class At, Options options>
+struct Consumer : Steps<S, At, options> {
+  using Base = Steps<S, At, options>;
+  using Base::shared, Base::x, Base::plan, Base::group;
+  using typename Base::Operand, typename Base::Scores;
+  static constexpr int D = At::K::columns, parts_ahead = At::template parts_ahead<options>;
+
+  __device__ __forceinline__ void run() const {
+    const int j0 = shared.item().at.row0, tiles = this->tiles();
+    const u32 all = this->passes();
+    float* to = this->first_sums() + At::sums;
+    const Score<S> score = this->score();
+    Accumulator<16, D> z_k, z_v;
+    z_k.fill(0), z_v.fill(0);
+    keep(z_k), keep(z_v);
+    if (all > 0) shared.ring_kept().wait(0);
+    bool masked = all > 0 && await_tile(0, j0);
+    float2 ahead[parts_ahead];
+    if (all > 0) fetch(ahead, 0);
+    int tile = 0;
+#pragma unroll 1
+    for (u32 n = 0; n < all; ++n) {
+      const auto& rows = shared.rows_of(n);
+      Scores s, z_p;
+      Operand p, z_a;
+      if (x.cu_q) this->clear_others(n, (shared.item().met.first + tile) * At::queries);
+      begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));      // S = K·Qᵀ
+      begin_ABt<S, D>(z_p, shared.tile_v(), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
+      wait_for_products<1>();
+      keep(s);
+      this->probabilities(s, p, rows, Stats{{rows.lse, rows.u}, ahead}, score, j0, masked);
+      keep(p);
+      ptx::hold(to);  // stays as it is while the sums of the last tile leave
+      wait_for_products<0>();
+      keep(z_p);
+      this->gradients(p, z_p, z_a, rows, score);
+      this->share(z_a, n);
+      ptx::bar_arrive(this->z_a_for(group ^ 1, n), 256);
+      begin_AB<S>(z_v, p, shared.tile_z_o(n));  // z_V += P·z_O
+      ptx::bar_sync(this->z_a_for(group, n), 256);
+      if constexpr (At::transposes) {  // z_V has to be done for lack of registers
+        wait_for_products<0>();
+        keep(z_v), keep(p);
+        shared.ring_z_o().release(n);
+      }
+      typename At::ZQ part;
+      query_gradients(part, n);                         // z_Q = z_Aᵀ·K
+      begin_AB<S>(z_k, z_a, shared.tile_q(n));          // z_K += z_A·Q
+      if (n + 1 < all) masked = await_tile(n + 1, j0);  // shared memory would answer after sums have left
+      const Turn turn = this->await_turn(n);
+      wait_for_products<1>();
+      keep(part);
+      if constexpr (!At::transposes) {
+        keep(z_v), keep(p);
+        shared.ring_z_o().release(n);
+      }
+      fetch(ahead, min(n + 1, all - 1));
+      this->add_or_store(part, to, turn, n, tile, group);
+      this->end_turn(n);
+      wait_for_products<0>();
+      keep(z_k), keep(z_a);
+      shared.ring_q().release(n);
+      ptx::hold(to);
+      to += At::sums;
+      if (++tile == tiles) tile = 0, to += i64{plan.tiles - tiles} * At::sums;
+    }
+    const Place at = this->place();
+    this->store_z_k(z_k, at);
+    this->store_z_v(z_v, at);
+  }
+
+  using Stats = StatsAhead<parts_ahead>;
+  // Until the nth tile is there. Then whether it has a mask.
+  __device__ __forceinline__ bool await_tile(u32 n, int j0) const {
+    shared.ring_q().wait(n), shared.ring_z_o().wait(n);
+    return !covers(shared.rows_of(n).every, j0 + 64 * group, 64);
+  }
+  // ξ of its first parts.
+  __device__ __forceinline__ void fetch(float2 (&ahead)[parts_ahead], u32 n) const {
+    const auto& rows = shared.rows_of(n);
+#pragma unroll
+    for (int part = 0; part < parts_ahead; ++part)
+      ahead[part] = StatRows{rows.lse, rows.u}.lse({0, 8 * part + lane_column()});
+  }
+
+  __device__ __forceinline__ void query_gradients(typename At::ZQ& part, u32 n) const {
+    if constexpr (At::transposes)
+      begin_AtBt<S, 128>(part, shared.tile_k(), 64 * group, shared.tile_z_a(n));
+    else if constexpr (At::by_columns)
+      begin_AB<S, 128>(part, shared.tile_z_a(n), 0, shared.tile_k(), 64 * group);
+    else
+      begin_AB<S, 128>(part, shared.tile_z_a(n), 64 * group, shared.tile_k(), 0);
+  }
+};
+
+}  // namespace tg::cuda::attention::backward_sm90

@@ -1,0 +1,169 @@
+// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: a pass over
+// keys for z_K and z_V and one over queries for z_Q. A block keeps some rows of one side and loops over
+// tiles of the other. Both passes recompute
+//
+//   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
+//
+// in registers, with kept rows as rows and the tile's as columns, which is the layout of the next product's
+// left operand. For bf16, f16, and f32 as f16 terms; the latter are scaled by powers of two, and dropout's
+// factor 1/(1 − p) is applied at the end.
+#pragma once
+
+#include "backends/cuda/attention/backward/backward_memory_sm80.cuh"
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/attention/stages/epilogue.cuh"
+#include "backends/cuda/attention/stages/powers.cuh"
+#include "backends/cuda/tile/mma_sm80.cuh"
+
+namespace tg::cuda::attention::two_passes {
+
+using namespace tile;
+
+// What a block computes: z_K, z_V or both of the keys it keeps, or z_Q of the queries it keeps.
+enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
+
+// How a block of four warps divides its work: groups of 16 kept rows per warp, and rows of a passing tile.
+// The larger both are, the less shared memory is read per product. A thread holds in registers, for each
+// group, D / 2 numbers of each sum and `passing` of P and z_A together (three times as many for split
+// operands), and some 80 others.
+struct Cut {
+  int groups, passing;
+  int blocks;  // per multiprocessor, or 0 for any: ptxas may spill registers to reach a given number
+};
+template <Numbers numbers, Pass pass, int D, Options options>
+consteval Cut cut() {
+  constexpr bool by_query = pass == for_queries, plain = options == none,
+                 drops_only = options == only_dropout;
+  if (numbers != of_16_bits) {
+    constexpr bool one = numbers == one_term, simple = plain && one;
+    return {D <= 64 && one && (plain || (by_query && drops_only)) ? 2 : 1,
+            D > 64               ? 16
+            : by_query && simple ? 64
+                                 : 32,
+            simple && D == 64 ? 0 : 2};
+  }
+  constexpr bool small = D == 32 && options == any;
+  if (by_query) return {2, small || (!plain && D > 64) ? 16 : plain && D <= 64 ? 64 : 32, 0};
+  return {D <= 64 && options != any ? 2 : 1,
+          plain && D > 64                    ? 64
+          : small || (D == 64 && drops_only) ? 16
+                                             : 32,
+          0};
+}
+
+template <Numbers numbers, Pass pass, int D, Options options>
+struct Shape {
+  static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
+                        makes_a = pass != for_values,
+                        makes_v = pass == for_keys_and_values || pass == for_values;
+  // Computes the key head again for each tile: no register is free to hold it.
+  static constexpr bool divides = D == 64;
+  static constexpr Cut c = cut<numbers, pass, D, options>();
+  static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
+                       queries = by_query ? kept : passing, keys = by_query ? passing : kept;
+  static constexpr int terms = numbers == two_terms ? 2 : 1, a_width = terms * D, b_width = a_width;
+  static constexpr int kept_a = 0, kept_b = kept * a_width * 2, stages = 2 * kept_b,
+                       passing_b = passing * a_width * 2, stage = 2 * passing_b, stats = stages + 2 * stage,
+                       seen = stats + (by_query ? 1 : 2) * queries * int(sizeof(float2)),
+                       bytes = seen + int(sizeof(SeenKeys<queries>));
+};
+
+// One block for some keys of a key head, with the query heads of its group one after the other; or for some
+// queries of a head. On either side, a is K or Q and b is V or z_O.
+template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
+__global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
+                                  Shape<numbers, pass, D, options>::c.blocks)
+    gradients(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* all_powers) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  using At = Shape<numbers, pass, D, options>;
+  using T = Terms<S, At::terms>;
+  constexpr bool by_query = At::by_query;
+  constexpr int passing = At::passing, steps = At::split || by_query || arch < 900 ? 4 : 8;
+  const BackwardMemory<S, At> shared{memory};
+  const auto [batch_head, b, head, kept0] =
+      by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
+  const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk, key_head = by_query ? head / group : head;
+
+  const Traversal range =
+      traversal<by_query, At::kept, passing>(x, work, b, head, kept0, shared.seen(), shared.stats(0));
+  shared.load_kept(x, b, head, range.kept, kept0);
+
+  Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
+  sums_a.fill(0), sums_v.fill(0);
+  Dropout<float> dropout(x);
+  const Powers* powers = At::split ? all_powers + b * x.Hk + key_head : nullptr;
+  float q_k = 1;  // the factor of q·k
+  HeldTimes held;
+  if constexpr (At::split) {
+    q_k = power_of_two(-powers->q - powers->k);
+    held = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + powers->z_a)};
+    dropout.kept = 1;
+  }
+  const int all = max(range.last - range.first, 0) * (by_query ? 1 : group);
+  Cursor next{range.first, by_query ? head : head * group};
+  Pipeline pipe(2, 0, all, [&](int n) {
+    const int h = !by_query ? next.h : At::divides ? next.h / group : key_head;
+    shared.load_passing(x, work, b, h, range.passing, next.tile * passing, n % 2);
+  });
+  for (int n = 0; n < all; ++n) {
+    const Cursor at = next;
+    next = at.after(range.first, range.last, range.first);
+    pipe.wait(n);
+    const int passing0 = at.tile * passing, stage = n % 2, i0 = by_query ? kept0 : passing0,
+              j0 = by_query ? passing0 : kept0;
+    const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, range.every);
+    Accumulator<At::rows, passing> p, za;
+    p.fill(0), begin<options, by_query>(za, shared.stats(stage), row, 0);
+    mma_ABt<T, Ahead::none, steps>(p, shared.kept_a(), row, shared.passing_a(stage));  // q·k
+    if constexpr (At::makes_a)
+      mma_ABt<T, Ahead::none, steps>(za, shared.kept_b(), row, shared.passing_b(stage));  // z_P = z_O·Vᵀ
+    Score<R> score = Score<R>::template of_call<options>(x, b, at.h);
+    score.factor *= q_k;
+    const ScoreGradient<R, options, by_query> score_gradient{
+        x, score, dropout, shared.stats(stage), b * x.H + at.h, i0, j0, held};
+    Accumulator<At::rows, passing> slopes;
+    // A = −∞ where a query does not see a key. With a cap or a bias, P = 0 afterwards instead.
+    if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
+    score_gradient.probabilities(p, slopes, row, 0);
+    if (masked && options == any) mask<by_query>(p, shared.seen(), row, 0, j0, 0);
+    score_gradient.gradients(p, za, slopes, row, 0);                           // P ⊛ keep, z_A
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(stage));  // z_V += (P ⊛ keep)ᵀ·z_O
+    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(stage));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
+  }
+  wait();
+  if (!At::split) __syncthreads();  // results pass through the kept tiles
+  const Powers p = At::split ? *powers : Powers{};
+  const float kept = At::split && options != none ? Dropout<float>(x).kept : 1;
+  const int row0 = kept0 + row, rows = by_query ? x.L : x.T;
+  if constexpr (At::makes_a) {
+    const AttentionCall::Operand& out = by_query ? x.z_q : x.z_k;
+    const int e = -p.of_z_a() - (by_query ? p.k : p.q);
+    scale(sums_a, static_cast<float>(x.scale) * kept, At::split ? e : 0);
+    store(sums_a, shared.kept_a(), row, out.at<R>(b, head), out.row, row0, rows, x.d);
+  }
+  if constexpr (At::makes_v) {
+    scale(sums_v, kept, At::split ? -Powers::room_for_p - p.z_o : 0);
+    store(sums_v, shared.kept_b(), row, x.z_v.at<R>(b, head), x.z_v.row, row0, rows, x.dv);
+  }
+}
+
+template <class S, class R, Numbers numbers, int D, Options options>
+void launch_passes(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
+  const auto run = [&](auto pass, i64 heads, i64 rows) {
+    using At = Shape<numbers, pass, D, options>;
+    const i64 blocks = x.B * heads * ((rows + At::kept - 1) / At::kept);
+    if (blocks > 0)
+      launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes},
+                    gradients<S, R, numbers, pass, D, options>, x, work, powers);
+  };
+  if constexpr (numbers == two_terms && D > 64) {  // registers do not hold both sums at once
+    run(std::integral_constant<Pass, for_keys>(), x.Hk, x.T);
+    run(std::integral_constant<Pass, for_values>(), x.Hk, x.T);
+  } else {
+    run(std::integral_constant<Pass, for_keys_and_values>(), x.Hk, x.T);
+  }
+  run(std::integral_constant<Pass, for_queries>(), x.H, x.L);
+}
+
+}  // namespace tg::cuda::attention::two_passes

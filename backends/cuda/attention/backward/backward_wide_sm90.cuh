@@ -1,0 +1,185 @@
+// The backward of wide heads on Hopper, as backward_sm90.cuh but for who multiplies what. z_K and z_V of 128
+// keys would not fit into the registers, so a block keeps 64 keys, and each warpgroup has the sums of all of
+// them:
+//
+//   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and a quarter of the columns of z_Q = z_Aᵀ·K
+//   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another
+//
+// With 64 keys a block would add as many sums of z_Q as with 128, and they pass through a multiprocessor
+// slowly. So two blocks of a cluster, with 64 keys each, pass the same tiles of queries and exchange z_A:
+// each computes half of the columns of z_Q for all 128 keys. For these it also keeps the other's K.
+//
+// P passes from the first warpgroup to the second through shared memory, from thread to thread, and z_A back,
+// as an operand, in the same place. The first products of the next tile start before those of z_Q: meanwhile
+// z_A of the other block comes. While one warpgroup computes exponentials or z_A, the other's products run.
+#pragma once
+
+#include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
+
+namespace tg::cuda::attention::backward_sm90 {
+
+template <class S, class At, Options options>
+struct WideConsumer : Steps<S, At, options> {
+  using Base = Steps<S, At, options>;
+  using Base::shared, Base::x, Base::plan, Base::group;
+  using typename Base::Operand, typename Base::Scores;
+  static constexpr int D = At::K::columns, DV = At::V::columns;
+  static constexpr int p_shared = 1;  // a named barrier
+  using ZQ = typename At::ZQ;
+
+  // P of a thread, for the same thread of the other warpgroup: in the place of the warp's z_A.
+  __device__ __forceinline__ void send(const Operand& p, u32 n) const {
+#pragma unroll
+    for (int k = 0; k < At::queries / 16; ++k)
+      ptx::st_shared_v4(this->place_of_z_a(n, k), {p.x[k][0], p.x[k][1], p.x[k][2], p.x[k][3]});
+    ptx::bar_arrive(p_shared, 256);
+  }
+  __device__ __forceinline__ void receive(Operand& p, u32 n) const {
+    ptx::bar_sync(p_shared, 256);
+#pragma unroll
+    for (int k = 0; k < At::queries / 16; ++k) {
+      const uint4 v = ptx::ld_shared_v4(this->place_of_z_a(n, k));
+      p.x[k][0] = v.x, p.x[k][1] = v.y, p.x[k][2] = v.z, p.x[k][3] = v.w;
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void run_first() const {
+    Accumulator<16, DV> z_v;
+    z_v.fill(0);
+    keep(z_v);
+    if (const u32 all = this->passes()) multiply_first(z_v, all);
+    this->store_z_v(z_v, this->place());
+  }
+  __device__ __forceinline__ void multiply_first(Accumulator<16, DV>& z_v, u32 all) const {
+    const int j0 = shared.item().at.row0;
+    const Score<S> score = this->score();
+    const auto probabilities = [&](Scores& s, Operand& p, u32 n) {
+      const auto& rows = shared.rows_of(n);
+      this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0, At::keys));
+      shared.ring_q().release_to_both(n);
+    };
+    Scores s;
+    Operand p;
+    ZQ z_q;
+    z_q.fill(0);
+    float* to = first_sums();
+    shared.ring_kept().wait(0);
+    begin_scores(s, 0);
+    wait_for_products<0>();
+    keep(s);
+    probabilities(s, p, 0);
+    const auto pass = [&](u32 n, auto more) {
+      shared.ring_z_a().acquire_of_cluster(n);
+      send(p, n);
+      shared.ring_z_o().wait(n);
+      begin_AB<S>(z_v, p, shared.tile_z_o(n));  // z_V += P·z_O
+      if constexpr (more) begin_scores(s, n + 1);
+      if (n > 0) add_to_z_q(z_q, n - 1, to);
+      shared.ring_z_a().wait(n);
+      wait_for_products<more>();
+      keep(z_v), keep(p);
+      shared.ring_z_o().release_to_both(n);
+      begin_z_q(z_q, n);
+      if constexpr (more) {
+        wait_for_products<2>();
+        keep(s);
+        probabilities(s, p, n + 1);
+      }
+      wait_for_products<0>();
+      keep(z_q);
+      shared.ring_z_a().release(n);
+      shared.ring_passed().release_to(ptx::cluster_rank() ^ 1, n);
+    };
+    for_each_tile(all, pass);
+    add_to_z_q(z_q, all - 1, to);
+  }
+
+  __device__ __forceinline__ void run_second() const {
+    Accumulator<16, D> z_k;
+    z_k.fill(0);
+    keep(z_k);
+    if (const u32 all = this->passes()) multiply_second(z_k, all);
+    this->store_z_k(z_k, this->place());
+  }
+  __device__ __forceinline__ void multiply_second(Accumulator<16, D>& z_k, u32 all) const {
+    const Score<S> score = this->score();
+    Scores z_p;
+    float* to = first_sums();
+    shared.ring_kept().wait(0);
+    begin_z_p(z_p, 0);
+    wait_for_products<0>();
+    keep(z_p);
+    shared.ring_z_o().release_to_both(0);
+    const auto pass = [&](u32 n, auto more) {
+      Operand p, z_a;
+      ZQ z_q;
+      shared.ring_q().wait(n);
+      receive(p, n);
+      this->gradients(p, z_p, z_a, shared.rows_of(n), score);
+      this->share(z_a, n);
+      shared.ring_z_a().announce_by_warp(n);
+      begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
+      if constexpr (more) begin_z_p(z_p, n + 1);
+      wait_for_products<more>();
+      keep(z_k), keep(z_a);
+      shared.ring_q().release_to_both(n);
+      shared.ring_z_a().wait(n);
+      begin_z_q(z_q, n);
+      if constexpr (more) {
+        wait_for_products<2>();
+        keep(z_p);
+        this->shared.ring_z_o().release_to_both(n + 1);
+      }
+      wait_for_products<0>();
+      keep(z_q);
+      shared.ring_z_a().release(n);
+      shared.ring_passed().release_to(ptx::cluster_rank() ^ 1, n);
+      add_to_z_q(z_q, n, to);
+    };
+    for_each_tile(all, pass);
+  }
+
+  // pass(n, more), the last without more tiles after it: the compiler must know which products are under way.
+  template <class Pass>
+  __device__ __forceinline__ static void for_each_tile(u32 all, Pass&& pass) {
+#pragma unroll 1
+    for (u32 n = 0; n + 1 < all; ++n) pass(n, std::true_type());
+    pass(all - 1, std::false_type());
+  }
+
+  __device__ __forceinline__ float* first_sums() const {
+    return Base::first_sums() + ptx::cluster_rank() * (2 * At::sums_between);
+  }
+
+  // S = K·Qᵀ of the nth tile, and z_P = V·z_Oᵀ.
+  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
+    shared.ring_q().wait(n);
+    if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
+    auto k = shared.tile_k();
+    ptx::keep(k.base);  // so that descriptors are computed where they are used: they would take registers
+    begin_ABt<S, D>(s, k, 0, shared.tile_q(n));
+  }
+  __device__ __forceinline__ void begin_z_p(Scores& z_p, u32 n) const {
+    shared.ring_z_o().wait(n);
+    if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
+    begin_ABt<S, DV>(z_p, shared.tile_v(), 0, shared.tile_z_o(n));
+  }
+
+  // z_Q = z_Aᵀ·K, the warpgroup's columns: a product for this block's keys, and one for the other's.
+  __device__ __forceinline__ void begin_z_q(ZQ& z_q, u32 n) const {
+    const int column = group * D / 4;
+    begin_AB<S, At::keys>(z_q, shared.tile_z_a(n), 0, shared.tile_k(),
+                          ptx::cluster_rank() * At::OthersK::columns + column);
+    shared.ring_passed().wait(n);
+    begin_adding_AB<S, At::keys>(z_q, shared.others_z_a(), 0, shared.others_k(), column);
+  }
+  // When it is the block's turn.
+  __device__ __forceinline__ void add_to_z_q(const ZQ& z_q, u32 n, float*& to) const {
+    to += this->step(n, n % this->tiles());
+    this->add(z_q, to, this->await_turn(n).nth);
+    this->end_turn(n);
+  }
+};
+
+}  // namespace tg::cuda::attention::backward_sm90

@@ -1,0 +1,77 @@
+// What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
+// cores need them, and the keys that tiles of queries see.
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/stages/far_rows.cuh"
+#include "backends/cuda/attention/stages/powers.cuh"
+#include "backends/cuda/attention/stages/row_dot.cuh"
+#include "backends/cuda/attention/stages/score.cuh"
+#include "backends/cuda/attention/stages/visible_keys.cuh"
+
+namespace tg::cuda::attention {
+
+namespace {
+
+// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands need it, a row [dv] by some lanes, V elements
+// at a time. Blocks of head 0 also store the keys of their tile; all clear the sums of z_Q.
+template <class S, int V>
+__global__ void __launch_bounds__(256)
+    row_stats(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* powers) {
+  using C = compute_t<S>;
+  const int tiles = work.tiles(x), tile = blockIdx.x % tiles, h = blockIdx.x / tiles % x.H,
+            b = blockIdx.x / tiles / x.H;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
+  for (int w = 0; work.z_q && w < work.workers; ++w) {
+    float4* sums = reinterpret_cast<float4*>(
+        work.z_q_part(x, i64(w * int(x.B) + b) * x.H + h, tile * (range_tile / 16), 0));
+    for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  }
+  const S* o = x.o.at<S>(b, h);
+  const S* z = x.z_o.at<S>(b, h);
+  const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
+  for (int r = warp * rows; r < range_tile && i0 + r < x.L; r += 8 * rows) {
+    const int i = i0 + r + lane / lanes;
+    C sum = i < x.L ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes) : C(0);
+    sum = sum_over(sum, lanes);
+    const i64 row = (i64(b) * x.H + h) * x.L + i;
+    if (i >= x.L || lane % lanes > 0) continue;
+    if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];
+    static_cast<C*>(work.u)[row] = sum;
+    if constexpr (sizeof(S) <= 4) {
+      const float lse = static_cast<const float*>(x.lse)[row];
+      float u = sum;
+      if (powers) {
+        const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
+        u *= static_cast<float>(1 - x.dropout) * power_of_two(p.z_o + p.v);
+      }
+      const bool is_empty = lse == -INFINITY || is_far(x.type, lse);
+      work.stats[row] = {is_empty ? INFINITY : lse * static_cast<float>(log2_e), u};
+    }
+  }
+  mark_far_rows<S, range_tile>(x, work, b, h, i0);  // now ξ is in the first-level cache
+  if (h > 0) return;
+  __shared__ SeenKeys<range_tile> seen;
+  seen.set(x, b, i0);
+  __syncthreads();
+  KeyRange some, every;
+  seen.unite(min(range_tile, x.L - i0), some, every);
+  if (threadIdx.x > 0) return;
+  work.some[b * tiles + tile] = {some.from, some.to};
+  work.every[b * tiles + tile] = {every.from, every.to};
+}
+
+}  // namespace
+
+void launch_row_stats(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
+  const i64 blocks = i64(x.B) * x.H * work.tiles(x);
+  if (blocks == 0) return;
+  with_float(x.type, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    constexpr int V = 16 / sizeof(S);
+    const LaunchShape shape{blocks_for(blocks, 1), 256};
+    const bool pieces = x.dv % V == 0 && in_pieces(x.o, V) && in_pieces(x.z_o, V);
+    pieces ? launch_kernel(s, shape, row_stats<S, V>, x, work, powers)
+           : launch_kernel(s, shape, row_stats<S, 1>, x, work, powers);
+  });
+}
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,260 @@
+// What the kernels of latents by wgmma share (decoding_latent_sm90.cuh, decoding_latent_16_sm90.cuh). An item
+// is a range of the keys that one query sees, for some heads of it. So all rows of a tile see the same keys,
+// and no bit of a row depends on other queries, nor on which block computes a range.
+//
+// Keys lie in pages, of which each tile of 64 takes several boxes of a tensor map; or in one piece, which is
+// one page for each text (in_pages()). Each range leaves O, c and π, which a second kernel merges.
+#pragma once
+
+#include <numeric>
+
+#include "backends/cuda/attention/decoding/decoding_loader.cuh"
+#include "backends/cuda/attention/decoding/decoding_merge.cuh"
+#include "backends/cuda/attention/forward/forward_sm90.cuh"
+#include "backends/cuda/attention/stages/checks.cuh"
+
+namespace tg::cuda::attention::latents_sm90 {
+
+using namespace tile;
+using decoding::EqualRanges, decoding::Partial;
+constexpr int tile_keys = 64, most_values = 512;
+
+// The kernels' `x` has in L the rows of an item, and `queries` are those of a text.
+struct Plan : forward_sm90::Plan {
+  EqualRanges ranges;
+  decoding::Tiles tiles;  // queries of the texts that the launch computes
+  int pieces;             // of the heads that share a key head
+  int box_rows;           // of keys; 0: pages have too few rows, which are copied one by one
+};
+
+// Where results of a range go, of a query of the launch and the nth piece of all heads.
+__device__ __forceinline__ int place_of(const AttentionCall& x, const Plan& plan, int query, int nth,
+                                        int range) {
+  return (query * x.Hk * plan.pieces + nth) * plan.parts + range;
+}
+
+// Keys of the nth query of a launch.
+__device__ __forceinline__ KeyRange keys_of(const AttentionCall& x, const Plan& plan, int nth) {
+  AttentionCall one = x;
+  one.L = plan.queries;
+  const int at = plan.tiles.first + nth;
+  return keys_of_query(one, at / plan.queries, at % plan.queries);
+}
+
+// Finds items, by a warp: first all ranges but the last of each query, then the last ones, which may be
+// short. Pieces of heads of a range are neighbours.
+struct Items {
+  const AttentionCall& x;
+  const Plan& plan;
+  const int each;                       // items of a range
+  int pass = 0, query = 0, before = 0;  // queries that the lanes look at, from there on; items before these
+  int nth = 0, range = 0;               // of the item found: piece of all heads, and range
+  KeyRange keys{};                      // of its query
+
+  // Item n, no earlier one than the one found before; false if there are no more.
+  __device__ __forceinline__ bool find(int n) {
+#pragma unroll 1
+    while (pass < 2) {
+      const bool there = query + lane_id() < plan.tiles.count;
+      const KeyRange seen = there ? keys_of(x, plan, query + lane_id()) : KeyRange{0, 0};
+      const bool some = seen.from < seen.to;
+      const int first = plan.ranges.of(seen.from), last = some ? plan.ranges.of(seen.to - 1) : first,
+                own = each * (pass == 0 ? last - first : some);
+      int up_to = own;
+#pragma unroll
+      for (int by = 1; by < 32; by *= 2) {
+        const int other = __shfl_up_sync(~0u, up_to, by);
+        if (lane_id() >= by) up_to += other;
+      }
+      if (const unsigned after = __ballot_sync(~0u, n - before < up_to)) {
+        const int lane = __ffs(static_cast<int>(after)) - 1,
+                  nth_of_query = n - before - __shfl_sync(~0u, up_to - own, lane);
+        nth = nth_of_query % each;
+        range =
+            pass == 0 ? __shfl_sync(~0u, first, lane) + nth_of_query / each : __shfl_sync(~0u, last, lane);
+        keys = {__shfl_sync(~0u, seen.from, lane), __shfl_sync(~0u, seen.to, lane)};
+        found = query + lane;
+        return true;
+      }
+      before += __shfl_sync(~0u, up_to, 31), query += 32;
+      if (query >= plan.tiles.count) query = 0, ++pass;
+    }
+    return false;
+  }
+  int found = 0;  // its query
+};
+
+// The warp that prepares items of work, the first one while the kernel before is running if it does not write
+// how many keys there are. An item has the fields of forward_sm90::Item that are set here, the
+// query of its text, its first head as h, and set_seen(), by a warp, of the keys that it sees.
+template <class Shared>
+__device__ __forceinline__ void schedule(const Shared& shared, const AttentionCall& x, const Plan& plan) {
+  if (!x.fixed_places) ptx::wait_for_kernel_before();
+  Items work{x, plan, x.Hk * plan.pieces};
+#pragma unroll 1
+  for (u32 items = 0, n = blockIdx.x;; ++items) {
+    shared.ring_items().acquire(items);
+    auto& item = shared.item_of(items);
+    const bool more = work.find(static_cast<int>(n));
+    if (more) {
+      const int from = static_cast<int>(plan.ranges.begin(work.range)), to = from + plan.ranges.each,
+                at = plan.tiles.first + work.found;
+      const KeyRange keys{max(work.keys.from, from), min(work.keys.to, to)};
+      item.set_seen(keys);
+      if (lane_id() == 0) {
+        item.b = at / plan.queries, item.query = at % plan.queries;
+        item.h =
+            work.nth / plan.pieces * decoding::group_of(x) + work.nth % plan.pieces * decoding::most_heads;
+        item.some = keys, item.range = {keys, tile_keys};
+      }
+    }
+    if (lane_id() == 0) item.batch_head = more ? place_of(x, plan, work.found, work.nth, work.range) : -1;
+    __syncwarp();
+    if (lane_id() == 0) shared.ring_items().announce(items);
+    if (items == 0) ptx::wait_for_kernel_before();  // which may count items, too
+    if (!more) break;
+    n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(&plan.taken->items, 1) : 0);
+  }
+  if (lane_id() == 0) plan.taken->leave();
+}
+
+// What the warps that load tiles read of an item.
+struct Source {
+  decoding::PlaceOfLatent place{};  // text and key head; of a tile, what a lane has looked up
+  int head, query;
+  KeyRange some;
+  Tiles range;
+
+  template <class Item>
+  __device__ __forceinline__ Source(const Item& item, const AttentionCall& x)
+      : head(item.h), query(item.query), some(item.some), range(item.range) {
+    place.b = item.b, place.head = head / decoding::group_of(x);
+  }
+  // Whether rows of a tile that count are copied one by one: memory of other keys may hold anything.
+  __device__ __forceinline__ bool by_rows(const Plan& plan, int tile) const {
+    return plan.box_rows == 0 || !covers(some, tile * tile_keys, tile_keys);
+  }
+};
+
+// f(source, items before it) for each item of the block; by a warp that loads tiles.
+template <class Shared, class F>
+__device__ __forceinline__ void each_item(const Shared& shared, const AttentionCall& x, F&& f) {
+#pragma unroll 1
+  for (u32 items = 0;; ++items) {
+    shared.ring_items().wait(items);
+    const auto& item = shared.item_of(items);
+    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
+    Source from(item, x);
+    shared.ring_items().release(items);
+    f(from, items);
+  }
+}
+
+// A third of a tile of keys, in boxes, of which each lane knows where one is; by a warp.
+template <class Tile>
+__device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier,
+                                          const decoding::Place& place, int column0) {
+#pragma unroll 1
+  for (int box = 0; box * plan.box_rows < Tile::rows; ++box) {
+    const int page = __shfl_sync(~0u, place.number, box), row = __shfl_sync(~0u, place.in_page, box);
+    if (lane_id() > 0) continue;
+#pragma unroll
+    for (int n = 0; n < Tile::blocks; ++n)
+      ptx::tma_load(to.base + n * Tile::block + box * plan.box_rows * 128, &plan.k, barrier, column0 + n * 64,
+                    row, place.head, page);
+  }
+}
+
+// A tile of keys row by row, with zeros for those that are not seen; by a warp. address(c, row, piece) is
+// where the nth piece of 8 columns from 64·c on goes.
+template <class S, class Address>
+__device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
+                                          decoding::PlaceOfLatent& place, int row0, KeyRange seen) {
+  constexpr int rows = 4;  // that the lanes copy at a time, a lane every eighth piece of 16 bytes of one
+  const int row_of_lane = lane_id() / 8, piece = lane_id() % 8;
+#pragma unroll 1
+  for (int half = 0; half < tile_keys; half += 32) {
+    place.look_up(x, row0 + half + lane_id(), seen);
+    const u32 begin = place.begin<S>(x, x.k);
+#pragma unroll 1
+    for (int n = 0; n < 32; n += rows) {
+      const int row = half + n + row_of_lane, key = row0 + row;
+      const bool counts = key >= seen.from && key < seen.to;
+      const S* const from = decoding::at_piece<S>(x.k, __shfl_sync(~0u, begin, n + row_of_lane) + piece);
+#pragma unroll
+      for (int c = 0; c < 9; ++c)
+        ptx::cp_async_16(address(c, row, piece), from + c * 64, counts && piece * 8 + c * 64 < x.d ? 16 : 0);
+    }
+  }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  ptx::fence_async();
+  __syncwarp();
+}
+
+// The ranges of each query and head of a launch, a block for each: four at a time, with few registers, so
+// that many blocks wait for memory at once.
+template <class S>
+__global__ void __launch_bounds__(most_values / 4)
+    merge(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  ptx::let_next_kernel_begin();
+  if (!x.fixed_places) ptx::wait_for_kernel_before();
+  const int query = blockIdx.x / x.H, head = blockIdx.x % x.H, group = decoding::group_of(x),
+            of_group = head % group, piece = of_group / decoding::most_heads,
+            row = of_group % decoding::most_heads, at = plan.tiles.first + query,
+            column = static_cast<int>(threadIdx.x) * 4;
+  decoding::Item item{};
+  item.tile.b = at / plan.queries, item.head = head / group, item.first_head = item.head * group;
+  item.tile.row0 = at % plan.queries * group + piece * decoding::most_heads;
+  const Partial range_0 = Partial{plan.o, plan.lse, decoding::heads_of_piece(x), x.dv}.after(
+      place_of(x, plan, query, item.head * plan.pieces + piece, 0));
+  const KeyRange keys = keys_of(x, plan, query);
+  const int first = plan.ranges.of(keys.from),
+            end = keys.from < keys.to ? plan.ranges.of(keys.to - 1) + 1 : first;
+  ptx::wait_for_kernel_before();
+  if (column >= x.dv) return;
+  decoding::put<S>(x, item, row, column,
+                   decoding::merge_ranges<4>(range_0, first, end, row, column, units_of(x).exponent));
+#endif
+}
+
+// Rows of a box of keys: as many as divide both a page and a tile; 0 if they are fewer than 8.
+inline int box_rows_of(const AttentionCall& x) {
+  const int rows = x.table ? std::gcd(x.page, tile_keys) : tile_keys;
+  return rows < 8 ? 0 : rows;
+}
+// Plans of a call's launches, but for the map of keys, each with its queries; `item_rows` are those of a tile
+// of queries.
+inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows) {
+  AttentionCall::Operand q = x.q;  // [B, L, H, d]
+  std::swap(q.head, q.row);
+  Plan plan{{}, decoding::ranges_by_wgmma(x), {}, decoding::pieces_of(x), box_rows_of(x)};
+  plan.q = tensor_map(x.type, q, x.B, x.L, x.H, x.d, item_rows);
+  plan.taken = work.taken, plan.queries = x.L;
+  plan.factor = static_cast<float>(factor_of(x)), plan.cap = static_cast<float>(cap_of(x));
+  plan.parts = work.parts, plan.o = work.o, plan.lse = work.lse;
+  return plan;
+}
+// Computes a call, which is in_pages(), by a kernel whose blocks have `threads` threads and `shared` bytes;
+// the ranges of each of its launches are merged after it.
+template <class S, class Kernel>
+void launch_items(const Stream& s, const AttentionCall& x, Plan plan, unsigned threads, std::size_t shared,
+                  Kernel kernel) {
+  AttentionCall rows = x;
+  rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // a sink is merged, too
+  for (int n = 0; plan.tiles = decoding::queries_of_launch(x, n), plan.tiles.count > 0; ++n) {
+    const i64 items = i64{plan.tiles.count} * x.Hk * plan.pieces * plan.parts;
+    LaunchShape shape{blocks_for(std::min<i64>(items, s.gpu.processors), 1), threads, shared};
+    shape.early = true;
+    launch_kernel(s, shape, kernel, rows, plan, s.faults);
+    LaunchShape merging{blocks_for(i64{plan.tiles.count} * x.H, 1), most_values / 4};
+    merging.early = true;
+    launch_kernel(s, merging, merge<S>, x, plan);
+  }
+}
+
+// Of decoding::takes_few_heads(), in decoding_latent_16_sm90.cu.
+void launch_few_heads(const Stream& s, const AttentionCall& x, const Workspace& work);
+
+}  // namespace tg::cuda::attention::latents_sm90

@@ -1,0 +1,222 @@
+// How results of decoding come together, each time in a fixed order: those of a block's streams, and then
+// those of the ranges, which the block that is the last to compute one of a key head merges.
+#pragma once
+
+#include "backends/cuda/attention/decoding/decoding_items.cuh"
+#include "backends/cuda/attention/decoding/decoding_shape.h"
+#include "backends/cuda/attention/decoding/decoding_softmax.cuh"
+#include "backends/cuda/attention/stages/score.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
+
+namespace tg::cuda::attention::decoding {
+
+// Results of ranges: O [tiles, Hk, ranges, rows, dv], and c and π [tiles, Hk, ranges, rows].
+struct Partial {
+  float* o;
+  float2* of_row;
+  int rows, dv;
+  __device__ float* at(int row, int column) const { return o + i64(row) * dv + column; }
+  // Of the nth range after this one.
+  __device__ Partial after(int nth) const {
+    return {o + i64(nth) * rows * dv, of_row + i64(nth) * rows, rows, dv};
+  }
+};
+__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Tiles& tiles,
+                                  const Item& item, int range) {
+  return Partial{work.o, work.lse, tiles.rows, x.dv}.after((item.nth_tile * x.Hk + item.head) * work.parts +
+                                                           range);
+}
+
+// Four numbers of O.
+__device__ __forceinline__ void store_four(float* to, const float4& o) {
+  *reinterpret_cast<float4*>(to) = o;
+}
+template <class S>
+__device__ __forceinline__ void store_four(S* to, const float4& o) {
+  *reinterpret_cast<uint2*>(to) = {tile::pack(o.x, o.y, S()), tile::pack(o.z, o.w, S())};
+}
+
+// O and ξ of four columns of a row of a tile. ξ of a row that sees no key is the sink itself, as in every
+// kernel.
+template <class S>
+__device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
+  const int b = item.tile.b;
+  const auto [head, i] = QueryPlace(x, item, row_of_tile);
+  const Units units = units_of(x);
+  const float sink = x.sink ? widen(static_cast<const S*>(x.sink)[head]) : -INFINITY;
+  const bool sees_keys = all.sum > 0;
+  if (x.sink && sees_keys) all.add_sink(units.of(sink), units.exponent);
+  store_four(x.o.at<S>(b, head) + i * x.o.row + column, all.finished());
+  if (column > 0) return;
+  const LseRows lse = lse_of_call(x, (i64(b) * x.H + head) * x.L);
+  if (sees_keys)
+    lse.put(i, split_lse({all.top, 0}, logf(all.sum), units.natural));
+  else
+    lse.put(i, {sink, 0});
+}
+
+// What a stream leaves of a tile's rows: c and π of each, and G.
+template <class At>
+struct Left {
+  float2* tops;  // [rows]
+  float* sums;   // [rows, At::row]
+  int rows;
+
+  __device__ __forceinline__ Left(unsigned char* memory, int stream, int rows)
+      : tops(reinterpret_cast<float2*>(memory + At::tops) + stream * rows),
+        sums(reinterpret_cast<float*>(memory + At::sums(rows)) + stream * rows * At::row),
+        rows(rows) {}
+  // Four columns of a row.
+  __device__ __forceinline__ MergedSets at(int row, int column) const {
+    return {tops[row].x, tops[row].y, *reinterpret_cast<const float4*>(sums + row * At::row + column)};
+  }
+};
+
+// A short tile, whose slices are added to what is left of it: of none, and its results at the end.
+template <class At>
+__device__ __forceinline__ void begin_short(const Left<At>& to) {
+#pragma unroll 1
+  for (int n = tile::lane_id(); n < to.rows; n += 32) to.tops[n] = {-INFINITY, 0};
+#pragma unroll 1
+  for (int n = tile::lane_id(); n < to.rows * At::row; n += 32) to.sums[n] = 0;
+  __syncwarp();
+}
+template <class S, class At>
+__device__ __forceinline__ void put_short(const AttentionCall& x, const Item& item, const Left<At>& from) {
+  constexpr int quads = At::D / 4;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = tile::lane_id(); i < item.tile.rows * quads; i += 32)
+    if (const int row = i / quads, column = i % quads * 4; column < x.dv)
+      put<S>(x, item, row, column, from.at(row, column).as_one(units_of(x).exponent));
+  __syncwarp();
+}
+
+// Four columns of a row, over the block's streams.
+template <class At>
+__device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int rows, int row, int column,
+                                                    float exponent) {
+  MergedSets all;
+#pragma unroll
+  for (int n = 0; n < At::streams; ++n) {
+    const MergedSets own = Left<At>(memory, n, rows).at(row, column);
+    all.add(own.top, own.sum, own.o, exponent);
+  }
+  return all;
+}
+
+// The same over ranges from `first` to before `end`, which other blocks may have computed: read past the
+// first-level cache. They are added `together` at a time, from multiples of it on, so that ranges which a row
+// does not see change nothing.
+template <int together = 16>
+__device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
+                                                   int column, float exponent) {
+  MergedSets all;
+#pragma unroll 1
+  for (int n0 = first / together * together; n0 < end; n0 += together) {
+    float2 of_row[together];
+    float4 o[together];
+#pragma unroll
+    for (int n = 0; n < together; ++n) {
+      const Partial at = range_0.after(n0 + n);
+      const bool there = n0 + n >= first && n0 + n < end;
+      of_row[n] = there ? __ldcg(at.of_row + row) : float2{-INFINITY, 0};
+      o[n] = there ? __ldcg(reinterpret_cast<const float4*>(at.at(row, column))) : float4{0, 0, 0, 0};
+    }
+    all.add(of_row, o, exponent);
+  }
+  return all;
+}
+
+// Whether this warp is the last of `count` to come here with what it has written. Then what the others have
+// written is seen, and the counter is zero again.
+__device__ __forceinline__ bool is_last(int* counter, int count) {
+  __syncwarp();
+  int last = 0;
+  if (tile::lane_id() == 0) {
+    __threadfence();
+    last = atomicAdd(counter, 1) == count - 1;
+    if (last) {
+      *counter = 0;
+      __threadfence();
+    }
+  }
+  last = __shfl_sync(~0u, last, 0);
+  __syncwarp();  // what the first lane has seen, all see
+  return last;
+}
+
+// Warps that write results: what streams leave becomes results of a range, or of the call. Each warp has rows
+// of its own, and counts their ranges itself. Of no more than `together` ranges a merge by fewer has the bits
+// of one by 16.
+template <class S, class At, class Cache, int warps, int together = 16>
+struct Results {
+  static constexpr int quads = At::D / 4;
+  const AttentionCall& x;
+  const Workspace& work;
+  const Tiles& tiles;
+  unsigned char* memory;
+  const int warp;  // of those that write
+
+  __device__ __forceinline__ void write(const Item& item) const {
+    const Partial own = partial(x, work, tiles, item, item.range);
+    const std::uint64_t stays = ptx::evict_last();
+    const float exponent = units_of(x).exponent;
+    for_each_quad(item, [&](int row, int column) {
+      const MergedSets all = merge_streams<At>(memory, tiles.rows, row, column, exponent);
+      if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one(exponent));
+      ptx::st_global_v4(own.at(row, column), all.finished(), stays);
+      if (column == 0) own.of_row[row] = {all.top, all.sum};
+    });
+  }
+  // A range has been written; the last warp to say so merges.
+  __device__ __forceinline__ void count(const Item& item) const {
+    if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    const Partial range_0 = partial(x, work, tiles, item, 0);
+    for_each_quad(item, [&](int row, int column) {
+      const int first = item.first_range;
+      put<S>(x, item, row, column,
+             merge_ranges<together>(range_0, first, first + item.ranges, row, column, units_of(x).exponent));
+    });
+  }
+
+ private:
+  // f(row, column) for the lane's quads of columns of an item. A row is one warp's: its ξ is counted with it.
+  template <class F>
+  __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) const {
+    constexpr int each = quads < 32 ? 32 : quads;
+    const int all = item.tile.rows * quads;
+#pragma unroll 1
+    for (int i0 = each * warp + tile::lane_id(); i0 < all; i0 += each * warps)
+#pragma unroll
+      for (int i = i0; i < i0 + each; i += 32)
+        if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
+  }
+};
+
+// A warp that writes the results of a block's items. It counts a range when the next item comes: by then what
+// it wrote has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too:
+// they have nothing else to do, and the call waits for this.
+template <class S, class At, class Cache, bool alone>
+__device__ __forceinline__ void write_items(const AttentionCall& x, const Workspace& work,
+                                            const Items<Cache>& items, unsigned char* memory) {
+  constexpr int warps = alone ? At::streams + At::writers : At::writers;
+  const Results<S, At, Cache, warps> results{x, work, items.tiles, memory,
+                                             static_cast<int>(threadIdx.x) / 32 - (alone ? 0 : At::streams)};
+  int uncounted = -1;
+#pragma unroll 1
+  for (int n = items.first_long(); n < items.count; n += gridDim.x) {
+    ptx::bar_sync(left, At::threads);
+    if (!alone && uncounted >= 0) results.count(items.at(uncounted));
+    const Item item = items.at(n);
+    results.write(item);
+    uncounted = item.ranges > 1 ? n : -1;
+    if (n + static_cast<int>(gridDim.x) < items.count)
+#pragma unroll
+      for (int stream = 0; stream < At::streams; ++stream)
+        ptx::bar_arrive(may_leave + stream, 32 * (At::writers + 1));
+  }
+  if (uncounted >= 0) results.count(items.at(uncounted));
+}
+
+}  // namespace tg::cuda::attention::decoding

@@ -1,0 +1,92 @@
+// The dropout factors of P: Philox words (core/base/rng.h) by query and key, the same on every backend.
+#pragma once
+
+#include "backends/cuda/attention/stages/score.cuh"
+
+namespace tg::cuda::attention {
+
+// Philox in registers: core's std::array of words made kernels spill.
+struct Words {
+  std::uint32_t x, y, z, w;
+  __device__ std::uint32_t operator[](int i) const { return i < 2 ? i == 0 ? x : y : i == 2 ? z : w; }
+};
+__device__ inline Words philox_words(Words c, std::uint64_t key) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+#pragma unroll
+  for (int round = 0; round < philox_rounds; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c.x, p1 = std::uint64_t{0xCD9E8D57u} * c.z;
+    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c.y ^ k0, static_cast<std::uint32_t>(p1),
+         static_cast<std::uint32_t>(p0 >> 32) ^ c.w ^ k1, static_cast<std::uint32_t>(p0)};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+static_assert(philox_multiplier[0] == 0xD2511F53u && philox_multiplier[1] == 0xCD9E8D57u &&
+              philox_increment[0] == 0x9E3779B9u && philox_increment[1] == 0xBB67AE85u);
+
+// Dropout factors 0 or 1/(1 − p) of the scores of one call.
+template <class C>
+struct Dropout {
+  std::uint64_t key = 0;
+  std::uint32_t bound;
+  C kept = 1;
+
+  __device__ explicit Dropout(const AttentionCall& x) : bound(x.dropout_bound) {
+    if (x.dropout <= 0) return;
+    key = node_key(x.rng[0], x.rng[x.rng_stride], static_cast<std::uint32_t>(x.stream));
+    kept = static_cast<C>(1 / (1 - x.dropout));
+  }
+  // Those of the four keys from `four`, a multiple of 4: attention_counter.
+  __device__ Words words(int batch_head, int query, int four) const {
+    return philox_words({static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(four) / 4,
+                         static_cast<std::uint32_t>(batch_head), 0},
+                        key);
+  }
+  __device__ C factor(std::uint32_t word) const { return word >= bound ? kept : C(0); }
+};
+
+// Words for a thread's four elements of a part of 16 queries (rows) × 8 keys: elements 0, 1 of query i and 2,
+// 3 of query i + 8, keys j and j + 1 with j = key0 + 2t. Neighbours need one block of four keys for each
+// query: each makes one and they swap halves.
+__device__ inline void row_words(const Dropout<float>& d, int batch_head, int i, int key0,
+                                 std::uint32_t (&w)[4]) {
+  const int t = threadIdx.x % 4;
+  const bool odd = t % 2;
+  const Words own = d.words(batch_head, odd ? i + 8 : i, key0 + t / 2 * 4);
+  const std::uint32_t a = __shfl_xor_sync(~0u, odd ? own.x : own.z, 1),
+                      b = __shfl_xor_sync(~0u, odd ? own.y : own.w, 1);
+  w[0] = odd ? a : own.x, w[1] = odd ? b : own.y;
+  w[2] = odd ? own.z : a, w[3] = odd ? own.w : b;
+}
+// The same of a part of 16 keys (rows) × 8 queries: elements 0, 1 of key j = key0 + g and 2, 3 of key j + 8,
+// queries i and i + 1. The four lanes of a block of four keys need four blocks: each makes one.
+__device__ inline void column_words(const Dropout<float>& d, int batch_head, int i, int key0,
+                                    std::uint32_t (&w)[4]) {
+  const int g = threadIdx.x % 32 / 4, me = g % 4;
+  const Words own = d.words(batch_head, i + me % 2, key0 + g / 4 * 4 + me / 2 * 8);
+  std::uint32_t got[4];
+  got[0] = own[me];
+#pragma unroll
+  for (int r = 1; r < 4; ++r) got[r] = __shfl_xor_sync(~0u, own[me ^ r], 4 * r);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {  // element e came from the lane whose number is e
+    const int r = e ^ me;
+    w[e] = r < 2 ? r == 0 ? got[0] : got[1] : r == 2 ? got[2] : got[3];
+  }
+}
+
+// P ⊛ keep of queries from i0 and keys from j0 on.
+template <int Rows, int Columns>
+__device__ __forceinline__ void drop(tile::Accumulator<Rows, Columns>& p, const Dropout<float>& dropout,
+                                     int batch_head, int i0, int j0) {
+  const auto drop_part = [&](int row, int column, float(&e)[4]) {
+    std::uint32_t w[4];
+    row_words(dropout, batch_head, i0 + row, j0 + column - tile::lane_column(), w);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) e[n] *= dropout.factor(w[n]);
+  };
+  tile::for_each_part(drop_part, p);
+}
+
+}  // namespace tg::cuda::attention

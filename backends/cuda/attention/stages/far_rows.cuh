@@ -1,0 +1,42 @@
+// Far rows of a backward: their ξ is beyond most_plain_lse (ops/attention_call.h). Multiply-adds (plain.cuh)
+// compute their c and π again, and their gradients. Kernels on tensor cores leave them out, with P = 0, and
+// launch_far_gradients() adds them. So neither the rounding of ξ nor the order of sums in another kernel's
+// scores changes P, and no kernel has an additional instruction for ordinary rows.
+#pragma once
+
+#include "backends/cuda/attention/stages/score.cuh"
+#include "backends/cuda/attention/workspace.h"
+
+namespace tg::cuda::attention {
+
+// P = exp((A − shift) − offset): {ξ, 0} of most rows, {c, log π} of far ones, {0, ∞} where P is 0.
+template <class C>
+struct RowBase {
+  C shift, offset;
+};
+
+template <class C>
+__device__ __forceinline__ bool is_far(DType type, C lse) {
+  return fabs(lse) > static_cast<C>(most_plain_lse(type)) && lse != -INFINITY;
+}
+
+// Stores the bases of `queries` rows of a head, starting at i0, a multiple of 16, and marks groups of 16 with
+// far rows. launch_normalize() computes the bases of these. By a block of whole warps.
+template <class S, int queries>
+__device__ __forceinline__ void mark_far_rows(const AttentionCall& x, const Workspace& work, int b, int h,
+                                              int i0) {
+  using C = compute_t<S>;
+  const int lane = threadIdx.x % 32, groups = Workspace::far_groups(x);
+  const i64 head = i64{b} * x.H + h;
+  const C* const lse = static_cast<const C*>(x.lse) + head * x.L;
+  RowBase<C>* const bases = static_cast<RowBase<C>*>(work.bases) + head * x.L;
+  for (int r0 = threadIdx.x / 32 * 32; r0 < queries; r0 += blockDim.x) {
+    const int r = r0 + lane, i = i0 + r;
+    const bool inside = r < queries && i < x.L, far = inside && is_far(x.type, lse[i]);
+    if (inside) bases[i] = lse[i] == -INFINITY ? RowBase<C>{0, INFINITY} : RowBase<C>{lse[i], 0};
+    const unsigned those = __ballot_sync(~0u, far);
+    if (inside && lane % 16 == 0) work.far[head * groups + i / 16] = (those >> lane & 0xffff) != 0;
+  }
+}
+
+}  // namespace tg::cuda::attention

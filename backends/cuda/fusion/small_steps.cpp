@@ -1,0 +1,151 @@
+// Small steps in one kernel of one block: a launch takes longer than a chain of pointwise ops on a few
+// numbers, such as those between a loss and its gradient.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/fusion/fusion.h"
+#include "backends/cuda/jit/chain_source.h"
+#include "backends/cuda/jit/code.h"
+#include "core/compile/lower.h"
+
+namespace tg::cuda {
+
+namespace {
+
+constexpr std::int64_t most_small_numbers = 4096;  // of a step
+constexpr std::size_t most_steps = 16;
+
+bool is_small_chain(const Step& s) {
+  if (s.op != &fused_op) return false;
+  const std::int64_t n = s.out[0].layout.numel();
+  return n > 0 && n <= most_small_numbers;
+}
+bool is_small_sum(const Step& s) {
+  if (!s.op->sums || s.out[0].layout.numel() != 1) return false;
+  const Arg& x = s.in[0];
+  return is_float(x.dtype) && x.layout.numel() > 0 && x.layout.numel() <= most_small_numbers;
+}
+std::int64_t numbers_of(const Step& s) {
+  return (s.op == &fused_op ? s.out[0] : s.in[0]).layout.numel();
+}
+
+// A power of two, so that sums are halved.
+int threads_for(std::span<const Step> steps) {
+  int threads = 32;
+  for (const Step& s : steps)
+    while (threads < 1024 && threads < numbers_of(s)) threads *= 2;
+  return threads;
+}
+
+std::string parameters(const Step& s) {
+  std::string code;
+  const auto add = [&](const Arg& a, const std::string& name, const char* before) {
+    code += (code.empty() ? "" : ", ") + std::string(before) + storage(a.dtype) + "* " + name;
+  };
+  for (std::size_t o = 0; o < s.out.size(); ++o) add(s.out[o], numbered("out", o), "");
+  for (std::size_t i = 0; i < s.in.size(); ++i) add(s.in[i], numbered("in", i), "const ");
+  return code;
+}
+
+// A function of a step, in a namespace of its own.
+std::string source_of(const Step& s, std::size_t nth, int threads) {
+  const bool narrow = reach_of(s.in, s.out) + most_small_numbers < (1ll << 31), chain = s.op == &fused_op;
+  const DType compute = chain ? s.attrs.as<FusedAttrs>().compute : compute_type(s.in[0].dtype);
+  const std::string step = digits(threads);
+  std::string code = "namespace " + numbered("step", nth) + " {\n" + chain_types(compute, 1, narrow) +
+                     "__device__ void run(bool stopped, " + parameters(s) + ") {\n";
+  if (chain) {
+    const int times = static_cast<int>(std::min<std::int64_t>(4, (numbers_of(s) + threads - 1) / threads));
+    code +=
+        chain_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
+  } else {
+    // By as many threads as its length asks for, not as the block has.
+    const std::string own = digits(threads_for({&s, 1}));
+    code += "  __shared__ T part[" + own + "];\n  if (threadIdx.x < " + own + ") {\n  T sum = 0;\n" +
+            sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", own) +
+            "  part[threadIdx.x] = sum;\n  }\n  for (int half = " + own +
+            " / 2; half > 0; half /= 2) {\n    __syncthreads();\n"
+            "    if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];\n  }\n"
+            "  if (threadIdx.x == 0) out0[0] = narrow<" +
+            storage(s.out[0].dtype) + ">::of(part[0]);\n";
+  }
+  return code + "}\n}\n";
+}
+
+struct SmallStepsPlan final : KernelPlan {
+  cudaKernel_t kernel = nullptr;
+  int threads = 0;
+  std::size_t steps = 0;
+  std::vector<const void*> operands;
+
+  void launch(const Stream& s, const Call&) const override {
+    const void* fault = &s.faults.fault->step;
+    std::vector<const void*> data{fault};
+    data.insert(data.end(), operands.begin(), operands.end());
+    launch_compiled(s, kernel, 1, static_cast<unsigned>(threads), std::move(data), "small steps");
+  }
+  std::string choice(const Call&) const override {
+    return std::to_string(steps) + " small steps in one kernel, compiled by NVRTC, a block of " +
+           std::to_string(threads) + " threads";
+  }
+};
+
+// How many of the steps, from the first on, one block computes as fast as a kernel for each: chains, and sums
+// to one number, of at most 4,096 numbers. One is a sum, or none. A sum is added in an order that depends on
+// its operand alone, whatever is beside it, but not in that of the kernel for sums: `in_their_order`, there
+// are none.
+std::size_t small_steps_together(std::span<const Step> steps, bool in_their_order) {
+  std::size_t n = 0;
+  bool sums = false;
+  while (n < steps.size() && n < most_steps &&
+         (is_small_chain(steps[n]) || (!in_their_order && is_small_sum(steps[n]))))
+    sums = sums || is_small_sum(steps[n]), ++n;
+  return n > 1 || sums ? n : 0;
+}
+
+PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
+  auto plan = std::make_unique<SmallStepsPlan>();
+  plan->threads = threads_for(steps), plan->steps = steps.size();
+  std::string code = chain_library(), parameters_of_all, calls;
+  std::size_t nth = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& s = steps[i];
+    code += source_of(s, i, plan->threads);
+    calls += (i > 0 ? "  __syncthreads();\n  " : "  ") + numbered("step", i) + "::run(stopped";
+    const auto add = [&](const Arg& a, const char* before) {
+      const std::string name = numbered("p", nth++);
+      parameters_of_all += ", " + std::string(before) + storage(a.dtype) + "* " + name;
+      calls += ", " + name;
+      plan->operands.push_back(a.data);
+    };
+    for (const Arg& a : s.out) add(a, "");
+    for (const Arg& a : s.in) add(a, "const ");
+    calls += ");\n";
+  }
+  code += "extern \"C\" __global__ void __launch_bounds__(" + digits(plan->threads) +
+          ") small_steps(const int* fault" + parameters_of_all + ") {" + chain_begins_early + chain_stopped +
+          calls + "}\n";
+  plan->kernel = compiled(code, "small_steps", gpu);
+  return plan;
+}
+
+}  // namespace
+
+// The last step is left out if it is a sum that the kernel of the product after it computes.
+extern const FusionRule small_steps_rule{
+    "small steps in one kernel",
+    [](const Upcoming& next) {
+      const bool in_order = next.options.in_order || next.options.rows_alone;
+      const std::size_t n = small_steps_together(next.steps, in_order);
+      return FusionMatch{n == 0 || !next.is_next(is_sum_for, n)
+                             ? n
+                             : small_steps_together(next.steps.first(n - 1), in_order)};
+    },
+    [](const Upcoming& next, const FusionMatch& match) {
+      return plan_small_steps(next.steps.first(match.count), next.gpu);
+    }};
+
+}  // namespace tg::cuda

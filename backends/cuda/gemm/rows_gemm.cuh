@@ -1,0 +1,272 @@
+// What the kernels of rows_gemm share: the product, where k is cut, and how results are written.
+#pragma once
+
+#include "backends/cuda/gemm/matmul.h"
+#include "backends/cuda/kernels/any.cuh"
+#include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/kernels/gelu.cuh"
+#include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "backends/cuda/tile/ptx_sm90.cuh"
+#endif
+
+namespace tg::cuda {
+
+// Slices of k. The sums of the first half of them are added in their order, those of the second half, and the
+// two.
+constexpr int k_slices = 8;
+constexpr int k_chunk = 32;  // of k, which a warp multiplies together; a slice is a number of chunks
+constexpr int k_slice_threads = 32 * k_slices;
+constexpr int piece_bytes = 512;  // that a warp's lanes copy together
+
+// Adds the sum of a slice, one after the other: to `sum`, which begins again with the second half, and in the
+// end is the sum of all.
+__device__ __forceinline__ void add_slice(int slice, float of_slice, float& half, float& sum) {
+  sum = slice % (k_slices / 2) == 0 ? of_slice : sum + of_slice;
+  if (slice == k_slices / 2 - 1) half = sum;
+  if (slice == k_slices - 1) sum = half + sum;
+}
+
+// What is added to V neighbours of y along n: d, or the sum of d and e, as they lie in memory. They are
+// converted when they are needed, so that no thread waits for them before.
+template <int V>
+struct Added {
+  unsigned d[V], e[V];
+
+  template <class T>
+  static __device__ __forceinline__ Words<T, V>& as(unsigned (&words)[V]) {
+    return reinterpret_cast<Words<T, V>&>(words);
+  }
+  template <class T>
+  static __device__ __forceinline__ const Words<T, V>& as(const unsigned (&words)[V]) {
+    return reinterpret_cast<const Words<T, V>&>(words);
+  }
+};
+
+// What a kernel has code for. Nearly all products are one item in one dtype, whose numbers can be read and
+// written several at once; the function is known when the kernel is launched. A block executes most of its
+// instructions once, and waits for them where they have to be fetched, so kernels of such products have no
+// code for others.
+enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
+
+// Operands with strides along the product's axes; a broadcast axis has stride 0.
+struct RowsProduct {
+  enum Which { x, w, d, e, y, operands };
+  // Each block needs these; they are close together, for they are fetched from memory at every launch.
+  int m, n, k, batches;
+  const std::byte* data[operands];  // null where there is none
+  i64 row[operands], col[operands];
+  // [batches, m, n], null where nobody reads them: d + e, and `function` of y.
+  std::byte *sum, *result;
+  Epilogue function;
+  bool constant[operands];  // no step of the program writes it
+  bool wide;                // d, e and y are f32, though x and w are not
+  bool resident;            // all blocks of its kernel run at the same time
+  int w_ahead;              // stages of w on their way to a warp
+  int together;  // neighbours along n that can be read and written at once in d, e, y, sum and result
+  Strides batch[operands];  // leading axes of the product
+
+  template <class S, Form form = Form::any>
+  __device__ __forceinline__ const S* at(Which which, int item) const {
+    if constexpr (form != Form::any) return reinterpret_cast<const S*>(data[which]);
+    // A loop, for most products have one item: their kernel is short, and its code is there when it runs.
+    i64 offset = 0;
+    auto left = static_cast<unsigned>(item);
+#pragma unroll 1
+    for (int a = batches == 1 ? -1 : batch[which].rank - 1; a >= 0; --a) {
+      const auto size = static_cast<unsigned>(batch[which].size[a]);
+      offset += left % size * batch[which].stride[a];
+      left /= size;
+    }
+    return reinterpret_cast<const S*>(data[which]) + offset;
+  }
+
+  // Blocks of that many rows and outputs each.
+  i64 tiles(int rows, int outputs) const {
+    return (i64{m} + rows - 1) / rows * ((i64{n} + outputs - 1) / outputs) * batches;
+  }
+  // Slices begin with an even chunk: in 16 bits they are whole lines of 128 bytes.
+  __host__ __device__ int longest_slice() const {  // in chunks
+    return static_cast<int>((pairs_of_chunks() + k_slices - 1) / k_slices * 2);
+  }
+  // The first chunk of a slice.
+  __device__ __forceinline__ int slice(int nth) const {
+    return static_cast<int>(pairs_of_chunks() * static_cast<unsigned>(nth) / k_slices * 2);
+  }
+  __host__ __device__ unsigned pairs_of_chunks() const {
+    return (static_cast<unsigned>(k) + 2 * k_chunk - 1) / (2 * k_chunk);
+  }
+
+  // Reads those of d and e that are constant, or those that are not, for V numbers of y from (i, j) on.
+  template <class S, Form form, int V>
+  __device__ __forceinline__ void read_added(Added<V>& to, bool those, int item, int i, int j) const {
+    if (i >= m || j >= n || (form == Form::any && together < V)) return;
+    if (form == Form::any && sizeof(S) < sizeof(float) && wide)
+      read_added_as<float, form>(to, those, item, i, j);
+    else
+      read_added_as<S, form>(to, those, item, i, j);
+  }
+
+  // The constant ones of d and e for a row's `outputs` numbers from (i, j0) on, to the second-level cache:
+  // they are read when the tile has been multiplied.
+  template <class S, int outputs>
+  __device__ __forceinline__ void prefetch_added(int item, int i, int j0) const {
+    const int j = j0 + threadIdx.x;
+    if (threadIdx.x >= outputs || i >= m || j >= n) return;
+    for (const Which which : {d, e})
+      if (data[which] && constant[which]) {
+        const i64 at_j = i * row[which] + j * col[which];
+        if (sizeof(S) < sizeof(float) && wide)
+          ptx::prefetch_to_second_level(at<float>(which, item) + at_j);
+        else
+          ptx::prefetch_to_second_level(at<S>(which, item) + at_j);
+      }
+  }
+
+  // V numbers of y from (i, j) on: `sums` of the product, and what is added to them.
+  template <class S, Form form, int V>
+  __device__ __forceinline__ void write(int item, int i, int j, const float (&sums)[V],
+                                        const Added<V>& added) const {
+    if (i >= m || j >= n) return;
+    if (form == Form::any && sizeof(S) < sizeof(float) && wide)
+      write_as<float, form>(item, i, j, sums, added);
+    else
+      write_as<S, form>(item, i, j, sums, added);
+  }
+
+  // A tile of y from (i0, j0) on, in turns of V numbers for each thread; fill(i, j, sums) gives those of the
+  // product in row i of the tile from output j on.
+  template <class S, Form form, int rows, int outputs, int threads, class Fill>
+  __device__ __forceinline__ void write_tile(int item, int i0, int j0, Fill&& fill) const {
+    constexpr int V = 8;
+#pragma unroll 1
+    for (int at = V * static_cast<int>(threadIdx.x); at < rows * outputs; at += V * threads) {
+      const int i = at / outputs, j = at % outputs;
+      Added<V> added;
+      read_added<S, form>(added, true, item, i0 + i, j0 + j);
+      read_added<S, form>(added, false, item, i0 + i, j0 + j);
+      alignas(16) float sums[V];
+      fill(i, j, sums);
+      write<S, form>(item, i0 + i, j0 + j, sums, added);
+    }
+  }
+
+ private:
+  template <class T, Form form, int V>
+  __device__ __forceinline__ void read_added_as(Added<V>& to, bool those, int item, int i, int j) const {
+    const auto read = [&](Which which, unsigned(&words)[V]) {
+      if (data[which] && constant[which] == those)
+        to.template as<T>(words) =
+            *reinterpret_cast<const Words<T, V>*>(at<T, form>(which, item) + i * row[which] + j);
+    };
+    read(d, to.d), read(e, to.e);
+  }
+
+  template <class T, Form form, int V>
+  __device__ __forceinline__ void write_as(int item, int i, int j, const float (&sums)[V],
+                                           const Added<V>& added) const {
+    if constexpr (form == Form::any)
+      if (together < V) return write_one_by_one<T>(item, i, j, sums);
+    const i64 number = (i64{item} * m + i) * n + j;
+    const auto put = [](std::byte* to, i64 place, const Words<T, V>& words) {
+      reinterpret_cast<Words<T, V>*>(reinterpret_cast<T*>(to) + place)[0] = words;
+    };
+    float value[V], more[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = sums[v];
+    if (data[d]) {
+      unpack<T>(added.template as<T>(added.d), more);
+      if (data[e]) {
+        float right[V];
+        unpack<T>(added.template as<T>(added.e), right);
+#pragma unroll
+        for (int v = 0; v < V; ++v) more[v] += right[v];
+        const Words<T, V> both = packed<T>(more);  // rounded, as in a step of its own
+        unpack<T>(both, more);
+        if (sum) put(sum, number, both);
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) value[v] += more[v];
+    }
+    const Words<T, V> rounded = packed<T>(value);
+    if (data[y])
+      *reinterpret_cast<Words<T, V>*>(const_cast<T*>(at<T, form>(y, item)) + i * row[y] + j) = rounded;
+    if (form == Form::usual || !result) return;
+    unpack<T>(rounded, value);
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = function_of<T, form>(value[v]);
+    put(result, number, packed<T>(value));
+  }
+
+  // The same of operands that do not lie so, or numbers of which some are beyond the end of a row.
+  template <class T, int V>
+  __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v, ++j) {
+      if (j >= n) return;
+      const i64 number = (i64{item} * m + i) * n + j;
+      float value = sums[v];
+      if (data[d]) {
+        float more = widen(at<T>(d, item)[i * row[d] + j * col[d]]);
+        if (data[e]) {
+          const T both = narrow<T>(more + widen(at<T>(e, item)[i * row[e] + j * col[e]]));
+          more = widen(both);
+          if (sum) reinterpret_cast<T*>(sum)[number] = both;
+        }
+        value += more;
+      }
+      const T rounded = narrow<T>(value);
+      if (data[y]) const_cast<T*>(at<T>(y, item))[i * row[y] + j * col[y]] = rounded;
+      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of<T, Form::any>(widen(rounded)));
+    }
+  }
+
+  template <class T, Form form>
+  __device__ __forceinline__ float function_of(float a) const {
+    const bool is_gelu = form == Form::any ? function == Epilogue::gelu : form == Form::usual_gelu;
+    if constexpr (std::is_same_v<T, float>)
+      return is_gelu ? gelu_of(a) : gelu_tanh_of(a);
+    else
+      return is_gelu ? HalfGelu::gelu(a) : HalfGelu::gelu_tanh(a);
+  }
+};
+
+inline bool is_usual(const RowsProduct& p) {
+  return p.batches == 1 && !p.wide && p.together >= 8;
+}
+// Calls f with the form of such a product, an integral constant.
+template <class F>
+void with_usual_form(const RowsProduct& p, F&& f) {
+  if (!p.result) return f(std::integral_constant<Form, Form::usual>());
+  p.function == Epilogue::gelu ? f(std::integral_constant<Form, Form::usual_gelu>())
+                               : f(std::integral_constant<Form, Form::usual_gelu_tanh>());
+}
+
+// Lets a product begin before the kernel before it has ended, on Hopper. Returns whether all its blocks then
+// run at the same time. A product and the next one share the multiprocessors; a third one would get in their
+// way.
+inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
+  shape.early = gpu.hopper;
+  const bool resident = shape.early && blocks <= 2 * gpu.processors;
+  constexpr std::size_t third = 77824;
+  if (resident && 2 * blocks > gpu.processors && shape.shared < third) shape.shared = third;
+  return resident;
+}
+
+// rows_gemm_norm.cu: of one row, which it normalises itself.
+bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu);
+void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t);
+
+// rows_gemm_sm90.cu: by wgmma, of a usual form and weights along k, where the blocks of rows_gemm.cu would
+// not all run at the same time.
+bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu);
+int wide_tile_rows(const RowsProduct& p, const Gpu& gpu);
+void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t);
+
+// rows_gemm_many.cu: of more than 16 rows, if there are more of its tiles than multiprocessors. With fewer,
+// smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, those of rows_gemm.cu 48).
+bool are_many_rows(const RowsProduct& p, const Gpu& gpu);
+void launch_many_rows(const Stream& s, const RowsProduct& p, DType t, bool along_k);
+
+}  // namespace tg::cuda

@@ -1,0 +1,186 @@
+#include "backends/cuda/gemm/matmul.h"
+#include "backends/cuda/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include <tilegrad/core/graph/graph.h>
+#include "backends/cuda/fusion/fusion.h"
+#include "backends/cuda/gemm/algorithms.h"
+#include "core/base/hash.h"
+#include "core/compile/lower.h"
+
+namespace tg::cuda {
+
+namespace {
+
+const Kernel& matmul() {
+  return *find_kernel("matmul");
+}
+const Kernel& chain() {
+  return *find_kernel(fused_op.name);
+}
+
+// Whether rows of a matrix lie one after the other, each in one piece.
+bool has_rows(const Layout& l) {
+  return l.strides[1] == 1 && l.strides[0] >= l.shape[1];
+}
+Layout transposed(const Layout& l) {
+  Layout t = l;
+  std::swap(t.shape[0], t.shape[1]), std::swap(t.strides[0], t.strides[1]);
+  return t;
+}
+
+struct Turn {
+  std::size_t operand;  // 0 or 1
+  bool along;           // its copy has rows along k; else across it
+};
+
+// Of the operands that lie the wrong way the smaller one.
+std::optional<Turn> turn_of(const Call& call) {
+  if (call.in[0].dtype != f32 || call.out[0].dtype != f32) return std::nullopt;
+  if (call.tf32 && !call.gpu.hopper) return std::nullopt;
+  for (const auto& operands : {call.in, call.out})
+    for (const Arg& a : operands)
+      if (a.layout.rank() != 2) return std::nullopt;
+  const Layout &a = call.in[0].layout, &b = call.in[1].layout;
+  constexpr double least = 1e8, most_bytes = 1 << 28;  // multiplications: beyond some µs; and of the copy
+  const auto size = [](std::int64_t n) { return static_cast<double>(n); };
+  if (size(a.shape[0]) * size(a.shape[1]) * size(b.shape[1]) < least) return std::nullopt;
+  const bool along = call.tf32;
+  const auto is_wrong = [&](const Layout& l, bool is_along) {
+    return has_rows(is_along == along ? transposed(l) : l);
+  };
+  const bool turns_a = is_wrong(a, true) && !is_wrong(a, false),
+             turns_b = is_wrong(b, false) && !is_wrong(b, true);
+  if (!turns_a && !turns_b) return std::nullopt;
+  const std::size_t operand = turns_a && (!turns_b || a.numel() < b.numel()) ? 0 : 1;
+  if (size(call.in[operand].layout.numel()) * sizeof(float) > most_bytes) return std::nullopt;
+  return Turn{operand, along};
+}
+
+// A product of which one operand is copied first.
+class TurnedProduct final : public KernelPlan {
+ public:
+  TurnedProduct(const Call& call, Turn turn)
+      : turn_(turn), is_transposed_(turn.along != (turn.operand == 0)) {
+    const Layout& l = call.in[turn.operand].layout;
+    from_ = is_transposed_ ? transposed(l) : l;
+    to_ = row_major(from_.shape);
+    copies_ = FusedAttrs{f32, {{&copy_op, f32, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
+    // The product's algorithm is chosen by time, with a copy that is made for it.
+    const ScratchMemory scratch(call.out[0].data ? size_of_copy() : 0);
+    with_copy(call, scratch.data(), [&](const Call& copy, const Call& product) {
+      copy_plan_ = chain().plan(copy);
+      product_plan_ = matmul().plan(product);
+    });
+    with_copy(call, nullptr, [&](const Call&, const Call& product) {
+      copy_at_ = (product_plan_->workspace(product) + 255) / 256 * 256;
+    });
+  }
+
+  std::size_t workspace(const Call&) const override { return std::max(least_, copy_at_ + size_of_copy()); }
+  void need_at_least(std::size_t bytes) { least_ = bytes; }
+
+  void launch(const Stream& s, const Call& call) const override {
+    with_copy(call, s.workspace + copy_at_, [&](const Call& copy, const Call& product) {
+      copy_plan_->launch(s, copy);
+      product_plan_->launch(s, product);
+    });
+  }
+
+  std::string choice(const Call& call) const override {
+    std::string s;
+    with_copy(call, nullptr, [&](const Call&, const Call& product) { s = product_plan_->choice(product); });
+    return s + (turn_.operand == 0 ? ", the left" : ", the right") + " operand copied " +
+           (turn_.along ? "along" : "across") + " k before";
+  }
+
+ private:
+  std::size_t size_of_copy() const { return static_cast<std::size_t>(to_.numel()) * sizeof(float); }
+
+  // f(the copy's call, the product's).
+  template <class F>
+  void with_copy(const Call& call, std::byte* memory, F&& f) const {
+    std::vector<Arg> in(call.in.begin(), call.in.end());
+    Arg& operand = in[turn_.operand];
+    const std::array from{Arg{f32, from_, operand.data}}, to{Arg{f32, to_, memory}};
+    operand = {f32, is_transposed_ ? transposed(to_) : to_, memory};
+    Call copy = call, product = call;
+    copy.in = from, copy.out = to, copy.attrs = &copies_;
+    product.in = in;
+    f(copy, product);
+  }
+
+  Turn turn_;
+  bool is_transposed_;  // rows of the copy are columns of the operand
+  std::size_t copy_at_ = 0, least_ = 0;
+  Layout from_, to_;
+  Attrs copies_;
+  PlanPtr copy_plan_, product_plan_;
+};
+
+// Whether it takes less time than the product with its operands as they lie. Both read the operands' own
+// memory and write elsewhere.
+bool is_faster(const TurnedProduct& turned, const Call& call) {
+  std::array<Arg, 1> out{call.out[0]};
+  Call as_it_lies = call, other = call;
+  as_it_lies.out = other.out = out;
+  const PlanPtr plan = matmul().plan(as_it_lies);
+  const std::size_t result =
+      (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
+  const ScratchMemory scratch(result + std::max(plan->workspace(as_it_lies), turned.workspace(call)));
+  if (!scratch.data()) return false;
+  out[0].data = scratch.data();
+  const Stopwatch watch;
+  const Stream s{watch.stream(), call.gpu, out[0].data + result, {nullptr, 0}};
+  constexpr float any = std::numeric_limits<float>::infinity();
+  turned.launch(s, other);  // code is loaded
+  const float before = watch.time([&] { plan->launch(s, as_it_lies); }, any),
+              now = watch.time([&] { turned.launch(s, other); }, before);
+  cudaGetLastError();
+  return now < any && now <= before;
+}
+
+ChoiceKey key_of(const Call& call) {
+  Hasher h;
+  h.add("a turned product");
+  h.add(std::uint64_t{call.tf32});
+  for (const auto& operands : {call.in, call.out})
+    for (const Arg& a : operands) {
+      h.add(a.layout.shape);
+      h.add(a.layout.strides);
+    }
+  return h.digest();
+}
+
+}  // namespace
+
+PlanPtr plan_turned_product(const Call& call) {
+  const std::optional<Turn> turn = turn_of(call);
+  if (!turn) return nullptr;
+  const auto key = key_of(call);
+  std::optional<SavedChoice> choice = known_choice(key, call.gpu);
+  if (choice && (*choice)[0] == 0) return nullptr;
+  auto turned = std::make_unique<TurnedProduct>(call, *turn);
+  if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
+    turned->need_at_least(matmul().plan(call)->workspace(call));
+    return turned;
+  }
+  if (!choice) choice = save_choice(key, call.gpu, SavedChoice{is_faster(*turned, call)});
+  return (*choice)[0] != 0 ? std::move(turned) : nullptr;
+}
+
+extern const FusionRule turned_product_rule{
+    "a copy of an operand and a product",
+    [](const Upcoming& next) {
+      const bool matches =
+          next.steps[0].op->product && !next.is_next(is_epilogue_of, 1) && !is_product_of_rows(next.call(0));
+      return FusionMatch{matches ? std::size_t{1} : 0};
+    },
+    [](const Upcoming& next, const FusionMatch&) { return plan_turned_product(next.call(0)); }};
+
+}  // namespace tg::cuda
