@@ -19,9 +19,9 @@ set(together
   "attention/decoding/decoding_latent_sm80"
   "attention/backward/backward_sm80"
   "attention/forward/forward_sm80"
-  "kernels/index_add kernels/index_sums kernels/index_select kernels/index_assign kernels/copy kernels/arange kernels/rope gemm/matmul_strided
-   kernels/set_memory kernels/note_thrown kernels/short_copy"
-  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm fusion/cast_list"
+  "kernels/index_add kernels/index_sums kernels/index_select kernels/index_assign kernels/copy kernels/rope gemm/matmul_strided
+   kernels/runtime"
+  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/adamw kernels/squared_norm fusion/cast_list"
   "kernels/random kernels/sample")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})

@@ -3,7 +3,6 @@
 #include <array>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/cuda.h"
@@ -43,7 +42,7 @@ class CudaBackend final : public Backend {
     return name_;
   }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
-    use();
+    use_gpu(gpu_.ordinal);
     void* p = nullptr;
     const cudaError_t status = cudaMalloc(&p, std::max<std::size_t>(bytes, 256));
     if (status == cudaErrorMemoryAllocation) {
@@ -59,35 +58,28 @@ class CudaBackend final : public Backend {
             }};
   }
   std::size_t available_bytes() override {
-    use();
+    use_gpu(gpu_.ordinal);
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "free memory");
     return free;
   }
   void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
-    use();
+    use_gpu(gpu_.ordinal);
     staging_->write(device, host, bytes, nullptr);
   }
   void read(std::byte* host, const std::byte* device, std::size_t bytes) override {
-    use();
+    use_gpu(gpu_.ordinal);
     check(staging_->flush(), "a copy to the GPU");
     if (bytes > 0)
       check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
     Communicator* ranks = nullptr;
-    for (Program* p : programs_)
-      if (p->executable.unread()) {
-        p->faults = p->executable.transfer({});
-        if (p->executable.ranks()) ranks = p->executable.ranks();
-      }
+    for (CudaExecutable* p : programs_)
+      if (p->begin_read() && p->ranks()) ranks = p->ranks();
     {
       const WaitsForRanks waits(ranks);
       check(cudaStreamSynchronize(stream_), "running programs");
     }
-    for (Program* p : programs_)
-      if (const std::shared_ptr<Transfer> faults = std::exchange(p->faults, nullptr)) {
-        p->executable.set_read();
-        faults->wait();
-      }
+    for (CudaExecutable* p : programs_) p->end_read();
   }
   const StepScheduler& scheduler() const override {
     static const auto& scheduler = *new CudaScheduler;
@@ -97,61 +89,16 @@ class CudaBackend final : public Backend {
     return cuda::status_bytes;
   }
   std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
-    use();
-    return std::make_unique<Program>(*this, steps, options);
+    use_gpu(gpu_.ordinal);
+    return std::make_unique<CudaExecutable>(steps, options, gpu_, stream_, *staging_, programs_);
   }
 
  private:
-  // An executable that registers with the backend, so that the next read reports its faults.
-  struct Program final : Executable {
-    Program(CudaBackend& owner, std::span<const Step> steps, const PrepareOptions& options)
-        : owner(owner), executable(steps, options, owner.gpu_, owner.stream_, *owner.staging_) {
-      owner.programs_.push_back(this);
-    }
-    ~Program() override {
-      cudaSetDevice(owner.gpu_.ordinal);  // errors were reported where they occurred
-      std::erase(owner.programs_, this);
-    }
-    std::size_t workspace_bytes() const override { return executable.workspace_bytes(); }
-    void bind(std::span<const Step> steps, const ProgramMemory& memory) override {
-      owner.use();
-      executable.bind(steps, memory);
-    }
-    void feed(std::byte* input, const std::byte* host, std::size_t bytes) override {
-      owner.use();
-      executable.feed(input, host, bytes);
-    }
-    void run() override {
-      owner.use();
-      executable.run();
-    }
-    std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override {
-      owner.use();
-      return executable.transfer(pieces);
-    }
-    std::vector<double> profile() override {
-      owner.use();
-      return executable.profile();
-    }
-    std::string choice(std::size_t step) const override { return executable.choice(step); }
-    CudaBackend& owner;
-    CudaExecutable executable;
-    std::shared_ptr<Transfer> faults;  // while a read waits for them
-  };
-
-  // CUDA's current GPU belongs to the calling thread. Querying it costs a tenth of setting it.
-  void use() const {
-    int current = -1;
-    if (cudaGetDevice(&current) == cudaSuccess && current == gpu_.ordinal) return;
-    if (const cudaError_t status = cudaSetDevice(gpu_.ordinal); status != cudaSuccess)
-      fail(status, "GPU " + std::to_string(gpu_.ordinal));
-  }
-
   std::string name_;
   Gpu gpu_;
   cudaStream_t stream_ = nullptr;
   std::optional<Staging> staging_;
-  std::vector<Program*> programs_;
+  std::vector<CudaExecutable*> programs_;
 };
 
 }  // namespace

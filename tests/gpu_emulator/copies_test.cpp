@@ -8,11 +8,9 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/collectives/ordered_sum.h"
-#include "backends/cuda/fusion/cast_list.h"
-#include "backends/cuda/fusion/copy_list.h"
-#include "backends/cuda/fusion/epilogue.h"
-#include "backends/cuda/kernels/set_memory.h"
+#include "backends/cuda/collectives/exchange.h"
+#include "backends/cuda/fusion/fusion.h"
+#include "backends/cuda/kernels/runtime.h"
 #include "ops/norm.h"
 
 namespace tg::cuda {

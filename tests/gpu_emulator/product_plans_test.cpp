@@ -3,9 +3,7 @@
 // (golden_records.h).
 #include <gtest/gtest.h>
 
-#include "backends/cuda/gemm/ordered_product.h"
-#include "backends/cuda/gemm/rows_gemm.h"
-#include "backends/cuda/gemm/small_products.h"
+#include "backends/cuda/gemm/matmul.h"
 #include "tests/gpu_emulator/draw.h"
 #include "tests/gpu_emulator/golden_records.h"
 
@@ -96,7 +94,7 @@ std::string plan_of(const Call& call, const RowsContext& context) {
   for (const auto takes :
        {is_small_product, is_for_ordered_product, is_for_rows_gemm, is_faster_by_rows_gemm})
     s += takes(call) ? "1 " : "0 ";
-  if (is_for_ordered_product(call)) s += ordered_product_choice(call);
+  if (is_for_ordered_product(call)) s += plan_ordered_product(call)->choice(call);
   if (is_for_rows_gemm(call))
     s += std::to_string(rows_gemm_workspace(call)) + (normalises_row(call, context) ? " norm " : " ") +
          rows_gemm_choice(call, context);

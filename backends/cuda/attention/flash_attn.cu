@@ -7,10 +7,9 @@
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/short_heads.h"
 #include "backends/cuda/attention/stages/checks.cuh"
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/fusion/rope.h"
-#include "backends/cuda/runtime/table.h"
+#include "backends/cuda/runtime/memory.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
 namespace tg::cuda {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "backends/cuda/fusion/epilogue.h"
+#include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/fusion/rope.h"
 #include "ops/attention_call.h"
 

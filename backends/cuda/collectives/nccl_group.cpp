@@ -1,4 +1,4 @@
-#include "backends/cuda/collectives/nccl.h"
+#include "backends/cuda/collectives/ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -12,9 +12,8 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/collectives/waits_for_ranks.h"
 #include "backends/cuda/runtime/check.h"
-#include "backends/cuda/runtime/table.h"
+#include "backends/cuda/runtime/memory.h"
 #include "core/run/ranks.h"
 
 namespace tg::cuda {
@@ -23,7 +22,7 @@ namespace {
 
 // Where a rank is lost NCCL may report it first, without naming the rank: an error waits this long for the
 // watchdog, which names it. That takes up to 30 s if a host does not answer (dead_after in
-// parallel/network_listener.cpp).
+// parallel/network_door.cpp).
 constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {

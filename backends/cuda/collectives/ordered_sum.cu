@@ -1,7 +1,7 @@
-// out[i] = Σ_s x_s[i] over the ranks, for a list of tensors in one launch (ordered_sum.h). The order is a
+// out[i] = Σ_s x_s[i] over the ranks, for a list of tensors in one launch (exchange.h). The order is a
 // tree that depends on the number of ranks alone: with two, four and eight micro-batches on as many ranks, or
 // on fewer that add theirs by the same tree, the sums have the same bits.
-#include "backends/cuda/collectives/ordered_sum.h"
+#include "backends/cuda/collectives/exchange.h"
 
 #include <bit>
 
@@ -90,31 +90,23 @@ __global__ void __launch_bounds__(list_block)
 
 }  // namespace
 
-struct OrderedSumPlan {
-  std::shared_ptr<const Summed> tensors;
-  std::shared_ptr<const Chunk> chunks;
-  std::size_t count;
+struct OrderedSumPlan : ListTables<Summed> {
+  using ListTables::ListTables;
 };
 
 std::shared_ptr<const OrderedSumPlan> plan_ordered_sum(const std::vector<RankSum>& sums) {
-  std::vector<Summed> tensors;
-  std::vector<Chunk> chunks;
-  for (const RankSum& s : sums) {
-    add_chunks(chunks, tensors.size(), s.count);
-    tensors.push_back(
-        {s.own, s.out, static_cast<i64>(s.received), static_cast<i64>(s.stride), s.count, s.from, s.to});
-  }
-  return std::make_shared<OrderedSumPlan>(
-      OrderedSumPlan{on_device(tensors), on_device(chunks), chunks.size()});
+  TensorList<Summed> list;
+  for (const RankSum& s : sums)
+    list.add({s.own, s.out, static_cast<i64>(s.received), static_cast<i64>(s.stride), s.count, s.from, s.to},
+             s.count);
+  return std::make_shared<OrderedSumPlan>(list);
 }
 
 void launch_ordered_sum(const Stream& s, const OrderedSumPlan& p, int rank, int ranks) {
-  if (p.count == 0) return;
   constexpr decltype(&ordered_sum<1>) kernels[most_summed_ranks] = {
       ordered_sum<1>, ordered_sum<2>, ordered_sum<3>, ordered_sum<4>,
       ordered_sum<5>, ordered_sum<6>, ordered_sum<7>, ordered_sum<8>};
-  launch_early(s, {list_grid(p.count, s.gpu), list_block}, kernels[ranks - 1], p.tensors.get(),
-               p.chunks.get(), static_cast<int>(p.count), static_cast<const std::byte*>(s.workspace), rank);
+  p.launch(s, 0, kernels[ranks - 1], s.workspace, rank);
 }
 
 }  // namespace tg::cuda

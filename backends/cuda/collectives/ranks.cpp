@@ -5,8 +5,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/collectives/ordered_sum.h"
-#include "backends/cuda/fusion/copy_list.h"
+#include "backends/cuda/collectives/exchange.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
@@ -63,10 +62,12 @@ class RanksPlanner {
     if (ranks_ > most_summed_ranks && !plan_.summed.empty())
       throw DeviceError("sums over " + std::to_string(ranks_) + " GPUs: at most " +
                         std::to_string(most_summed_ranks) + " are supported");
-    pack_sent(plan_.first);
-    plan_.summed.empty() ? pack_received(plan_.first) : receive_for_sums();
-    pack_sent(plan_.second);
-    pack_received(plan_.second);
+    const auto pack_exchange = [&](Exchange& e, bool sums) {
+      pack(e.sent, e.packed, true);
+      sums ? receive_for_sums() : pack(e.received, e.unpacked, false);
+    };
+    pack_exchange(plan_.first, !plan_.summed.empty());
+    pack_exchange(plan_.second, false);
     for (Exchange* e : {&plan_.first, &plan_.second})
       e->pack = plan_copy_list(e->packed), e->unpack = plan_copy_list(e->unpacked);
     plan_.sums = plan_ordered_sum(plan_.summed);
@@ -170,55 +171,29 @@ class RanksPlanner {
       }
   }
 
-  std::vector<Message> taken(std::vector<Message>& from, int peer) {
-    std::vector<Message> own;
-    std::ranges::copy_if(from, std::back_inserter(own), [&](const Message& m) { return m.peer == peer; });
-    std::erase_if(from, [&](const Message& m) { return m.peer == peer; });
-    return own;
-  }
-  // Room in the workspace for these messages in one: each begins at a multiple of 16.
-  template <class F>
-  Message one_of(const std::vector<Message>& messages, F add) {
-    const Message whole{{nullptr, plan_.received}, 0, messages[0].peer};
-    Bytes bytes = 0;
-    for (const Message& m : messages) {
-      add(m, Place{nullptr, plan_.received + bytes});
-      bytes += aligned_to_16(m.bytes);
-    }
-    plan_.received += bytes;
-    return {whole.at, bytes, whole.peer};
-  }
-
-  void pack_sent(Exchange& e) {
-    std::vector<Message> before, sent;  // of the peer before, and in what it was packed
+  // The messages of each peer become one, in the workspace, in which each begins at a multiple of 16;
+  // `copies` packs those that are sent, and unpacks those that are received.
+  void pack(std::vector<Message>& messages, std::vector<PieceCopy>& copies, bool sent) {
+    std::vector<Message> before, packed;  // before: those of a peer before, of what was packed last
     for (int r = 0; r < ranks_; ++r) {
-      const std::vector<Message> own = taken(e.sent, r);
+      std::vector<Message> own;
+      std::ranges::copy_if(messages, std::back_inserter(own), [&](const Message& m) { return m.peer == r; });
       if (own.size() < 2) {
-        sent.insert(sent.end(), own.begin(), own.end());
-      } else if (own == before) {  // the same to all
-        sent.push_back({sent.back().at, sent.back().bytes, r});
+        packed.insert(packed.end(), own.begin(), own.end());
+      } else if (sent && own == before) {  // the same to all
+        packed.push_back({packed.back().at, packed.back().bytes, r});
       } else {
-        sent.push_back(one_of(own, [&](const Message& m, Place to) {
-          e.packed.push_back({m.at, to, m.bytes});
-        }));
+        const Bytes begin = plan_.received;
+        for (const Message& m : own) {
+          const Place there{nullptr, plan_.received};
+          copies.push_back(sent ? PieceCopy{m.at, there, m.bytes} : PieceCopy{there, m.at, m.bytes});
+          plan_.received += aligned_to_16(m.bytes);
+        }
+        packed.push_back({{nullptr, begin}, plan_.received - begin, r});
         before = own;
       }
     }
-    e.sent = sent;
-  }
-
-  void pack_received(Exchange& e) {
-    std::vector<Message> received;
-    for (int r = 0; r < ranks_; ++r) {
-      const std::vector<Message> own = taken(e.received, r);
-      if (own.size() < 2)
-        received.insert(received.end(), own.begin(), own.end());
-      else
-        received.push_back(one_of(own, [&](const Message& m, Place from) {
-          e.unpacked.push_back({from, m.at, m.bytes});
-        }));
-    }
-    e.received = received;
+    messages = packed;
   }
 
   const Step& step_;

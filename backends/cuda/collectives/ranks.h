@@ -12,4 +12,19 @@ namespace tg::cuda {
 // ranks than a sum takes (most_summed_ranks).
 PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
 
+// While one exists this rank waits on its GPU, perhaps for others. `ranks` may be null.
+class WaitsForRanks {
+ public:
+  explicit WaitsForRanks(Communicator* ranks) : ranks_(ranks) {
+    if (ranks_) ranks_->note_wait(true);
+  }
+  ~WaitsForRanks() {
+    if (ranks_) ranks_->note_wait(false);
+  }
+  WaitsForRanks(const WaitsForRanks&) = delete;
+
+ private:
+  Communicator* const ranks_;
+};
+
 }  // namespace tg::cuda

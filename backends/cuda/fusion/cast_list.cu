@@ -1,11 +1,7 @@
-// f32 → bf16 or f16, rounded to nearest, of a list of tensors (cast_list.h).
-#include "backends/cuda/fusion/cast_list.h"
-
+// f32 → bf16 or f16, rounded to nearest, of a list of tensors .
 #include <algorithm>
 #include <string>
-#include <vector>
 
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/tensor_list.cuh"
@@ -49,28 +45,25 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
+TensorList<CastTensor> casts_of(std::span<const Step> steps) {
+  TensorList<CastTensor> casts;
+  for (const Step& s : steps) {
+    const i64 size = s.in[0].layout.numel();
+    casts.add({reinterpret_cast<const float*>(s.in[0].data), s.out[0].data, size}, size);
+  }
+  return casts;
+}
+
 struct CastListPlan final : KernelPlan {
-  std::shared_ptr<const CastTensor> tensors;
-  std::shared_ptr<const Chunk> chunks;
-  std::size_t casts, count;  // of tensors, of chunks
+  ListTables<CastTensor> list;
+  std::size_t casts;
   DType to;
 
-  explicit CastListPlan(std::span<const Step> steps) : casts(steps.size()), to(steps[0].out[0].dtype) {
-    std::vector<CastTensor> table;
-    std::vector<Chunk> chunk_table;
-    for (const Step& s : steps) {
-      const i64 size = s.in[0].layout.numel();
-      add_chunks(chunk_table, table.size(), size);
-      table.push_back({reinterpret_cast<const float*>(s.in[0].data), s.out[0].data, size});
-    }
-    tensors = on_device(table), chunks = on_device(chunk_table), count = chunk_table.size();
-  }
+  explicit CastListPlan(std::span<const Step> steps)
+      : list(casts_of(steps)), casts(steps.size()), to(steps[0].out[0].dtype) {}
 
   void launch(const Stream& s, const Call&) const override {
-    if (count == 0) return;
-    launch_early(s, {list_grid(count, s.gpu), list_block},
-                 to == DType::bf16 ? cast_list<__nv_bfloat16> : cast_list<__half>, tensors.get(),
-                 chunks.get(), static_cast<int>(count));
+    list.launch(s, 0, to == DType::bf16 ? cast_list<__nv_bfloat16> : cast_list<__half>);
   }
   std::string choice(const Call&) const override { return std::to_string(casts) + " casts in one kernel"; }
 };

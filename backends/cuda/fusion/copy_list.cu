@@ -1,5 +1,5 @@
-// to[i] = from[i] for a list of pieces of memory, in one launch (copy_list.h).
-#include "backends/cuda/fusion/copy_list.h"
+// to[i] = from[i] for a list of pieces of memory, in one launch (exchange.h).
+#include "backends/cuda/collectives/exchange.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"
 
@@ -11,10 +11,6 @@ struct alignas(16) Sixteen {
   unsigned at[4];
 };
 
-__device__ __forceinline__ std::byte* address(const Place& p, std::byte* workspace) {
-  return (p.at ? p.at : workspace) + p.offset;
-}
-
 constexpr i64 copy_chunk = list_chunk * static_cast<i64>(sizeof(Sixteen));  // bytes
 
 __global__ void __launch_bounds__(list_block)
@@ -22,8 +18,8 @@ __global__ void __launch_bounds__(list_block)
   begin_early();
   for (int c = blockIdx.x; c < count; c += gridDim.x) {
     const PieceCopy p = pieces[chunks[c].tensor];
-    const std::byte* const from = address(p.from, workspace);
-    std::byte* const to = address(p.to, workspace);
+    const std::byte* const from = p.from.in(workspace);
+    std::byte* const to = p.to.in(workspace);
     const i64 begin = chunks[c].number * copy_chunk;
     const i64 all = static_cast<i64>(p.bytes), end = begin + copy_chunk < all ? begin + copy_chunk : all;
     i64 rest = begin;
@@ -41,23 +37,18 @@ __global__ void __launch_bounds__(list_block)
 
 }  // namespace
 
-struct CopyListPlan {
-  std::shared_ptr<const PieceCopy> pieces;
-  std::shared_ptr<const Chunk> chunks;
-  std::size_t count;
+struct CopyListPlan : ListTables<PieceCopy> {
+  using ListTables::ListTables;
 };
 
 std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>& copies) {
-  std::vector<Chunk> chunks;
-  for (std::size_t i = 0; i < copies.size(); ++i)
-    add_chunks(chunks, i, static_cast<i64>(copies[i].bytes), copy_chunk);
-  return std::make_shared<CopyListPlan>(CopyListPlan{on_device(copies), on_device(chunks), chunks.size()});
+  TensorList<PieceCopy> list;
+  for (const PieceCopy& c : copies) list.add(c, static_cast<i64>(c.bytes), copy_chunk);
+  return std::make_shared<CopyListPlan>(list);
 }
 
 void launch_copy_list(const Stream& s, const CopyListPlan& p) {
-  if (p.count == 0) return;
-  launch_early(s, {list_grid(p.count, s.gpu), list_block}, copy_list, p.pieces.get(), p.chunks.get(),
-               static_cast<int>(p.count), s.workspace);
+  p.launch(s, 0, copy_list, s.workspace);
 }
 
 }  // namespace tg::cuda

@@ -1,5 +1,8 @@
 #include "backends/cuda/fusion/fusion.h"
 
+#include <tilegrad/ops/paged_attn.h>
+#include "ops/norm.h"
+
 namespace tg::cuda {
 
 // Each is defined in the file of its kernels.
@@ -27,6 +30,12 @@ const FusionRule* const rules[] = {
     &turned_product_rule,          // a copy of an operand, and a product
 };
 
+// The same numbers in the same order.
+bool is_all_of(const Arg& read, const Arg& made) {
+  return read.data == made.data && read.dtype == made.dtype && read.layout.is_contiguous() &&
+         made.layout.is_contiguous() && read.layout.numel() == made.layout.numel();
+}
+
 }  // namespace
 
 Fusion fusion_of(const Upcoming& next) {
@@ -34,6 +43,56 @@ Fusion fusion_of(const Upcoming& next) {
     if (const FusionMatch match = rule->match(next); match.count > 0)
       if (PlanPtr plan = rule->plan(next, match)) return {match, std::move(plan)};
   return {{1, 0}, nullptr};
+}
+
+bool is_epilogue_of(const Step& product, const Step& next) {
+  if (!product.op->product || epilogue_of(next) == Epilogue::none) return false;
+  return is_all_of(next.in[0], product.out[0]) && next.out[0].dtype == product.out[0].dtype &&
+         next.out[0].layout.is_contiguous();
+}
+
+bool is_sum_for(const Step& sum, const Step& product) {
+  const Op* op = only_op_of(sum);
+  return product.op->product && product.in.size() == 3 && op && op->adds == 1 &&
+         is_all_of(product.in[2], sum.out[0]) && product.in[2].layout.shape == product.out[0].layout.shape &&
+         in_shape_of(sum.in[0], product.out[0]) && in_shape_of(sum.in[1], product.out[0]);
+}
+
+bool is_sum_of(const Step& gradient, const Step& next) {
+  const Op* op = only_op_of(next);
+  if (!gradient.op->accepts_sum || !op || op->adds != 1) return false;
+  const auto is_like = [&](const Arg& a) {
+    return a.dtype == gradient.out[0].dtype && a.layout.is_contiguous() &&
+           a.layout.numel() == gradient.out[0].layout.numel();
+  };
+  return is_like(next.in[0]) && is_like(next.in[1]) && is_like(next.out[0]) &&
+         is_all_of(next.in[0], gradient.out[0]) != is_all_of(next.in[1], gradient.out[0]);
+}
+
+bool is_norm_for(const Step& norm, const Step& product) {
+  return product.op->product && norm_of(*norm.op, norm.attrs) && is_all_of(product.in[0], norm.out[0]) &&
+         norm.in[0].layout.shape.back() == product.in[0].layout.shape.back();
+}
+
+bool is_added_for(const Step& assign, const Step& attention) {
+  const bool is_forward =
+      attention_of(*attention.op, attention.attrs) || paged_attention_of(*attention.op, attention.attrs);
+  return assign.op->assigns && assign.out.size() == 2 && is_forward &&
+         attention.in[1].data == assign.out[0].data && attention.in[2].data == assign.out[1].data;
+}
+
+std::optional<Arg> in_shape_of(const Arg& a, const Arg& result) {
+  const Shape& shape = a.layout.shape;
+  if (a.dtype != result.dtype || a.layout.rank() == 0) return std::nullopt;
+  if (a.layout.is_contiguous() && a.layout.numel() == result.layout.numel())
+    return Arg{a.dtype, row_major(result.layout.shape), a.data};
+  const int last = a.layout.rank() - 1;
+  bool is_row =
+      shape[last] == result.layout.shape.back() && (a.layout.strides[last] == 1 || shape[last] == 1);
+  for (int axis = 0; axis < last; ++axis)
+    is_row = is_row && (a.layout.strides[axis] == 0 || shape[axis] == 1);
+  if (!is_row) return std::nullopt;
+  return Arg{a.dtype, row_major({shape[last]}), a.data};
 }
 
 }  // namespace tg::cuda

@@ -13,10 +13,6 @@ namespace tg::cuda {
 // same. Null if positions are given, or if it would have more than 4 MiB: then each run makes it.
 std::shared_ptr<const void> rope_table(const Call& rope);
 
-// Starts to write such a table of so many rows, on the stream on which copies of tables are made (in
-// rope.cu).
-void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu);
-
 // Whether `rope` makes the queries or the keys of a flash_attn from all of its operand, and whether it
 // rotates their gradient from a flash_attn_backward.
 bool is_rope_for(const Step& rope, const Step& attention);

@@ -6,9 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/jit/chain_code.h"
 #include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
 #include "core/compile/lower.h"
@@ -54,10 +52,7 @@ std::string parameters(const Step& s) {
 
 // A function of a step, in a namespace of its own.
 std::string source_of(const Step& s, std::size_t nth, int threads) {
-  std::int64_t reach = 0;  // of indices
-  for (const auto& operands : {s.in, s.out})
-    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
-  const bool narrow = reach + most_small_numbers < (1ll << 31), chain = s.op == &fused_op;
+  const bool narrow = reach_of(s.in, s.out) + most_small_numbers < (1ll << 31), chain = s.op == &fused_op;
   const DType compute = chain ? s.attrs.as<FusedAttrs>().compute : compute_type(s.in[0].dtype);
   const std::string step = digits(threads);
   std::string code = "namespace " + numbered("step", nth) + " {\n" + chain_types(compute, 1, narrow) +

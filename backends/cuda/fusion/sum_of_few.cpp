@@ -1,12 +1,10 @@
-#include "backends/cuda/fusion/sum_of_few.h"
-
+// Sums of few terms (fusion.h): a kernel made for each.
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/jit/chain_code.h"
 #include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
 #include "core/graph/op_attrs.h"

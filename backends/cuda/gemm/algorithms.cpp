@@ -3,36 +3,28 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
 #include <sstream>
 #include <string>
 
-#include "backends/cuda/jit/cache.h"
+#include "backends/cuda/jit/code.h"
+#include "backends/cuda/runtime/check.h"
 #include "core/run/ranks.h"
 
 namespace tg::cuda {
 
 namespace {
 
-using Key = std::array<std::uint64_t, 2>;
-using AlgorithmBits = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
-
-std::string hex(std::uint64_t x) {
-  char s[20];
-  std::snprintf(s, sizeof s, "%016" PRIx64, x);
-  return s;
-}
-
 // The choices for one GPU, in memory and in its file. A line of the file is a key (two words) and an
 // algorithm (eight words), in hexadecimal.
 class AlgorithmCache {
  public:
-  std::set<Key> shared;  // those that all ranks have from rank 0
+  std::set<ChoiceKey> shared;  // those that all ranks have from rank 0
 
   explicit AlgorithmCache(const Gpu& gpu) {
     const std::filesystem::path folder = cache_folder();
@@ -43,23 +35,23 @@ class AlgorithmCache {
     for (std::string line; std::getline(file, line);) {
       std::istringstream in(line);
       in >> std::hex;
-      Key key;
-      AlgorithmBits bits;
+      ChoiceKey key;
+      SavedChoice bits;
       for (std::uint64_t& w : key) in >> w;
       for (std::uint64_t& w : bits) in >> w;
       if (in) chosen_.emplace(key, bits);  // of several entries with one key the first counts
     }
   }
-  std::optional<AlgorithmBits> find(const Key& key) const {
+  std::optional<SavedChoice> find(const ChoiceKey& key) const {
     const auto at = chosen_.find(key);
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
   // On ranks other than 0 not in the file, which is the same for all of them.
-  void add(const Key& key, const AlgorithmBits& bits, bool is_saved) {
+  void add(const ChoiceKey& key, const SavedChoice& bits, bool is_saved) {
     if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
     std::string line;
-    for (std::uint64_t w : key) line += hex(w) + " ";
-    for (std::uint64_t w : bits) line += hex(w) + " ";
+    for (std::uint64_t w : key) line += hexadecimal(w) + " ";
+    for (std::uint64_t w : bits) line += hexadecimal(w) + " ";
     line.back() = '\n';
     if (std::FILE* file =
             std::fopen(path_.c_str(), "a")) {  // appending keeps the lines of several processes whole
@@ -70,7 +62,7 @@ class AlgorithmCache {
 
  private:
   std::filesystem::path path_;
-  std::map<Key, AlgorithmBits> chosen_;
+  std::map<ChoiceKey, SavedChoice> chosen_;
 };
 
 std::mutex mutex;
@@ -81,37 +73,14 @@ AlgorithmCache& cache_of(const Gpu& gpu) {
   return caches.try_emplace(gpu.ordinal, gpu).first->second;
 }
 
-}  // namespace
-
-namespace {
-
 // Rank 0's.
-std::optional<AlgorithmBits> of_first_rank(const std::optional<AlgorithmBits>& own) {
+std::optional<SavedChoice> of_first_rank(const std::optional<SavedChoice>& own) {
   struct Shown {
     std::uint64_t is_there;
-    AlgorithmBits bits;
+    SavedChoice bits;
   };
-  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(AlgorithmBits{})})[0];
+  const Shown shown = gather_one(*ranks, Shown{own.has_value(), own.value_or(SavedChoice{})})[0];
   return shown.is_there ? std::optional(shown.bits) : std::nullopt;
-}
-
-std::optional<AlgorithmBits> find(const Key& key, const Gpu& gpu) {
-  const std::lock_guard lock(mutex);
-  AlgorithmCache& cache = cache_of(gpu);
-  std::optional<AlgorithmBits> bits = cache.find(key);
-  if (!ranks || cache.shared.contains(key)) return bits;
-  bits = of_first_rank(bits);
-  if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
-  return bits;
-}
-
-std::optional<AlgorithmBits> save(const Key& key, const Gpu& gpu, std::optional<AlgorithmBits> bits) {
-  const std::lock_guard lock(mutex);
-  AlgorithmCache& cache = cache_of(gpu);
-  if (ranks) bits = of_first_rank(bits);
-  if (bits) cache.add(key, *bits, !ranks || ranks->rank() == 0);
-  if (bits && ranks) cache.shared.insert(key);
-  return bits;
 }
 
 }  // namespace
@@ -123,28 +92,28 @@ SharedChoices::~SharedChoices() {
   ranks = nullptr;
 }
 
-std::optional<cublasLtMatmulAlgo_t> known_algorithm(const Key& key, const Gpu& gpu) {
-  const std::optional<AlgorithmBits> bits = find(key, gpu);
-  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+std::optional<SavedChoice> known_choice(const ChoiceKey& key, const Gpu& gpu) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  std::optional<SavedChoice> bits = cache.find(key);
+  if (!ranks || cache.shared.contains(key)) return bits;
+  bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, false), cache.shared.insert(key);
+  return bits;
 }
 
-std::optional<cublasLtMatmulAlgo_t> save_algorithm(const Key& key, const Gpu& gpu,
-                                                   const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
-  const std::optional<AlgorithmBits> bits =
-      save(key, gpu, algorithm ? std::optional(std::bit_cast<AlgorithmBits>(*algorithm)) : std::nullopt);
-  return bits ? std::optional(std::bit_cast<cublasLtMatmulAlgo_t>(*bits)) : std::nullopt;
+std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
+                                       std::optional<SavedChoice> bits) {
+  const std::lock_guard lock(mutex);
+  AlgorithmCache& cache = cache_of(gpu);
+  if (ranks) bits = of_first_rank(bits);
+  if (bits) cache.add(key, *bits, !ranks || ranks->rank() == 0);
+  if (bits && ranks) cache.shared.insert(key);
+  return bits;
 }
 
-std::optional<bool> known_choice(const Key& key, const Gpu& gpu) {
-  const std::optional<AlgorithmBits> bits = find(key, gpu);
-  return bits ? std::optional((*bits)[0] != 0) : std::nullopt;
-}
-
-bool save_choice(const Key& key, const Gpu& gpu, bool choice) {
-  return (*save(key, gpu, AlgorithmBits{choice}))[0] != 0;
-}
-
-bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t& b) {
+bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice) {
+  const auto b = std::bit_cast<cublasLtMatmulAlgo_t>(choice);
   const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
     std::uint32_t v = 0;  // of two bytes or four
     std::size_t written = 0;
@@ -161,6 +130,33 @@ bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const cublasLtMatmulAlgo_t
                            CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID,
                            CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID};
   return std::ranges::all_of(all, [&](auto what) { return value(a, what) == value(b, what); });
+}
+
+Stopwatch::Stopwatch() {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  check(cudaEventCreate(&start_), "an event");
+  check(cudaEventCreate(&end_), "an event");
+}
+
+Stopwatch::~Stopwatch() {
+  if (start_) cudaEventDestroy(start_);
+  if (end_) cudaEventDestroy(end_);
+  if (stream_) cudaStreamDestroy(stream_);
+}
+
+float Stopwatch::time(const std::function<void()>& launch, float best) const {
+  float least = std::numeric_limits<float>::infinity();
+  for (int round = 0; round < 3; ++round) {
+    cudaEventRecord(start_, stream_);
+    for (int i = 0; i < 3; ++i) launch();
+    cudaEventRecord(end_, stream_);
+    float ms = 0;
+    if (cudaEventSynchronize(end_) != cudaSuccess || cudaEventElapsedTime(&ms, start_, end_) != cudaSuccess)
+      break;
+    least = std::min(least, ms), best = std::min(best, ms);
+    if (ms > 1.2f * best) break;
+  }
+  return least;
 }
 
 }  // namespace tg::cuda

@@ -15,7 +15,6 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 64, columns = 256, depth = 64, stages = 5, pair_rows = 2 * rows;
-constexpr int threads = 384, producer_registers = 40, consumer_registers = 232;
 // Pairs of tiles one below the other that are computed one after the other: their rows of x stay in the
 // second-level cache, and columns of w are read for all of them.
 constexpr int together = 16;
@@ -41,13 +40,7 @@ using X = SwizzledTile<rows, depth>;
 // 128 rows, in place 32·i + 2·j + e is row 8·j + 2·i + e. To TMA this is a tensor [4, V / 8, 2, c].
 using W = SwizzledTile<columns, depth>;
 
-struct Shared {
-  static constexpr int ring_at = stages * (X::bytes + W::bytes), bytes = ring_at + Ring<stages>::bytes;
-  u32 base;
-  __device__ X x(u32 use) const { return {base + Ring<stages>::stage(use) * X::bytes}; }
-  __device__ W w(u32 use) const { return {base + stages * X::bytes + Ring<stages>::stage(use) * W::bytes}; }
-  __device__ Ring<stages> ring() const { return {base + ring_at}; }
-};
+using Shared = OperandStages<X, W, stages>;
 
 // The tiles of a pair of blocks, in order.
 struct Schedule {
@@ -83,8 +76,8 @@ __device__ __forceinline__ void load(const Shared& shared, const Plan& plan, u32
       const auto ring = shared.ring();
       ring.acquire_of_cluster(use);
       ring.expect(use, X::bytes + W::bytes);
-      ptx::tma_load(shared.x(use).base, &plan.x, ring.full(use), k * depth, row0, 0, 0);
-      ptx::tma_load_for_both(shared.w(use).base + rank * (W::bytes / 2), &plan.w, ring.full(use), k * depth,
+      ptx::tma_load(shared.a(use).base, &plan.x, ring.full(use), k * depth, row0, 0, 0);
+      ptx::tma_load_for_both(shared.b(use).base + rank * (W::bytes / 2), &plan.w, ring.full(use), k * depth,
                              0, column0 / 8, 0);
     }
   }
@@ -119,7 +112,7 @@ struct Consumer {
     Accumulator<16, columns> logits;
     take_turn();
     shared.ring().wait(use);
-    begin_ABt<S, depth>(logits, shared.x(use), 0, shared.w(use));
+    begin_ABt<S, depth>(logits, shared.a(use), 0, shared.b(use));
     ++use;
     float shift[2];
 #pragma unroll
@@ -128,7 +121,7 @@ struct Consumer {
 #pragma unroll 1
     for (int k = 1; k < plan.depths; ++k, ++use) {
       shared.ring().wait(use);
-      begin_adding_ABt<S, depth>(logits, shared.x(use), 0, shared.w(use));
+      begin_adding_ABt<S, depth>(logits, shared.a(use), 0, shared.b(use));
       wait_for_products<1>();
       shared.ring().release_to_both(use - 1);
     }
@@ -181,28 +174,18 @@ struct Consumer {
 };
 
 template <class S>
-__global__ void __launch_bounds__(threads, 1) exp_product(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(pair_threads, 1) exp_product(const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   begin_early();
   if (plan.some && plan.some[0] == 0) return;
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared shared{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    shared.ring().init(8);  // the four warps of a tile, of each block
-    ptx::fence_mbarrier_init();
-  }
-  ptx::cluster_arrive(), ptx::cluster_wait();
-  const u32 rank = ptx::cluster_rank();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (group == 0) {
-    ptx::give_registers<producer_registers>();
-    if (threadIdx.x == 0) load(shared, plan, rank);
-    __syncwarp();
-  } else {
-    ptx::take_registers<consumer_registers>();
-    Consumer<S>{shared, plan, group - 1, rank}.run();
-  }
-  ptx::cluster_arrive(), ptx::cluster_wait();  // nobody copies to a block that has ended
+  constexpr int consumers = 8;  // the four warps of a tile, of each block
+  run_pair(
+      shared.ring(), consumers, [&](u32 rank) { load(shared, plan, rank); },
+      [&](int warpgroup, u32 rank) {
+        Consumer<S>{shared, plan, warpgroup, rank}.run();
+      });
 #endif
 }
 

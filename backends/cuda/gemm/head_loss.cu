@@ -1,7 +1,6 @@
-// linear_cross_entropy without a pass over the logits (head_loss.h), with c = l_t: then e_t = 1. Where a
+// linear_cross_entropy without a pass over the logits (target.cuh), with c = l_t: then e_t = 1. Where a
 // row's sum is beyond 2^64, its loss above 44 nats, exponentials might overflow: kernels that end at once if
 // there is no such row compute it again with c its largest logit.
-#include "backends/cuda/gemm/head_loss.h"
 
 #include <algorithm>
 
@@ -118,8 +117,6 @@ Places places_of(const Call& c) {
   return {static_cast<std::size_t>(G[0]), static_cast<std::size_t>(G[1])};
 }
 
-}  // namespace
-
 bool is_for_head_loss(const Call& call) {
   const Arg &x = call.in[0], &w = call.in[1];
   const Layout &lx = x.layout, &lw = w.layout;
@@ -128,10 +125,6 @@ bool is_for_head_loss(const Call& call) {
          has_rows_of_pieces(x, lx.strides[0]) && has_rows_of_pieces(w, lw.strides[1]) &&
          lx.shape[1] % 8 == 0 && lx.shape[1] > 0 && lw.shape[1] % 8 == 0 && lw.shape[1] >= least &&
          lw.shape[1] < largest && lx.shape[0] < largest;
-}
-
-std::size_t head_loss_workspace(const Call& call) {
-  return places_of(call).bytes;
 }
 
 void launch_head_loss(const Stream& s, const Call& call) {
@@ -173,10 +166,8 @@ void launch_head_loss(const Stream& s, const Call& call) {
                          call.out[2].data,
                          a.sums,
                          nullptr};
-  const int pairs = std::clamp(s.gpu.processors / 2, 1, plan.row_pairs * column_tiles);
-  LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(exp_product::threads),
-                    exp_product::Shared::bytes);
-  shape.cluster = 2;
+  const LaunchShape shape =
+      pairs_of_blocks(s.gpu, plan.row_pairs * column_tiles, tile::pair_threads, exp_product::Shared::bytes);
   const unsigned blocks = blocks_for(n, rows_of_block);
   launch_early(s, {blocks_for(n, 8), 256}, target_logits, a, s.faults);
   for (const bool is_again : {false, true}) {
@@ -184,6 +175,18 @@ void launch_head_loss(const Stream& s, const Call& call) {
     launch_early(s, shape, exp_product::exp_product<__nv_bfloat16>, plan);
     launch_early(s, {blocks, rows_of_block * slices}, finish_rows, a, s.faults, is_again);
   }
+}
+
+struct HeadLossPlan final : KernelPlan {
+  void launch(const Stream& s, const Call& c) const override { launch_head_loss(s, c); }
+  std::size_t workspace(const Call& c) const override { return places_of(c).bytes; }
+  std::string choice(const Call&) const override { return "exponentials from the product, by wgmma"; }
+};
+
+}  // namespace
+
+PlanPtr plan_head_loss(const Call& call) {
+  return is_for_head_loss(call) ? std::make_unique<HeadLossPlan>() : nullptr;
 }
 
 }  // namespace tg::cuda

@@ -4,21 +4,18 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <map>
 #include <mutex>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/gemm/algorithms.h"
 #include "backends/cuda/gemm/matmul.h"
-#include "backends/cuda/gemm/rows_gemm.h"
-#include "backends/cuda/gemm/small_products.h"
 #include "backends/cuda/runtime/check.h"
 #include "backends/cuda/runtime/kernel.h"
-#include "backends/cuda/runtime/stopwatch.h"
-#include "backends/cuda/runtime/table.h"
+#include "backends/cuda/runtime/memory.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
 #include "ops/norm.h"
@@ -58,14 +55,10 @@ struct View {
   std::array<std::int64_t, max_rank> batch{};
 };
 View view_of(const Arg& x, const Shape& out, std::int64_t rows, std::int64_t columns) {
-  const Layout& l = x.layout;
-  const int extra = out.size() - l.rank();
-  const auto stride = [&](int axis, std::int64_t size) {  // of the product's axis
-    const int own = axis - extra;
-    return own < 0 || (l.shape[own] == 1 && size != 1) ? std::int64_t{0} : l.strides[own];
-  };
-  View v{{rows, columns, stride(out.size() - 2, rows), stride(out.size() - 1, columns)}};
-  for (int a = 0; a + 2 < out.size(); ++a) v.batch[static_cast<std::size_t>(a)] = stride(a, out[a]);
+  const tg::Strides strides = product_strides(x, out, rows, columns);
+  const int leading = out.size() - 2;
+  View v{{rows, columns, strides[leading], strides[leading + 1]}};
+  std::copy_n(strides.begin(), leading, v.batch.begin());
   return v;
 }
 
@@ -195,21 +188,18 @@ std::uint32_t alignment_of(const std::byte* data) {
 }
 
 // A hash of everything that the choice of an algorithm may depend on.
-std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
+ChoiceKey key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
-  for (std::int64_t n :
-       {x.m, x.n, x.k, static_cast<std::int64_t>(p.bias), static_cast<std::int64_t>(x.has_d),
-        static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.in[0].dtype),
-        static_cast<std::int64_t>(call.out[0].dtype), static_cast<std::int64_t>(p.gelu ? 1 + p.keeps : 0)})
-    h.add(static_cast<std::uint64_t>(n));
+  const auto add = [&](auto n) { h.add(static_cast<std::uint64_t>(static_cast<std::int64_t>(n))); };
+  add(x.m), add(x.n), add(x.k), add(p.bias), add(x.has_d), add(call.tf32), add(call.in[0].dtype);
+  add(call.out[0].dtype), add(p.gelu ? 1 + p.keeps : 0);
   for (const View* v : {&x.a, &x.b, &x.c, &x.d}) {
     if (v == &x.d && !x.has_d) continue;
-    h.add(static_cast<std::uint64_t>(v->matrix.row));
-    h.add(static_cast<std::uint64_t>(v->matrix.col));
-    for (std::size_t a = 0; a < x.batch.size(); ++a) h.add(static_cast<std::uint64_t>(v->batch[a]));
+    add(v->matrix.row), add(v->matrix.col);
+    for (std::size_t a = 0; a < x.batch.size(); ++a) add(v->batch[a]);
   }
-  for (std::int64_t n : x.batch) h.add(static_cast<std::uint64_t>(n));
+  for (std::int64_t n : x.batch) add(n);
   for (const Arg& a : call.in) h.add(alignment_of(a.data));
   h.add(alignment_of(call.out[0].data));
   return h.digest();
@@ -223,7 +213,7 @@ void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
 // Chooses the algorithm that was chosen before, or else the fastest, by timing each on the operands' own
 // memory with a separate output. False if none of them ran.
 bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
-            const std::array<std::uint64_t, 2>& key) {
+            const ChoiceKey& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
     p.algo = r.algo, p.bytes = r.workspaceSize;
   };
@@ -233,7 +223,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     return true;
   }
   if (found.size() == 1 && !p.gelu) return true;
-  const auto take_if_found = [&](const std::optional<cublasLtMatmulAlgo_t>& wanted) {
+  const auto take_if_found = [&](const std::optional<SavedChoice>& wanted) {
     for (const auto& r : found)
       if (wanted && is_same_algorithm(r.algo, *wanted)) {
         take(r);
@@ -241,7 +231,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
       }
     return false;
   };
-  if (take_if_found(known_algorithm(key, call.gpu))) return true;
+  if (take_if_found(known_choice(key, call.gpu))) return true;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
   const bool adds = p.product.has_d && !p.bias;
@@ -264,7 +254,8 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     }
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
   }
-  take_if_found(save_algorithm(key, call.gpu, ran ? std::optional(p.algo) : std::nullopt));
+  take_if_found(
+      save_choice(key, call.gpu, ran ? std::optional(std::bit_cast<SavedChoice>(p.algo)) : std::nullopt));
   cudaGetLastError();
   return ran;
 }
@@ -450,6 +441,18 @@ std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const 
 }
 
 }  // namespace
+
+tg::Strides product_strides(const Arg& x, const Shape& product, std::int64_t rows, std::int64_t columns) {
+  const Layout& l = x.layout;
+  const int rank = product.size();
+  tg::Strides strides;
+  for (int a = 0; a < rank; ++a) {
+    const int own = a - (rank - l.rank());
+    const std::int64_t size = a + 2 == rank ? rows : a + 1 == rank ? columns : product[a];
+    strides.push_back(own < 0 || (l.shape[own] == 1 && size != 1) ? 0 : l.strides[own]);
+  }
+  return strides;
+}
 
 // cuBLASLt's order of additions depends on the number of rows.
 bool is_product_of_rows(const Call& call) {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/gemm/ordered_product.h"
-#include "backends/cuda/gemm/turned_product.h"
+#include "backends/cuda/gemm/matmul.h"
 
 namespace tg::cuda {
 
@@ -25,9 +24,7 @@ Arg part_of(Arg a, int axis, std::int64_t first, std::int64_t size) {
 
 class ProductInUnits final : public KernelPlan {
  public:
-  explicit ProductInUnits(const Call& call)
-      : attrs_(call.attrs->as<MatmulInUnitsAttrs>()), is_ordered_(is_for_ordered_product(call)) {
-    if (is_ordered_) return;
+  explicit ProductInUnits(const Call& call) : attrs_(call.attrs->as<MatmulInUnitsAttrs>()) {
     sizes_ = units_of(call.in[0].layout.shape[attrs_.along_k ? 1 : 0], attrs_.unit);
     // The first may have nothing to add to, the last is larger.
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}, sizes_.size() - 1})
@@ -37,13 +34,11 @@ class ProductInUnits final : public KernelPlan {
   std::size_t workspace(const Call&) const override { return workspace_; }
 
   void launch(const Stream& s, const Call& call) const override {
-    if (is_ordered_) return multiply_in_order(s, call);
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       with_unit(call, i, [&](const Call& unit) { plan_of(i)->launch(s, unit); });
   }
 
   std::string choice(const Call& call) const override {
-    if (is_ordered_) return ordered_product_choice(call);
     std::string text;
     with_unit(call, 0, [&](const Call& unit) { text = plan_of(0)->choice(unit); });
     return sizes_.size() == 1 ? text : text + ", in " + std::to_string(sizes_.size()) + " units";
@@ -84,18 +79,16 @@ class ProductInUnits final : public KernelPlan {
   }
 
   MatmulInUnitsAttrs attrs_;
-  bool is_ordered_;
   std::vector<std::int64_t> sizes_;
   std::array<PlanPtr, 3> plans_;  // of the first unit, the last, and those between
   std::size_t workspace_ = 0;
 };
 
-PlanPtr plan(const Call& call) {
-  return std::make_unique<ProductInUnits>(call);
-}
-
 }  // namespace
 
-extern const Kernel matmul_in_units_kernel{&plan};
+extern const Kernel matmul_in_units_kernel{[](const Call& call) -> PlanPtr {
+  if (PlanPtr ordered = plan_ordered_product(call)) return ordered;
+  return std::make_unique<ProductInUnits>(call);
+}};
 
 }  // namespace tg::cuda

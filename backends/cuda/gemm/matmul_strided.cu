@@ -53,15 +53,10 @@ void multiply_strided(const Stream& s, const Call& call) {
   if (batches * m * n == 0) return;
   Operands o{};
   const auto put = [&](int which, const Arg& x, i64 rows, i64 columns) {
-    const Layout& l = x.layout;
-    const auto stride = [&](int axis, i64 size) -> i64 {
-      const int own = axis - (r - l.rank());
-      return own < 0 || (l.shape[own] == 1 && size != 1) ? 0 : l.strides[own];
-    };
+    const tg::Strides strides = product_strides(x, out, rows, columns);
     o.batch[which].rank = r - 2;
-    for (int a = 0; a + 2 < r; ++a)
-      o.batch[which].size[a] = out[a], o.batch[which].stride[a] = stride(a, out[a]);
-    o.row[which] = stride(r - 2, rows), o.col[which] = stride(r - 1, columns);
+    for (int a = 0; a + 2 < r; ++a) o.batch[which].size[a] = out[a], o.batch[which].stride[a] = strides[a];
+    o.row[which] = strides[r - 2], o.col[which] = strides[r - 1];
   };
   const bool adds = call.in.size() == 3;
   put(0, call.in[0], m, k), put(1, call.in[1], k, n), put(3, call.out[0], m, n);

@@ -1,5 +1,5 @@
-// See ordered_product.h.
-#include "backends/cuda/gemm/ordered_product.h"
+// Products added up along k in order (matmul.h).
+#include "backends/cuda/gemm/matmul.h"
 
 #include <algorithm>
 
@@ -64,11 +64,10 @@ void launch(const Stream& s, const Call& call) {
                            d ? d->layout.strides[0] : 0,
                            c.layout.strides[0],
                            c.dtype == DType::f32};
-  const int pairs = std::clamp(s.gpu.processors / 2, 1, plan.row_pairs * plan.column_tiles);
-  LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(ordered::threads),
-                    ordered::Shared<Tiles>::bytes);
-  shape.cluster = 2;
-  launch_early(s, shape, ordered::multiply<Tiles>, plan);
+  launch_early(s,
+               pairs_of_blocks(s.gpu, plan.row_pairs * plan.column_tiles, tile::pair_threads,
+                               ordered::Shared<Tiles>::bytes),
+               ordered::multiply<Tiles>, plan);
 }
 
 template <class S, int columns>
@@ -98,20 +97,32 @@ bool is_for_ordered_product(const Call& p) {
   return pitch_of(a, 0) > 0 && b_across;
 }
 
-void multiply_in_order(const Stream& s, const Call& call) {
+namespace {
+
+struct OrderedProductPlan final : KernelPlan {
+  void launch(const Stream& s, const Call& call) const override;
+  std::string choice(const Call& call) const override;
+};
+
+void OrderedProductPlan::launch(const Stream& s, const Call& call) const {
   const Layout& l = call.out[0].layout;
   const bool narrow = columns_for(l.shape[0], l.shape[1], s.gpu) == 192;
-  const auto run = [&](auto type) {
-    using S = decltype(type);
+  with_half(call.in[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
     narrow ? launch_as_it_lies<S, 192>(s, call) : launch_as_it_lies<S, 256>(s, call);
-  };
-  call.in[0].dtype == DType::bf16 ? run(__nv_bfloat16()) : run(__half());
+  });
 }
 
-std::string ordered_product_choice(const Call& call) {
+std::string OrderedProductPlan::choice(const Call& call) const {
   const Layout& l = call.out[0].layout;
   return "added up along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
          std::to_string(columns_for(l.shape[0], l.shape[1], call.gpu));
+}
+
+}  // namespace
+
+PlanPtr plan_ordered_product(const Call& call) {
+  return is_for_ordered_product(call) ? std::make_unique<OrderedProductPlan>() : nullptr;
 }
 
 }  // namespace tg::cuda

@@ -15,7 +15,6 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 128, depth = 64, stages = 4, pair_rows = 2 * rows;
-constexpr int threads = 384, producer_registers = 40, consumer_registers = 232;
 // Tiles side by side that are computed at the same time: they read the same rows of A.
 constexpr int together = 8;
 
@@ -42,15 +41,7 @@ struct Tiles {
 };
 
 template <class Tiles>
-struct Shared {
-  using A = typename Tiles::A;
-  using B = typename Tiles::B;
-  static constexpr int ring_at = stages * (A::bytes + B::bytes), bytes = ring_at + Ring<stages>::bytes;
-  u32 base;
-  __device__ A a(u32 use) const { return {base + Ring<stages>::stage(use) * A::bytes}; }
-  __device__ B b(u32 use) const { return {base + stages * A::bytes + Ring<stages>::stage(use) * B::bytes}; }
-  __device__ Ring<stages> ring() const { return {base + ring_at}; }
-};
+using Shared = OperandStages<typename Tiles::A, typename Tiles::B, stages>;
 
 // The tiles of a pair of blocks, in order.
 struct Schedule {
@@ -180,27 +171,17 @@ struct Consumer {
 };
 
 template <class Tiles>
-__global__ void __launch_bounds__(threads, 1) multiply(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(pair_threads, 1) multiply(const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   begin_early();
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<Tiles> shared{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    shared.ring().init(16);  // the eight warps of a tile, of each block
-    ptx::fence_mbarrier_init();
-  }
-  ptx::cluster_arrive(), ptx::cluster_wait();
-  const u32 rank = ptx::cluster_rank();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (group == 0) {
-    ptx::give_registers<producer_registers>();
-    if (threadIdx.x == 0) load(shared, plan, rank);
-    __syncwarp();
-  } else {
-    ptx::take_registers<consumer_registers>();
-    Consumer<Tiles>{shared, plan, group - 1, rank}.run();
-  }
-  ptx::cluster_arrive(), ptx::cluster_wait();  // nobody copies to a block that has ended
+  constexpr int consumers = 16;  // the eight warps of a tile, of each block
+  run_pair(
+      shared.ring(), consumers, [&](u32 rank) { load<Tiles>(shared, plan, rank); },
+      [&](int warpgroup, u32 rank) {
+        Consumer<Tiles>{shared, plan, warpgroup, rank}.run();
+      });
 #endif
 }
 

@@ -6,7 +6,7 @@
 // but its own. Weights that no step writes are copied before the step before has ended.
 //
 // In 16 bits by TensorRows (rows_gemm_tensor.cuh), in f32 by multiply-adds.
-#include "backends/cuda/gemm/rows_gemm.h"
+#include "backends/cuda/gemm/matmul.h"
 
 #include "backends/cuda/gemm/rows_gemm_tensor.cuh"
 
@@ -241,16 +241,9 @@ void launch_rows_gemm(const Stream& s, RowsProduct p) {
 
 template <class S, int groups, int outputs>
 void launch_form_of_rows(const Stream& s, const RowsProduct& p) {
-  switch (form_of(p)) {
-    case Form::any:
-      return launch_rows_gemm<TensorRows<S, true, groups, 32, Form::any>>(s, p);
-    case Form::usual:
-      return launch_rows_gemm<TensorRows<S, true, groups, outputs, Form::usual>>(s, p);
-    case Form::usual_gelu:
-      return launch_rows_gemm<TensorRows<S, true, groups, outputs, Form::usual_gelu>>(s, p);
-    case Form::usual_gelu_tanh:
-      return launch_rows_gemm<TensorRows<S, true, groups, outputs, Form::usual_gelu_tanh>>(s, p);
-  }
+  if (!is_usual(p)) return launch_rows_gemm<TensorRows<S, true, groups, 32, Form::any>>(s, p);
+  with_usual_form(
+      p, [&](auto form) { launch_rows_gemm<TensorRows<S, true, groups, outputs, form.value>>(s, p); });
 }
 
 // The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H100 with
@@ -278,14 +271,14 @@ void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
 }
 
 template <class S, bool along_k>
-void launch_for_rows(const Stream& s, const RowsProduct& p) {
+void launch_for_rows(const Stream& s, const RowsProduct& p, DType t) {
   if constexpr (sizeof(S) == 4) {
     if (p.m == 1) return launch_rows_gemm<PlainRows<along_k, 1>>(s, p);
     if (p.m <= 4) return launch_rows_gemm<PlainRows<along_k, 4>>(s, p);
     launch_rows_gemm<PlainRows<along_k, 8>>(s, p);
   } else {
-    if (along_k && takes_wide_tiles(p, s.gpu)) return launch_wide_tiles(s, p, S());
-    if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
+    if (along_k && takes_wide_tiles(p, s.gpu)) return launch_wide_tiles(s, p, t);
+    if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, t, along_k);
     launch_tensor_rows<S, along_k>(s, p);
   }
 }
@@ -326,16 +319,11 @@ RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullp
   p.batches = 1;
   for (int a = 0; a + 2 < r; ++a) p.batches *= static_cast<int>(out[a]);
   const auto put = [&](int which, const Arg& x, i64 rows, i64 columns) {
-    const Layout& l = x.layout;
-    const auto stride = [&](int axis, i64 size) -> i64 {
-      const int own = axis - (r - l.rank());
-      return own < 0 || (l.shape[own] == 1 && size != 1) ? 0 : l.strides[own];
-    };
+    const tg::Strides strides = product_strides(x, out, rows, columns);
     p.data[which] = x.data;
     p.batch[which].rank = r - 2;
-    for (int a = 0; a + 2 < r; ++a)
-      p.batch[which].size[a] = out[a], p.batch[which].stride[a] = stride(a, out[a]);
-    p.row[which] = stride(r - 2, rows), p.col[which] = stride(r - 1, columns);
+    for (int a = 0; a + 2 < r; ++a) p.batch[which].size[a] = out[a], p.batch[which].stride[a] = strides[a];
+    p.row[which] = strides[r - 2], p.col[which] = strides[r - 1];
     p.constant[which] = context && !context->written.overlaps(x);
   };
   put(RowsProduct::x, call.in[0], p.m, p.k), put(RowsProduct::w, call.in[1], p.k, p.n);
@@ -396,8 +384,7 @@ bool normalises_row(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   if (t == DType::f32 || !is_for_rows_gemm(call)) return false;
   const RowsProduct p = rows_product_of(call, &context);
-  return p.m == 1 && is_along_k(p, t) && x_in_pieces(p, t) && form_of(p) != Form::any &&
-         has_room_for_norm(p, call.gpu);
+  return p.m == 1 && is_along_k(p, t) && x_in_pieces(p, t) && is_usual(p) && has_room_for_norm(p, call.gpu);
 }
 
 std::size_t rows_gemm_workspace(const Call& call) {
@@ -412,10 +399,9 @@ void rows_gemm(const Stream& s, const Call& call, const RowsContext& context) {
   if (p.m == 0 || p.n == 0 || p.batches == 0) return;
   const DType t = call.in[0].dtype;
   const bool along_k = is_along_k(p, t);
-  const auto launch = [&](auto zero) {
-    using S = decltype(zero);
-    if constexpr (sizeof(S) == 2)
-      if (context.norm) return launch_with_norm(s, p, *context.norm, zero);
+  if (context.norm) return launch_with_norm(s, p, *context.norm, t);
+  const auto launch = [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
     if (!x_in_pieces(p, t)) {
       launch_kernel(s, {blocks_for(i64{p.m} * p.k * p.batches, 256), 256}, copy_rows_of_x<S>,
                     reinterpret_cast<S*>(s.workspace), p);
@@ -424,16 +410,9 @@ void rows_gemm(const Stream& s, const Call& call, const RowsContext& context) {
       Strides& batch = p.batch[p.x];
       for (int a = batch.rank - 1; a >= 0; --a) batch.stride[a] = stride, stride *= batch.size[a];
     }
-    along_k ? launch_for_rows<S, true>(s, p) : launch_for_rows<S, false>(s, p);
+    along_k ? launch_for_rows<S, true>(s, p, t) : launch_for_rows<S, false>(s, p, t);
   };
-  switch (t) {
-    case DType::f32:
-      return launch(float());
-    case DType::bf16:
-      return launch(__nv_bfloat16());
-    default:
-      return launch(__half());
-  }
+  t == DType::f32 ? launch(static_cast<float*>(nullptr)) : with_half(t, launch);
 }
 
 std::string rows_gemm_choice(const Call& call, const RowsContext& context) {

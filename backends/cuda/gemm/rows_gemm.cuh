@@ -1,12 +1,12 @@
 // What the kernels of rows_gemm share: the product, where k is cut, and how results are written.
 #pragma once
 
-#include "backends/cuda/gemm/rows_gemm.h"
+#include "backends/cuda/gemm/matmul.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/gelu.cuh"
 #include "backends/cuda/kernels/launch.cuh"
-#include "backends/cuda/tile/prefetch.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "backends/cuda/tile/ptx_sm90.cuh"
 #endif
@@ -135,6 +135,23 @@ struct RowsProduct {
       write_as<S, form>(item, i, j, sums, added);
   }
 
+  // A tile of y from (i0, j0) on, in turns of V numbers for each thread; fill(i, j, sums) gives those of the
+  // product in row i of the tile from output j on.
+  template <class S, Form form, int rows, int outputs, int threads, class Fill>
+  __device__ __forceinline__ void write_tile(int item, int i0, int j0, Fill&& fill) const {
+    constexpr int V = 8;
+#pragma unroll 1
+    for (int at = V * static_cast<int>(threadIdx.x); at < rows * outputs; at += V * threads) {
+      const int i = at / outputs, j = at % outputs;
+      Added<V> added;
+      read_added<S, form>(added, true, item, i0 + i, j0 + j);
+      read_added<S, form>(added, false, item, i0 + i, j0 + j);
+      alignas(16) float sums[V];
+      fill(i, j, sums);
+      write<S, form>(item, i0 + i, j0 + j, sums, added);
+    }
+  }
+
  private:
   template <class T, Form form, int V>
   __device__ __forceinline__ void read_added_as(Added<V>& to, bool those, int item, int i, int j) const {
@@ -215,9 +232,15 @@ struct RowsProduct {
   }
 };
 
-inline Form form_of(const RowsProduct& p) {
-  if (p.batches != 1 || p.wide || p.together < 8) return Form::any;
-  return !p.result ? Form::usual : p.function == Epilogue::gelu ? Form::usual_gelu : Form::usual_gelu_tanh;
+inline bool is_usual(const RowsProduct& p) {
+  return p.batches == 1 && !p.wide && p.together >= 8;
+}
+// Calls f with the form of such a product, an integral constant.
+template <class F>
+void with_usual_form(const RowsProduct& p, F&& f) {
+  if (!p.result) return f(std::integral_constant<Form, Form::usual>());
+  p.function == Epilogue::gelu ? f(std::integral_constant<Form, Form::usual_gelu>())
+                               : f(std::integral_constant<Form, Form::usual_gelu_tanh>());
 }
 
 // Lets a product begin before the kernel before it has ended, on Hopper. Returns whether all its blocks then
@@ -233,20 +256,17 @@ inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
 
 // rows_gemm_norm.cu: of one row, which it normalises itself.
 bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu);
-void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __nv_bfloat16);
-void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __half);
+void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t);
 
 // rows_gemm_sm90.cu: by wgmma, of a usual form and weights along k, where the blocks of rows_gemm.cu would
 // not all run at the same time.
 bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu);
 int wide_tile_rows(const RowsProduct& p, const Gpu& gpu);
-void launch_wide_tiles(const Stream& s, const RowsProduct& p, __nv_bfloat16);
-void launch_wide_tiles(const Stream& s, const RowsProduct& p, __half);
+void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t);
 
 // rows_gemm_many.cu: of more than 16 rows, if there are more of its tiles than multiprocessors. With fewer,
 // smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, those of rows_gemm.cu 48).
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu);
-void launch_many_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16, bool along_k);
-void launch_many_rows(const Stream& s, const RowsProduct& p, __half, bool along_k);
+void launch_many_rows(const Stream& s, const RowsProduct& p, DType t, bool along_k);
 
 }  // namespace tg::cuda

@@ -200,58 +200,40 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
     });
     rows.leave(sums, half);
     __syncthreads();
-    constexpr int V = 8;
-#pragma unroll 1
-    for (int e = V * threadIdx.x; e < Rows::rows * Rows::outputs; e += V * Rows::threads) {
-      const int i = e / Rows::outputs, j = e % Rows::outputs;
-      Added<V> added;
-      p.template read_added<S, form>(added, true, item, i0 + i, j0 + j);
-      p.template read_added<S, form>(added, false, item, i0 + i, j0 + j);
-      alignas(16) float sum[V];
+    p.template write_tile<S, form, Rows::rows, Rows::outputs, Rows::threads>(
+        item, i0, j0, [&](int i, int j, auto& sum) {
 #pragma unroll
-      for (int v = 0; v < V; v += 4)
-        *reinterpret_cast<float4*>(sum + v) =
-            *reinterpret_cast<const float4*>(sums + i * Rows::shared_row + j + v);
-      p.template write<S, form>(item, i0 + i, j0 + j, sum, added);
-    }
+          for (int v = 0; v < 8; v += 4)
+            *reinterpret_cast<float4*>(sum + v) =
+                *reinterpret_cast<const float4*>(sums + i * Rows::shared_row + j + v);
+        });
     __syncthreads();
   }
 }
 
+using AnyManyRows = ManyRows<__half, true, Form::any>;  // all have the same tiles
 i64 many_rows_tiles(const RowsProduct& p) {
-  using Rows = ManyRows<__half, true, Form::any>;
-  return (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
+  return p.tiles(AnyManyRows::rows, AnyManyRows::outputs);
 }
 
 template <class S>
 void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
-  using Rows = ManyRows<S, true, Form::any>;
-  LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p)), batches), Rows::threads, Rows::bytes};
-  shape.early = s.gpu.hopper;
-  switch (along_k ? form_of(p) : Form::any) {
-    case Form::any:
-      return along_k ? launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::any>, p)
-                     : launch_kernel(s, shape, many_rows_gemm_kernel<S, false, Form::any>, p);
-    case Form::usual:
-      return launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::usual>, p);
-    case Form::usual_gelu:
-      return launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::usual_gelu>, p);
-    case Form::usual_gelu_tanh:
-      return launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::usual_gelu_tanh>, p);
-  }
+  const LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p) / p.batches), batches),
+                          AnyManyRows::threads, AnyManyRows::bytes};
+  if (!along_k) return launch_early(s, shape, many_rows_gemm_kernel<S, false, Form::any>, p);
+  if (!is_usual(p)) return launch_early(s, shape, many_rows_gemm_kernel<S, true, Form::any>, p);
+  with_usual_form(p,
+                  [&](auto form) { launch_early(s, shape, many_rows_gemm_kernel<S, true, form.value>, p); });
 }
 
 }  // namespace
 
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu) {
-  return p.m > 16 && many_rows_tiles(p) * p.batches > gpu.processors;
+  return p.m > 16 && many_rows_tiles(p) > gpu.processors;
 }
-void launch_many_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16, bool along_k) {
-  launch_tiles_of_rows<__nv_bfloat16>(s, p, along_k);
-}
-void launch_many_rows(const Stream& s, const RowsProduct& p, __half, bool along_k) {
-  launch_tiles_of_rows<__half>(s, p, along_k);
+void launch_many_rows(const Stream& s, const RowsProduct& p, DType t, bool along_k) {
+  with_half(t, [&](auto* type) { launch_tiles_of_rows<pointee_t<decltype(type)>>(s, p, along_k); });
 }
 
 }  // namespace tg::cuda

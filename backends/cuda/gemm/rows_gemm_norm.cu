@@ -111,19 +111,7 @@ void launch(const Stream& s, RowsProduct p, const RowNorm& norm) {
 
 template <class S, int outputs>
 void launch_form(const Stream& s, const RowsProduct& p, const RowNorm& norm) {
-  switch (form_of(p)) {
-    case Form::usual_gelu:
-      return launch<TensorRows<S, true, 1, outputs, Form::usual_gelu>>(s, p, norm);
-    case Form::usual_gelu_tanh:
-      return launch<TensorRows<S, true, 1, outputs, Form::usual_gelu_tanh>>(s, p, norm);
-    default:
-      return launch<TensorRows<S, true, 1, outputs, Form::usual>>(s, p, norm);
-  }
-}
-
-template <class S>
-void launch_row(const Stream& s, const RowsProduct& p, const RowNorm& norm) {
-  takes_16_outputs(p, s.gpu, 8) ? launch_form<S, 16>(s, p, norm) : launch_form<S, 32>(s, p, norm);
+  with_usual_form(p, [&](auto form) { launch<TensorRows<S, true, 1, outputs, form.value>>(s, p, norm); });
 }
 
 template <int outputs>
@@ -140,11 +128,11 @@ bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu) {
   return takes_16_outputs(p, gpu, 8) ? has_room<16>(p, gpu) : has_room<32>(p, gpu);
 }
 
-void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __nv_bfloat16) {
-  launch_row<__nv_bfloat16>(s, p, norm);
-}
-void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __half) {
-  launch_row<__half>(s, p, norm);
+void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t) {
+  with_half(t, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    takes_16_outputs(p, s.gpu, 8) ? launch_form<S, 16>(s, p, norm) : launch_form<S, 32>(s, p, norm);
+  });
 }
 
 }  // namespace tg::cuda

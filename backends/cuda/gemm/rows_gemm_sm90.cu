@@ -138,23 +138,16 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
         e;
   });
   ptx::bar_sync(1, Tile::threads);
-  constexpr int V = 8;
-#pragma unroll 1
-  for (int e = V * static_cast<int>(threadIdx.x); e < Tile::rows * Tile::outputs; e += V * Tile::threads) {
-    const int i = e / Tile::outputs, j = e % Tile::outputs;
-    Added<V> added;
-    p.read_added<S, Tile::form>(added, true, 0, i0 + i, j0 + j);
-    p.read_added<S, Tile::form>(added, false, 0, i0 + i, j0 + j);
-    float sums[V];
+  p.write_tile<S, Tile::form, Tile::rows, Tile::outputs, Tile::threads>(
+      0, i0, j0, [&](int i, int j, auto& sums) {
 #pragma unroll
-    for (int v = 0; v < V; v += 4) {
-      const float* const at = totals + i * Tile::shared_row + j + v;
-      const float4 x = *reinterpret_cast<const float4*>(at),
-                   y = *reinterpret_cast<const float4*>(at + Tile::total_floats);
-      sums[v] = x.x + y.x, sums[v + 1] = x.y + y.y, sums[v + 2] = x.z + y.z, sums[v + 3] = x.w + y.w;
-    }
-    p.write<S, Tile::form>(0, i0 + i, j0 + j, sums, added);
-  }
+        for (int v = 0; v < 8; v += 4) {
+          const float* const at = totals + i * Tile::shared_row + j + v;
+          const float4 x = *reinterpret_cast<const float4*>(at),
+                       y = *reinterpret_cast<const float4*>(at + Tile::total_floats);
+          sums[v] = x.x + y.x, sums[v + 1] = x.y + y.y, sums[v + 2] = x.z + y.z, sums[v + 3] = x.w + y.w;
+        }
+      });
 #endif
 }
 
@@ -173,14 +166,7 @@ void launch_tiles(const Stream& s, const RowsProduct& p) {
 
 template <class S, int rows, int blocks>
 void launch_form(const Stream& s, const RowsProduct& p) {
-  switch (form_of(p)) {
-    case Form::usual_gelu:
-      return launch_tiles<WideTile<S, rows, blocks, Form::usual_gelu>>(s, p);
-    case Form::usual_gelu_tanh:
-      return launch_tiles<WideTile<S, rows, blocks, Form::usual_gelu_tanh>>(s, p);
-    default:
-      return launch_tiles<WideTile<S, rows, blocks, Form::usual>>(s, p);
-  }
+  with_usual_form(p, [&](auto form) { launch_tiles<WideTile<S, rows, blocks, form.value>>(s, p); });
 }
 
 struct TileShape {
@@ -208,35 +194,24 @@ TileShape tile_shape(const RowsProduct& p, const Gpu& gpu) {
   return is_short || p.m <= 64 ? of_64 : of_128;
 }
 
-template <class S>
-void launch_wide(const Stream& s, const RowsProduct& p) {
-  const TileShape shape = tile_shape(p, s.gpu);
-  switch (shape.rows) {
-    case 32:
-      return launch_form<S, 32, 2>(s, p);
-    case 64:
-      return shape.blocks == 2 ? launch_form<S, 64, 2>(s, p) : launch_form<S, 64, 1>(s, p);
-    case 96:
-      return launch_form<S, 96, 1>(s, p);
-    default:
-      return launch_form<S, 128, 1>(s, p);
-  }
-}
-
 }  // namespace
 
 bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu) {
-  return gpu.hopper && p.m > 16 && form_of(p) != Form::any && p.row[p.x] > 0 && p.col[p.w] > 0 &&
+  return gpu.hopper && p.m > 16 && is_usual(p) && p.row[p.x] > 0 && p.col[p.w] > 0 &&
          p.tiles(64, 32) > gpu.processors;
 }
 int wide_tile_rows(const RowsProduct& p, const Gpu& gpu) {
   return tile_shape(p, gpu).rows;
 }
-void launch_wide_tiles(const Stream& s, const RowsProduct& p, __nv_bfloat16) {
-  launch_wide<__nv_bfloat16>(s, p);
-}
-void launch_wide_tiles(const Stream& s, const RowsProduct& p, __half) {
-  launch_wide<__half>(s, p);
+void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t) {
+  const TileShape shape = tile_shape(p, s.gpu);
+  with_half(t, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    if (shape.rows == 32) return launch_form<S, 32, 2>(s, p);
+    if (shape.rows == 64)
+      return shape.blocks == 2 ? launch_form<S, 64, 2>(s, p) : launch_form<S, 64, 1>(s, p);
+    shape.rows == 96 ? launch_form<S, 96, 1>(s, p) : launch_form<S, 128, 1>(s, p);
+  });
 }
 
 }  // namespace tg::cuda

@@ -1,16 +1,14 @@
-// Small products, a block for each tile of 32 × 32 numbers of one of them (small_products.h). Its warps take
+// Small products, a block for each tile of 32 × 32 numbers of one of them (matmul.h). Its warps take
 // chunks of k in turn, copy what they multiply themselves, and wait for no others' copies; their sums are
 // added in their order. So a product's bits depend on its shape and on nothing beside it.
-#include "backends/cuda/gemm/small_products.h"
+#include "backends/cuda/gemm/matmul.h"
 
 #include <algorithm>
 #include <climits>
 #include <string>
 #include <vector>
 
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/gemm/rows_gemm.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/launch.cuh"

@@ -1,4 +1,5 @@
-#include "backends/cuda/gemm/turned_product.h"
+#include "backends/cuda/gemm/matmul.h"
+#include "backends/cuda/runtime/memory.h"
 
 #include <algorithm>
 #include <array>
@@ -7,10 +8,8 @@
 #include <vector>
 
 #include <tilegrad/core/graph/graph.h>
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/gemm/algorithms.h"
-#include "backends/cuda/runtime/stopwatch.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
 
@@ -146,7 +145,7 @@ bool is_faster(const TurnedProduct& turned, const Call& call) {
   return now < any && now <= before;
 }
 
-std::array<std::uint64_t, 2> key_of(const Call& call) {
+ChoiceKey key_of(const Call& call) {
   Hasher h;
   h.add("a turned product");
   h.add(std::uint64_t{call.tf32});
@@ -164,15 +163,15 @@ PlanPtr plan_turned_product(const Call& call) {
   const std::optional<Turn> turn = turn_of(call);
   if (!turn) return nullptr;
   const auto key = key_of(call);
-  std::optional<bool> is_chosen = known_choice(key, call.gpu);
-  if (is_chosen && !*is_chosen) return nullptr;
+  std::optional<SavedChoice> choice = known_choice(key, call.gpu);
+  if (choice && (*choice)[0] == 0) return nullptr;
   auto turned = std::make_unique<TurnedProduct>(call, *turn);
   if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
     turned->need_at_least(matmul().plan(call)->workspace(call));
     return turned;
   }
-  if (!is_chosen) is_chosen = save_choice(key, call.gpu, is_faster(*turned, call));
-  return *is_chosen ? std::move(turned) : nullptr;
+  if (!choice) choice = save_choice(key, call.gpu, SavedChoice{is_faster(*turned, call)});
+  return (*choice)[0] != 0 ? std::move(turned) : nullptr;
 }
 
 extern const FusionRule turned_product_rule{

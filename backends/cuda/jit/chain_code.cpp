@@ -1,4 +1,4 @@
-#include "backends/cuda/jit/chain_code.h"
+#include "backends/cuda/jit/chain_source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,22 +31,15 @@ const char* compute_name(DType t) {
 }
 
 std::string number(double x, DType compute) {
+  const bool wide = compute == f64;
+  if (std::isnan(x))
+    return wide ? "T(__longlong_as_double(0x7ff8000000000000ll))" : "T(__int_as_float(0x7fc00000))";
+  if (std::isinf(x))
+    return std::string(x < 0 ? "T(-" : "T(") +
+           (wide ? "__longlong_as_double(0x7ff0000000000000ll))" : "__int_as_float(0x7f800000))");
+  if (compute == i64) return "T(" + std::to_string(static_cast<std::int64_t>(x)) + "ll)";
   char text[64];
-  if (std::isnan(x)) {
-    return std::string("T(") +
-           (compute == f64 ? "__longlong_as_double(0x7ff8000000000000ll)" : "__int_as_float(0x7fc00000)") +
-           ")";
-  }
-  if (std::isinf(x)) {
-    const std::string inf =
-        compute == f64 ? "__longlong_as_double(0x7ff0000000000000ll)" : "__int_as_float(0x7f800000)";
-    return "T(" + std::string(x < 0 ? "-" : "") + inf + ")";
-  }
-  if (compute == i64) {
-    std::snprintf(text, sizeof text, "T(%lldll)", static_cast<long long>(x));
-  } else {
-    std::snprintf(text, sizeof text, "T(%.17g)", x);
-  }
+  std::snprintf(text, sizeof text, "T(%.17g)", x);
   return text;
 }
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "backends/cuda/jit/chain_code.h"
-
 namespace tg::cuda {
 
 Space::Space(std::span<const Arg> in, std::span<const Arg> out) {
@@ -40,6 +38,19 @@ bool Space::is_linear(std::size_t operand) const {
   for (std::size_t a = size.size(); a-- > 0; expected *= size[a])
     if (stride[a][operand] != expected) return false;
   return true;
+}
+
+bool Space::is_linear() const {
+  for (std::size_t o = 0; o < stride[0].size(); ++o)
+    if (!is_linear(o)) return false;
+  return true;
+}
+
+std::int64_t reach_of(std::span<const Arg> in, std::span<const Arg> out) {
+  std::int64_t reach = 0;
+  for (const auto& operands : {in, out})
+    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
+  return reach;
 }
 
 int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out) {
@@ -83,6 +94,23 @@ std::string offset(const Space& s, std::size_t o, int vector) {
   return e;
 }
 
+VectorAccess::VectorAccess(const Space& s, std::size_t outs, int vector, const std::string& times,
+                           std::span<const Arg> in, std::span<const Arg> stored,
+                           const std::string& condition) {
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    is_one.push_back(vector == 1 || s.stride.back()[outs + i] == 0);
+    const std::string type = storage(in[i].dtype), at = offset(s, outs + i, vector), from = numbered("in", i),
+                      to = numbered("v", i);
+    declared += "      " + (is_one[i] ? type : "Vec<" + type + ">") + " " + to + "[" + times + "];\n";
+    loads += "      " + to + "[n] = " +
+             (is_one[i] ? from + "[" + at + "];\n"
+                        : "*(const Vec<" + type + ">*)(" + from + " + (" + at + "));\n");
+  }
+  for (std::size_t o = 0; o < stored.size(); ++o)
+    stores += "      " + condition + "*(Vec<" + storage(stored[o].dtype) + ">*)(" + numbered("out", o) +
+              " + (" + offset(s, o, vector) + ")) = " + numbered("result", o) + ";\n";
+}
+
 std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                        std::span<const Arg> out, const std::string& start, const std::string& step) {
   const std::string t = digits(times);
@@ -90,29 +118,15 @@ std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int time
   for (std::int64_t size : s.size) numel *= size;
   const std::string all = "(I)" + digits(numel / vector),
                     each = "    #pragma unroll\n    for (int n = 0; n < " + t + "; ++n) ";
-  std::string code = "  const I step = " + step + ";\n  for (I first = " + start + "; first < " + all +
-                     "; first += step * " + t + ") {\n";
-  bool all_linear = true;
-  for (std::size_t o = 0; o < out.size() + in.size(); ++o) all_linear = all_linear && s.is_linear(o);
+  const VectorAccess access(s, out.size(), vector, t, in, out);
   const std::string place = "      const I i = first + n * step;\n      if (i >= " + all + ") break;\n" +
-                            (all_linear ? "" : indices(s, vector));
-  const auto is_one = [&](std::size_t i) { return vector == 1 || s.stride.back()[out.size() + i] == 0; };
-  std::string loads, stores;
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    const std::string type = storage(in[i].dtype), at = offset(s, out.size() + i, vector),
-                      from = numbered("in", i), to = numbered("v", i);
-    code += "    " + (is_one(i) ? type : "Vec<" + type + ">") + " " + to + "[" + t + "];\n";
-    loads += "      " + to + "[n] = " +
-             (is_one(i) ? from + "[" + at + "];\n"
-                        : "*(const Vec<" + type + ">*)(" + from + " + (" + at + "));\n");
-  }
-  for (std::size_t o = 0; o < out.size(); ++o)
-    stores += std::string("      *(Vec<") + storage(out[o].dtype) + ">*)(" + numbered("out", o) + " + (" +
-              offset(s, o, vector) + ")) = " + numbered("result", o) + ";\n";
-  if (!in.empty()) code += each + "{\n" + place + loads + "    }\n";
-  const auto element = [&](std::size_t i) { return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]"); };
-  return code + "    if (stopped) return;\n" + each + "{\n" + place +
-         chain_vector(f, in, out, vector, element) + stores + "    }\n  }\n";
+                            (s.is_linear() ? "" : indices(s, vector));
+  return "  const I step = " + step + ";\n  for (I first = " + start + "; first < " + all +
+         "; first += step * " + t + ") {\n" + access.declared +
+         (in.empty() ? "" : each + "{\n" + place + access.loads + "    }\n") + "    if (stopped) return;\n" +
+         each + "{\n" + place +
+         chain_vector(f, in, out, vector, [&](std::size_t i) { return access.element(i); }) + access.stores +
+         "    }\n  }\n";
 }
 
 std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,

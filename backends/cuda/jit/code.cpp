@@ -2,6 +2,9 @@
 
 #include <nvrtc.h>
 
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -9,7 +12,6 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/jit/cache.h"
 #include "backends/cuda/runtime/check.h"
 #include "core/base/file_write.h"
 #include "core/base/hash.h"
@@ -57,7 +59,7 @@ std::vector<char> binary_of(const std::string& source, const std::array<std::uin
                             const Gpu& gpu) {
   const std::filesystem::path folder = cache_folder();
   if (folder.empty()) return compile_source(source, gpu);
-  const std::filesystem::path path = folder / (text_of(digest) + ".cubin");
+  const std::filesystem::path path = folder / (hexadecimal(digest[0]) + hexadecimal(digest[1]) + ".cubin");
   if (std::ifstream file(path, std::ios::binary); file) {
     std::vector<char> binary((std::istreambuf_iterator<char>(file)), {});
     if (!binary.empty()) return binary;
@@ -74,6 +76,28 @@ int compiler_version() {
 }
 
 }  // namespace
+
+std::filesystem::path cache_folder() {
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  std::filesystem::path folder;
+  if (cache && *cache) {
+    folder = cache;
+  } else if (home && *home) {
+    folder = std::filesystem::path(home) / ".cache";
+  } else {
+    return {};
+  }
+  folder /= "tilegrad";
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? std::filesystem::path() : folder;
+}
+
+std::string hexadecimal(std::uint64_t x) {
+  char s[20];
+  std::snprintf(s, sizeof s, "%016" PRIx64, x);
+  return s;
+}
 
 cudaKernel_t compiled(const std::string& source, const std::string& name, const Gpu& gpu) {
   static std::mutex mutex;

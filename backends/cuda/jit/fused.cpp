@@ -1,14 +1,11 @@
-// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h,
-// tile_source.h).
+// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h).
 #include <algorithm>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/host_view.h>
-#include "backends/cuda/jit/chain_code.h"
 #include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
-#include "backends/cuda/jit/tile_source.h"
 #include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda {
@@ -29,6 +26,7 @@ struct ChainPlan final : KernelPlan {
   int tile = 0;  // the side of its tiles; 0 without tiles
   bool is_full = false;
 
+  explicit ChainPlan(const Call& c);
   void launch(const Stream& s, const Call& c) const override {
     if (!kernel) return;
     const int* fault = &s.faults.fault->step;
@@ -48,43 +46,29 @@ struct ChainPlan final : KernelPlan {
   }
 };
 
-std::unique_ptr<ChainPlan> plan_chain(const Call& c) {
+ChainPlan::ChainPlan(const Call& c) {
   const auto& f = c.attrs->as<FusedAttrs>();
   const std::int64_t numel = c.out[0].layout.numel();
-  auto p = std::make_unique<ChainPlan>();
-  if (numel == 0) return p;
-  std::int64_t reach = numel;  // of indices
-  for (const auto& operands : {c.in, c.out})
-    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
+  if (numel == 0) return;
+  const std::int64_t reach = std::max(numel, reach_of(c.in, c.out));  // of indices
   const auto is_narrow = [&](std::int64_t beyond) { return reach + beyond < (1ll << 31); };
   const Space s(c.in, c.out);
   if (const auto tiles = tiles_of(s, c.in, c.out)) {
-    p->kernel = compiled(tile_source(f, s, *tiles, c.in, c.out, is_narrow(0)), "chain", c.gpu);
-    p->grid = static_cast<unsigned>(tiles->blocks);
-    p->tile = tiles->side;
-    return p;
+    kernel = compiled(tile_source(f, s, *tiles, c.in, c.out, is_narrow(0)), "chain", c.gpu);
+    grid = static_cast<unsigned>(tiles->blocks);
+    tile = tiles->side;
+    return;
   }
   const int vector = vector_of(s, c.in, c.out);
   const std::int64_t vectors = numel / vector;
   const int times = times_of(vectors, c.in.size() + c.out.size(), c.gpu);
   const bool narrow = is_narrow(chain_block * 1024ll * c.gpu.processors * vector * times);
-  p->kernel = compiled(chain_source(f, s, vector, times, c.in, c.out, narrow), "chain", c.gpu);
+  kernel = compiled(chain_source(f, s, vector, times, c.in, c.out, narrow), "chain", c.gpu);
   const std::int64_t blocks = (vectors + chain_block * times - 1) / (chain_block * times);
-  p->grid = static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors));
-  return p;
+  grid = static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors));
 }
-
-PlanPtr plan(const Call& c) {
-  return plan_chain(c);
-}
-
-}  // namespace
-
-extern const Kernel fused_kernel{&plan};
 
 // A tensor of one number is a chain without inputs.
-namespace {
-
 Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
@@ -95,13 +79,14 @@ Call as_chain(const Call& c, Attrs& attrs) {
 
 PlanPtr plan_full(const Call& c) {
   Attrs attrs;
-  auto p = plan_chain(as_chain(c, attrs));
+  auto p = std::make_unique<ChainPlan>(as_chain(c, attrs));
   p->is_full = true;
   return p;
 }
 
 }  // namespace
 
+extern const Kernel fused_kernel{&plan_as<ChainPlan>};
 extern const Kernel full_kernel{&plan_full};
 
 }  // namespace tg::cuda

@@ -9,11 +9,10 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/fusion/sum_of_few.h"
-#include "backends/cuda/jit/chain_code.h"
+#include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
-#include "backends/cuda/kernels/row_order.h"
+#include "backends/cuda/kernels/reductions.h"
 #include "backends/cuda/runtime/kernel.h"
 #include "core/compile/reduced_chains.h"
 
@@ -120,26 +119,13 @@ std::string row_loop(const Rows& w) {
                      times = std::max<std::int64_t>(std::min(most / parts, each), 1);
   const std::string loads = digits(times * parts), threads = digits(w.order.threads), of_pack = digits(parts),
                     packs = "(I)" + digits(w.packs());
-  bool all_linear = true;
-  for (std::size_t o = 0; o < w.made.size() + w.in.size(); ++o) all_linear = all_linear && s.is_linear(o);
   const std::string each_part = "      #pragma unroll\n      for (int n = 0; n < " + loads +
                                 "; ++n) {\n      const I pack = at + n / " + of_pack + " * " + threads +
                                 ";\n      if (pack >= end) break;\n      const I i = (row * " + packs +
                                 " + pack) * " + of_pack + " + n % " + of_pack + ";\n" +
-                                (all_linear ? "" : indices(s, w.vector));
-  const auto is_one = [&](std::size_t i) { return w.vector == 1 || s.stride.back()[w.made.size() + i] == 0; };
-  std::string declared, loaded, stored;
-  for (std::size_t i = 0; i < w.in.size(); ++i) {
-    const std::string type = storage(w.in[i].dtype), at = offset(s, w.made.size() + i, w.vector),
-                      from = numbered("in", i), to = numbered("v", i);
-    declared += "      " + (is_one(i) ? type : "Vec<" + type + ">") + " " + to + "[" + loads + "];\n";
-    loaded += "      " + to + "[n] = " +
-              (is_one(i) ? from + "[" + at + "];\n"
-                         : "*(const Vec<" + type + ">*)(" + from + " + (" + at + "));\n");
-  }
-  for (std::size_t o = 0; o + 1 < w.out.size(); ++o)
-    stored += std::string("      if (!stopped) *(Vec<") + storage(w.out[o].dtype) + ">*)(" +
-              numbered("out", o) + " + (" + offset(s, o, w.vector) + ")) = " + numbered("result", o) + ";\n";
+                                (s.is_linear() ? "" : indices(s, w.vector));
+  const VectorAccess access(s, w.made.size(), w.vector, loads, w.in, w.out.first(w.out.size() - 1),
+                            "if (!stopped) ");
   const std::string number = w.number(), vector = digits(w.vector),
                     each_number = "      #pragma unroll\n      for (int e = 0; e < " + vector + "; ++e) ";
   std::string added;
@@ -151,7 +137,6 @@ std::string row_loop(const Rows& w) {
     added = each_number + "{\n        R& t = total[" +
             (w.order.way == RowOrder::in_turn ? "0" : "n % " + of_pack + " * " + vector + " + e") +
             "];\n        t = add(t, " + number + ");\n      }\n";
-  const auto element = [&](std::size_t i) { return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]"); };
   const std::string pieces = digits(w.order.pieces), wide = "(unsigned long long)" + digits(w.packs());
   const std::string bounds = w.order.pieces == 1
                                  ? "    const I row = job, begin = 0, end = " + packs + ";\n"
@@ -159,9 +144,10 @@ std::string row_loop(const Rows& w) {
                                        ";\n    const I begin = " + wide + " * piece / " + pieces +
                                        ", end = " + wide + " * (piece + 1) / " + pieces + ";\n";
   return bounds + "    for (I at = begin + lane; job < jobs && at < end; at += " + threads + " * " +
-         digits(times) + ") {\n      R part = none();\n" + declared +
-         (w.in.empty() ? "" : each_part + loaded + "      }\n") + each_part +
-         chain_vector(w.r.chain, w.in, w.made, w.vector, element) + stored + added + "      }\n    }\n";
+         digits(times) + ") {\n      R part = none();\n" + access.declared +
+         (w.in.empty() ? "" : each_part + access.loads + "      }\n") + each_part +
+         chain_vector(w.r.chain, w.in, w.made, w.vector, [&](std::size_t i) { return access.element(i); }) +
+         access.stores + added + "      }\n    }\n";
 }
 
 // Of the threads of a team, which have `totals` each: all of them as one, `all`.
@@ -270,9 +256,7 @@ struct ReducedChainPlan final : KernelPlan {
 
 ReducedChainPlan::ReducedChainPlan(const Call& c) {
   const Rows w(c);
-  std::int64_t reach = w.r.made.numel();  // of indices
-  for (const auto& operands : {c.in, c.out})
-    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
+  const std::int64_t reach = std::max(w.r.made.numel(), reach_of(c.in, c.out));  // of indices
   const bool is_narrow = reach + (1 << 20) < (1ll << 31);
   rows = {reduced_chain_source(w, is_narrow), "reduced_chain", w.jobs(), w.order.threads, c.gpu};
   pieces = w.order.pieces, threads = w.order.threads;
@@ -301,12 +285,8 @@ std::string ReducedChainPlan::choice(const Call&) const {
          " blocks of " + std::to_string(rows.block) + " threads";
 }
 
-PlanPtr plan(const Call& c) {
-  return std::make_unique<ReducedChainPlan>(c);
-}
-
 }  // namespace
 
-extern const Kernel reduced_chain_kernel{&plan};
+extern const Kernel reduced_chain_kernel{&plan_as<ReducedChainPlan>};
 
 }  // namespace tg::cuda

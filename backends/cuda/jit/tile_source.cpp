@@ -1,8 +1,6 @@
-#include "backends/cuda/jit/tile_source.h"
+#include "backends/cuda/jit/chain_source.h"
 
 #include <algorithm>
-
-#include "backends/cuda/jit/chain_code.h"
 
 namespace tg::cuda {
 

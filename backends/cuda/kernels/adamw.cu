@@ -189,27 +189,25 @@ struct AdamWPlan final : KernelPlan {
   std::size_t single = 0, wide = 0;     // their numbers
   i64 size = list_chunk;                // of a chunk
 
+  explicit AdamWPlan(const Call& c);
   void launch(const Stream& s, const Call& c) const override;
 };
 
-PlanPtr plan_adamw(const Call& c) {
+AdamWPlan::AdamWPlan(const Call& c) {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
-  std::vector<Tensors> tensors;
-  std::vector<Chunk> single, wide;
-  auto p = std::make_unique<AdamWPlan>();
-  i64 all = 0;
-  for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) all += c.in[i * adamw_ins].layout.numel();
-  p->size = chunk_of(all, c.gpu);
+  std::vector<Tensors> all;
+  std::vector<Chunk> of_f32, of_f64;
+  i64 elements = 0;
+  for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) elements += c.in[i * adamw_ins].layout.numel();
+  size = chunk_of(elements, c.gpu);
   for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) {
     const Arg *in = &c.in[i * adamw_ins], *out = &c.out[i * adamw_outs];
-    tensors.emplace_back(in, out, attrs.weight_decay[i]);
-    add_chunks(in->dtype == DType::f64 ? wide : single, i, tensors[i].count, p->size);
+    all.emplace_back(in, out, attrs.weight_decay[i]);
+    add_chunks(in->dtype == DType::f64 ? of_f64 : of_f32, i, all[i].count, size);
   }
-  p->single = single.size(), p->wide = wide.size();
-  single.insert(single.end(), wide.begin(), wide.end());
-  p->tensors = on_device(tensors);
-  p->chunks = on_device(single);
-  return p;
+  single = of_f32.size(), wide = of_f64.size();
+  of_f32.insert(of_f32.end(), of_f64.begin(), of_f64.end());
+  tensors = on_device(all), chunks = on_device(of_f32);
 }
 
 void AdamWPlan::launch(const Stream& s, const Call& c) const {
@@ -217,16 +215,17 @@ void AdamWPlan::launch(const Stream& s, const Call& c) const {
   const Arg* scalars = &c.in[attrs.weight_decay.size() * adamw_ins];
   const Scalars a{scalars[0].data,  scalars[1].data, scalars[2].data, scalars[0].dtype, scalars[1].dtype,
                   scalars[2].dtype, attrs.beta1,     attrs.beta2,     attrs.eps};
-  if (single > 0)
-    launch_early(s, {list_grid(single, s.gpu), list_block}, update<float>, tensors.get(), chunks.get(),
-                 static_cast<int>(single), size, a, s.faults);
-  if (wide > 0)
-    launch_early(s, {list_grid(wide, s.gpu), list_block}, update<double>, tensors.get(),
-                 chunks.get() + single, static_cast<int>(wide), size, a, s.faults);
+  const auto run = [&](auto kernel, std::size_t first, std::size_t count) {
+    if (count > 0)
+      launch_early(s, {list_grid(count, s.gpu), list_block}, kernel, tensors.get(), chunks.get() + first,
+                   static_cast<int>(count), size, a, s.faults);
+  };
+  run(update<float>, 0, single);
+  run(update<double>, single, wide);
 }
 
 }  // namespace
 
-extern const Kernel adamw_kernel{&plan_adamw};
+extern const Kernel adamw_kernel{&plan_as<AdamWPlan>};
 
 }  // namespace tg::cuda

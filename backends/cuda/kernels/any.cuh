@@ -7,63 +7,49 @@
 
 namespace tg::cuda {
 
-// Element `at` of data as C: double or float from any float type, i64 from integers and booleans.
-template <class C>
-__device__ __forceinline__ C load_as(const void* data, DType type, i64 at) {
+// f(null pointer of the storage type) for the types whose numbers are computed in C: integers and booleans in
+// i64, floats in float or double.
+template <class C, class F>
+__device__ __forceinline__ auto with_stored(DType type, F f) {
   if constexpr (std::is_same_v<C, i64>) {
     switch (type) {
       case DType::i64:
-        return static_cast<const i64*>(data)[at];
+        return f(static_cast<i64*>(nullptr));
       case DType::i32:
-        return static_cast<const int*>(data)[at];
+        return f(static_cast<int*>(nullptr));
+      case DType::u8:
+        return f(static_cast<unsigned char*>(nullptr));
       default:
-        return static_cast<const unsigned char*>(data)[at];
+        return f(static_cast<bool*>(nullptr));
     }
   } else {
     switch (type) {
       case DType::f64:
-        return static_cast<C>(static_cast<const double*>(data)[at]);
+        return f(static_cast<double*>(nullptr));
       case DType::f32:
-        return static_cast<C>(static_cast<const float*>(data)[at]);
+        return f(static_cast<float*>(nullptr));
       case DType::bf16:
-        return static_cast<C>(widen(static_cast<const __nv_bfloat16*>(data)[at]));
+        return f(static_cast<__nv_bfloat16*>(nullptr));
       default:
-        return static_cast<C>(widen(static_cast<const __half*>(data)[at]));
+        return f(static_cast<__half*>(nullptr));
     }
   }
 }
 
+// Element `at` of data as C.
+template <class C>
+__device__ __forceinline__ C load_as(const void* data, DType type, i64 at) {
+  return with_stored<C>(type, [&](auto* stored) {
+    using S = pointee_t<decltype(stored)>;
+    using Byte = std::conditional_t<std::is_same_v<S, bool>, unsigned char, S>;  // as the byte that it is
+    return static_cast<C>(widen(static_cast<const Byte*>(data)[at]));
+  });
+}
 template <class C>
 __device__ __forceinline__ void store_as(void* data, DType type, i64 at, C v) {
-  if constexpr (std::is_same_v<C, i64>) {
-    switch (type) {
-      case DType::i64:
-        static_cast<i64*>(data)[at] = v;
-        return;
-      case DType::i32:
-        static_cast<int*>(data)[at] = static_cast<int>(v);
-        return;
-      case DType::u8:
-        static_cast<unsigned char*>(data)[at] = static_cast<unsigned char>(v);
-        return;
-      default:
-        static_cast<bool*>(data)[at] = v != 0;
-    }
-  } else {
-    switch (type) {
-      case DType::f64:
-        static_cast<double*>(data)[at] = static_cast<double>(v);
-        return;
-      case DType::f32:
-        static_cast<float*>(data)[at] = static_cast<float>(v);
-        return;
-      case DType::bf16:
-        static_cast<__nv_bfloat16*>(data)[at] = narrow<__nv_bfloat16>(v);
-        return;
-      default:
-        static_cast<__half*>(data)[at] = narrow<__half>(v);
-    }
-  }
+  with_stored<C>(type, [&](auto* stored) {
+    static_cast<decltype(stored)>(data)[at] = narrow<pointee_t<decltype(stored)>>(v);
+  });
 }
 
 // V consecutive elements, read or written in one piece.

@@ -1,4 +1,4 @@
-// Copies of regions: concat, slice_assign and slice_at.
+// Copies of regions: concat, slice_assign and slice_at; and arange.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -83,9 +83,8 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
     const auto run = [&](auto* unit, auto* element) {
       using U = pointee_t<decltype(unit)>;
       using E = pointee_t<decltype(element)>;
-      launch_early(s, {blocks_for(r.numel > 0 ? r.numel : 1, threads_per_block), threads_per_block},
-                   move<U, E, I>, reinterpret_cast<U*>(to), reinterpret_cast<const E*>(from), r, start,
-                   given != nullptr);
+      launch_threads(s, r.numel > 0 ? r.numel : 1, move<U, E, I>, reinterpret_cast<U*>(to),
+                     reinterpret_cast<const E*>(from), r, start, given != nullptr);
     };
     if (fill)
       with_element(bytes, [&](auto* element) { run(static_cast<uint4*>(nullptr), element); });
@@ -134,6 +133,30 @@ void launch_at(const Stream& s, const Call& c) {
               out.data, x.data, &start);
 }
 
+// out[i] = start + i·step, in f64, or in i64 for integers.
+template <class S, class C, class I>
+__global__ void __launch_bounds__(threads_per_block) count(S* out, C start, C step, I n) {
+  begin_early();
+  const I i = thread_number<I>();
+  if (i < n) out[i] = narrow<S>(start + static_cast<C>(i) * step);
+}
+
+void launch_arange(const Stream& s, const Call& c) {
+  const Arg& out = c.out[0];  // one dense axis
+  const auto& a = c.attrs->as<ArangeAttrs>();
+  const i64 n = out.layout.numel();
+  if (n == 0) return;
+  with_any(out.dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    using C = std::conditional_t<std::is_same_v<compute_t<S>, i64>, i64, double>;
+    with_count(n, [&](auto* counter) {
+      using I = pointee_t<decltype(counter)>;
+      launch_threads(s, n, count<S, C, I>, reinterpret_cast<S*>(out.data), static_cast<C>(a.start),
+                     static_cast<C>(a.step), static_cast<I>(n));
+    });
+  });
+}
+
 }  // namespace
 
 void copy(const Stream& s, const Arg& to, const Arg& from) {
@@ -141,6 +164,7 @@ void copy(const Stream& s, const Arg& to, const Arg& from) {
               from.data);
 }
 
+extern const Kernel arange_kernel{&launch_arange};
 extern const Kernel concat_kernel{&launch_concat};
 extern const Kernel slice_assign_kernel{&launch_assign};
 extern const Kernel slice_at_kernel{&launch_at};

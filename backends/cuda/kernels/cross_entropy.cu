@@ -71,16 +71,8 @@ __global__ void __launch_bounds__(most_threads)
     const S own = t >= 0 ? a.x.at<S, Row::held>(r)[t * a.x.step] : S();  // x_t, for the thread that writes
     const Row row = next.row;
     next = Ahead<S, Row>::load(a, team, r + step, writes);
-    Normalizer<C> all;
+    const Normalizer<C> all = normalizer_of(team, row);
     C sum = 0;
-    if constexpr (Row::held) {
-      all.max = team.max(row.max());
-      const C low = all.shift();
-      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
-    } else {
-      row.read_packs([&](const auto& x) { all.take(x); });
-      all.combine(team);
-    }
     if (share != 0) sum = team.sum(row.sum([&](C x, auto) { return all.max - x; }));
     if (!writes || r >= a.rows) continue;
     const C top = t >= 0 ? all.max : C(0), log_sum = t >= 0 ? log(all.sum) : C(0);

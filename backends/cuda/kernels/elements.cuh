@@ -14,27 +14,8 @@ using i64 = long long;
 
 // The compute type of a storage type: float for the half types, i64 for integers and booleans.
 template <class S>
-struct Compute {
-  using type = i64;
-};
-template <>
-struct Compute<double> {
-  using type = double;
-};
-template <>
-struct Compute<float> {
-  using type = float;
-};
-template <>
-struct Compute<__nv_bfloat16> {
-  using type = float;
-};
-template <>
-struct Compute<__half> {
-  using type = float;
-};
-template <class S>
-using compute_t = typename Compute<S>::type;
+using compute_t = std::conditional_t<std::is_integral_v<S>, i64,
+                                     std::conditional_t<std::is_same_v<S, double>, double, float>>;
 
 template <class S>
 __device__ __forceinline__ compute_t<S> widen(S x) {
@@ -47,37 +28,16 @@ __device__ __forceinline__ float widen(__half x) {
   return __half2float(x);
 }
 
-template <class S>
-struct Narrow {
-  template <class C>
-  static __device__ __forceinline__ S of(C x) {
-    return static_cast<S>(x);
-  }
-};
-template <>
-struct Narrow<bool> {
-  template <class C>
-  static __device__ __forceinline__ bool of(C x) {
-    return x != C(0);
-  }
-};
-template <>
-struct Narrow<__nv_bfloat16> {
-  template <class C>
-  static __device__ __forceinline__ __nv_bfloat16 of(C x) {
-    return __float2bfloat16_rn(odd_float(x));
-  }
-};
-template <>
-struct Narrow<__half> {
-  template <class C>
-  static __device__ __forceinline__ __half of(C x) {
-    return __float2half_rn(odd_float(x));
-  }
-};
 template <class S, class C>
 __device__ __forceinline__ S narrow(C x) {
-  return Narrow<S>::of(x);
+  if constexpr (std::is_same_v<S, bool>)
+    return x != C(0);
+  else if constexpr (std::is_same_v<S, __nv_bfloat16>)
+    return __float2bfloat16_rn(odd_float(x));
+  else if constexpr (std::is_same_v<S, __half>)
+    return __float2half_rn(odd_float(x));
+  else
+    return static_cast<S>(x);
 }
 
 [[noreturn, gnu::noinline]] inline void refuse(DType t) {
@@ -86,34 +46,23 @@ __device__ __forceinline__ S narrow(C x) {
 
 // Calls f with a null pointer of the storage type of a dtype.
 template <class F>
+void with_half(DType t, F&& f) {
+  t == DType::bf16 ? f(static_cast<__nv_bfloat16*>(nullptr)) : f(static_cast<__half*>(nullptr));
+}
+template <class F>
 void with_float(DType t, F&& f) {
-  switch (t) {
-    case DType::f64:
-      return f(static_cast<double*>(nullptr));
-    case DType::f32:
-      return f(static_cast<float*>(nullptr));
-    case DType::bf16:
-      return f(static_cast<__nv_bfloat16*>(nullptr));
-    case DType::f16:
-      return f(static_cast<__half*>(nullptr));
-    default:
-      refuse(t);
-  }
+  if (t == DType::f64) return f(static_cast<double*>(nullptr));
+  if (t == DType::f32) return f(static_cast<float*>(nullptr));
+  if (t != DType::bf16 && t != DType::f16) refuse(t);
+  with_half(t, f);
 }
 template <class F>
 void with_any(DType t, F&& f) {
-  switch (t) {
-    case DType::i64:
-      return f(static_cast<i64*>(nullptr));
-    case DType::i32:
-      return f(static_cast<int*>(nullptr));
-    case DType::u8:
-      return f(static_cast<unsigned char*>(nullptr));
-    case DType::boolean:
-      return f(static_cast<bool*>(nullptr));
-    default:
-      return with_float(t, f);
-  }
+  if (t == DType::i64) return f(static_cast<i64*>(nullptr));
+  if (t == DType::i32) return f(static_cast<int*>(nullptr));
+  if (t == DType::u8) return f(static_cast<unsigned char*>(nullptr));
+  if (t == DType::boolean) return f(static_cast<bool*>(nullptr));
+  with_float(t, f);
 }
 // The storage type that F's argument points to.
 template <class P>

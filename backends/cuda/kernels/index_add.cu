@@ -143,8 +143,8 @@ void launch_rows(const Stream& s, const Call& c) {
   if (p.count == 0) return;
   if (const auto few = few_slices(c, p)) return add_few(s, c.in[1], c.in[2], out, *few);
   Additions a(p.count, p.limit, s.workspace);
-  launch_early(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_rows, Indices(c.in[1]),
-               region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);
+  launch_threads(s, p.count, find_rows, Indices(c.in[1]), region_of(c.in[1].layout), p.limit, a.keys,
+                 a.positions, s.faults);
   add_up(s, c, p, a);
 }
 
@@ -159,9 +159,8 @@ void launch_places(const Stream& s, const Call& c) {
   for (int a = 0; a < indices.layout.rank(); ++a)
     places.axis(indices.layout.shape[a], {indices.layout.strides[a], a == axis ? 0 : out.layout.strides[a]});
   Additions a(p.count, p.limit, s.workspace);
-  launch_early(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_places, Indices(indices),
-               places, out.layout.shape[axis], out.layout.strides[axis], p.limit, a.keys, a.positions,
-               s.faults);
+  launch_threads(s, p.count, find_places, Indices(indices), places, out.layout.shape[axis],
+                 out.layout.strides[axis], p.limit, a.keys, a.positions, s.faults);
   add_up(s, c, p, a);
 }
 

@@ -64,8 +64,8 @@ void launch_select(const Stream& s, const Call& c) {
     using I = pointee_t<decltype(counter)>;
     with_unit(bytes * static_cast<std::size_t>(v), [&](auto* unit) {
       using U = pointee_t<decltype(unit)>;
-      launch_early(s, {blocks_for(m.numel, threads_per_block), threads_per_block}, select<U, I>,
-                   reinterpret_cast<U*>(out.data), reinterpret_cast<const U*>(x.data), m);
+      launch_threads(s, m.numel, select<U, I>, reinterpret_cast<U*>(out.data),
+                     reinterpret_cast<const U*>(x.data), m);
     });
   });
 }
@@ -104,8 +104,8 @@ void launch_gather(const Stream& s, const Call& c) {
     using I = pointee_t<decltype(counter)>;
     with_element(size_of(x.dtype), [&](auto* element) {
       using E = pointee_t<decltype(element)>;
-      launch_early(s, {blocks_for(m.places.numel, threads_per_block), threads_per_block}, gather<E, I>,
-                   reinterpret_cast<E*>(out.data), reinterpret_cast<const E*>(x.data), m);
+      launch_threads(s, m.places.numel, gather<E, I>, reinterpret_cast<E*>(out.data),
+                     reinterpret_cast<const E*>(x.data), m);
     });
   });
 }

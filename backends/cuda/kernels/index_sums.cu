@@ -100,9 +100,9 @@ void sum_as(const Stream& s, const Arg& out, const Arg& src, const Sums& m, std:
   const i64 threads = m.columns.numel * m.chunks;
   with_count(threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
-    launch_early(s, {blocks_for(threads, threads_per_block), threads_per_block}, sum_chunks<S, V, I>,
-                 reinterpret_cast<Unit<S, V>*>(out.data), reinterpret_cast<const Unit<S, V>*>(src.data),
-                 reinterpret_cast<Unit<compute_t<S>, V>*>(partial), m);
+    launch_threads(s, threads, sum_chunks<S, V, I>, reinterpret_cast<Unit<S, V>*>(out.data),
+                   reinterpret_cast<const Unit<S, V>*>(src.data),
+                   reinterpret_cast<Unit<compute_t<S>, V>*>(partial), m);
   });
 }
 
@@ -225,9 +225,9 @@ void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& 
     using S = pointee_t<decltype(type)>;
     with_count(places.numel, [&](auto* counter) {
       using I = pointee_t<decltype(counter)>;
-      launch_early(s, {blocks_for(places.numel, threads_per_block), threads_per_block}, add_each<S, I>,
-                   reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(src.data), Indices(indices),
-                   places, out.layout.shape[axis], out.layout.strides[axis], s.faults);
+      launch_threads(s, places.numel, add_each<S, I>, reinterpret_cast<S*>(out.data),
+                     reinterpret_cast<const S*>(src.data), Indices(indices), places, out.layout.shape[axis],
+                     out.layout.strides[axis], s.faults);
     });
   });
 }

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "backends/cuda/runtime/kernel.h"
@@ -64,6 +65,14 @@ void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
                   const std::type_identity_t<P>&... args) {
   shape.early = s.gpu.hopper;
   launch_kernel(s, shape, kernel, args...);
+}
+
+// So many pairs of blocks as run at the same time, at most one for each of the tiles that they take in turn.
+inline LaunchShape pairs_of_blocks(const Gpu& gpu, int tiles, unsigned threads, std::size_t shared) {
+  const int pairs = std::clamp(gpu.processors / 2, 1, tiles);
+  LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(threads), shared);
+  shape.cluster = 2;
+  return shape;
 }
 
 // The kernel after this one may begin now: until this one has ended, it waits in wait_for_kernel_before().

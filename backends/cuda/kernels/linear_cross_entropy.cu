@@ -1,6 +1,5 @@
-// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). Where head_loss.h does not compute it: the
+// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). Where head_loss.cu does not compute it: the
 // logits x·w into the memory of G, and then each row of them becomes its row of G, with c = ξ.
-#include "backends/cuda/gemm/head_loss.h"
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/target.cuh"
 #include "ops/cross_entropy.h"
@@ -34,15 +33,7 @@ __global__ void __launch_bounds__(most_threads)
     const i64 t = r < a.rows ? a.targets.at(r, a.n, faults, team.rank == 0) : -1;
     S* out = r < a.rows ? a.logits.at<S, Row::held>(r) : nullptr;
     const C own = t >= 0 && team.rank == 0 ? widen(out[t]) : C(0);  // before the row is overwritten
-    Normalizer<C> all;
-    if constexpr (Row::held) {
-      all.max = team.max(row.max());
-      const C low = all.shift();
-      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
-    } else {
-      row.read_packs([&](const auto& x) { all.take(x); });
-      all.combine(team);
-    }
+    const Normalizer<C> all = normalizer_of(team, row);
     if (r >= a.rows) continue;
     const C top = all.max, rest = log(all.sum), xi = top + rest, factor = row_factor(xi, z_loss),
             less = hit / factor;
@@ -80,12 +71,6 @@ void launch_rows_of_logits(const Stream& s, const Call& c) {
   });
 }
 
-struct HeadLossPlan final : KernelPlan {
-  void launch(const Stream& s, const Call& c) const override { launch_head_loss(s, c); }
-  std::size_t workspace(const Call& c) const override { return head_loss_workspace(c); }
-  std::string choice(const Call&) const override { return "exponentials from the product, by wgmma"; }
-};
-
 struct LogitsPlan final : KernelPlan {
   explicit LogitsPlan(const Call& c) {
     const std::int64_t unit = c.attrs->as<LinearCrossEntropyAttrs>().unit;
@@ -113,7 +98,7 @@ struct LogitsPlan final : KernelPlan {
 };
 
 PlanPtr plan(const Call& c) {
-  if (is_for_head_loss(c)) return std::make_unique<HeadLossPlan>();
+  if (PlanPtr head_loss = plan_head_loss(c)) return head_loss;
   return std::make_unique<LogitsPlan>(c);
 }
 

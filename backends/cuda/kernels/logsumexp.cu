@@ -19,11 +19,7 @@ struct LogSum {
   static __device__ __forceinline__ C finish(const State& s) { return s.log_sum(); }
   template <class T, class Row>
   static __device__ __forceinline__ State of_row(T& team, const Row& row, bool) {
-    State all;
-    all.max = team.max(row.max());
-    const C low = all.shift();
-    all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
-    return all;
+    return normalizer_of(team, row);
   }
 };
 

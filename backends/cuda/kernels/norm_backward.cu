@@ -1,11 +1,10 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
-// adds up its rows, then a second launch adds up the blocks, of few blocks for several norms (sums_left.h).
-#include "backends/cuda/fusion/epilogue.h"
+// adds up its rows, then a second launch adds up the blocks, of few blocks for several norms
+// (KernelPlan::sums_left).
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/fusion/sums_left.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
-#include "backends/cuda/runtime/table.h"
+#include "backends/cuda/runtime/memory.h"
 
 namespace tg::cuda {
 

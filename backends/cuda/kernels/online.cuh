@@ -64,4 +64,19 @@ struct Normalizer {
   }
 };
 
+// Of a whole row (rows.cuh).
+template <class T, class Row>
+__device__ __forceinline__ auto normalizer_of(T& team, const Row& row) {
+  Normalizer<typename Row::C> all;
+  if constexpr (Row::held) {
+    all.max = team.max(row.max());
+    const auto shift = all.shift();
+    all.sum = team.sum(row.sum([&](auto x, auto) { return exp_below(x - shift); }));
+  } else {
+    row.read_packs([&](const auto& x) { all.take(x); });
+    all.combine(team);
+  }
+  return all;
+}
+
 }  // namespace tg::cuda

@@ -34,9 +34,6 @@ unsigned grid_for(const Stream& s, i64 threads) {
   const i64 most = 32ll * s.gpu.processors, blocks = (threads + threads_per_block - 1) / threads_per_block;
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
-__device__ __forceinline__ i64 first_thread() {
-  return thread_number<i64>();
-}
 __device__ __forceinline__ i64 all_threads() {
   return static_cast<i64>(gridDim.x) * threads_per_block;
 }
@@ -63,7 +60,7 @@ __global__ void __launch_bounds__(threads_per_block)
                compute_t<S> scale) {
   begin_early();
   const std::uint64_t key = source.key();
-  i64 i = first_thread();
+  i64 i = thread_number<i64>();
   Words<S, V> next{};
   if (i < packs) next = x[i];
   while (i < packs) {
@@ -85,7 +82,7 @@ __global__ void __launch_bounds__(threads_per_block)
          std::uint32_t bound, compute_t<S> scale) {
   begin_early();
   const std::uint64_t key = source.key();
-  for (i64 i = first_thread() + first / 4; i * 4 < numel; i += all_threads()) {
+  for (i64 i = thread_number<i64>() + first / 4; i * 4 < numel; i += all_threads()) {
     const i64 start = i * 4;
     compute_t<S> e[4] = {};
     for (int k = 0; k < 4; ++k)
@@ -129,7 +126,7 @@ __global__ void __launch_bounds__(threads_per_block)
   begin_early();
   constexpr int V = 4 / each;
   const std::uint64_t key = source.key();
-  for (i64 i = first_thread(); i * V < numel; i += all_threads()) {
+  for (i64 i = thread_number<i64>(); i * V < numel; i += all_threads()) {
     Unit<S, V> value;
     f(words_of(static_cast<std::uint64_t>(i), key), value.at);
     if (numel - i * V >= V) {
@@ -231,7 +228,7 @@ __global__ void __launch_bounds__(threads_per_block)
   begin_early();
   const std::uint64_t key = source.key();
   const i64 in_row = (keys + 3) / 4;
-  for (i64 i = first_thread(); i < rows * in_row; i += all_threads()) {
+  for (i64 i = thread_number<i64>(); i < rows * in_row; i += all_threads()) {
     const i64 row = i / in_row, j = i % in_row * 4;
     const PhiloxBlock words =
         philox(attention_counter(static_cast<std::uint32_t>(row / queries),

@@ -240,6 +240,12 @@ struct ReducePlan {
   ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool keepdim, bool ordered, const Gpu& gpu);
 };
 
+// Of a reduction's call.
+inline ReducePlan reduce_plan(const Call& c, bool ordered = false) {
+  const auto& a = c.attrs->as<ReduceAttrs>();
+  return ReducePlan(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, ordered, c.gpu);
+}
+
 Walk walk_of(const ReducePlan& p, int pack, bool columns);
 // Whether packs of that many elements can be read: every stride is a whole number of packs.
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size);
@@ -314,10 +320,8 @@ void reduce(const Stream& s, const ReducePlan& p, const Source& x, Results<R> ou
   if (p.splits == 1) return;
   const auto* partial = out.partial;
   out.partial = nullptr;
-  if (p.columns)
-    merge_partials<R>(s, partial, p.outs, p.splits, p.outs, 1, one.kept_out, out);
-  else
-    merge_partials<R>(s, partial, p.outs, p.splits, 1, p.splits, one.kept_out, out);
+  merge_partials<R>(s, partial, p.outs, p.splits, p.columns ? p.outs : 1, p.columns ? 1 : p.splits,
+                    one.kept_out, out);
 }
 
 }  // namespace tg::cuda

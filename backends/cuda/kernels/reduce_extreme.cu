@@ -119,14 +119,9 @@ struct Flipped : Source {
   }
 };
 
-ReducePlan extreme_plan(const Call& c, bool ordered) {
-  const auto& a = c.attrs->as<ReduceAttrs>();
-  return ReducePlan(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, ordered, c.gpu);
-}
-
-template <template <class> class R, bool packs>
-void run_extreme(const Stream& s, const Call& c, bool minimum) {
-  const ReducePlan p = extreme_plan(c, !packs);
+template <template <class> class R, bool packs, bool minimum>
+void run_extreme(const Stream& s, const Call& c) {
+  const ReducePlan p = reduce_plan(c, !packs);
   if (p.outs == 0) return;
   const Arg &x = c.in[0], &y = c.out[0];
   const bool flip = minimum && packs;  // the results of argmin are indices, which stay as they are
@@ -144,21 +139,17 @@ void run_extreme(const Stream& s, const Call& c, bool minimum) {
 }
 
 std::size_t value_workspace(const Call& c) {
-  return partial_bytes<Max<i64>>(extreme_plan(c, false));
+  return partial_bytes<Max<i64>>(reduce_plan(c));
 }
 std::size_t index_workspace(const Call& c) {
-  return partial_bytes<ArgMax<i64>>(extreme_plan(c, true));
+  return partial_bytes<ArgMax<i64>>(reduce_plan(c, true));
 }
 
 }  // namespace
 
-extern const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
-                               &value_workspace};
-extern const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
-                               &value_workspace};
-extern const Kernel argmax_kernel{
-    [](const Stream& s, const Call& c) { run_extreme<ArgMax, false>(s, c, false); }, &index_workspace};
-extern const Kernel argmin_kernel{
-    [](const Stream& s, const Call& c) { run_extreme<ArgMax, false>(s, c, true); }, &index_workspace};
+extern const Kernel max_kernel{&run_extreme<Max, true, false>, &value_workspace};
+extern const Kernel min_kernel{&run_extreme<Max, true, true>, &value_workspace};
+extern const Kernel argmax_kernel{&run_extreme<ArgMax, false, false>, &index_workspace};
+extern const Kernel argmin_kernel{&run_extreme<ArgMax, false, true>, &index_workspace};
 
 }  // namespace tg::cuda

@@ -1,6 +1,6 @@
 // How reductions iterate and are split into pieces.
 #include "backends/cuda/kernels/reduce_held.cuh"
-#include "backends/cuda/kernels/row_order.h"
+#include "backends/cuda/kernels/reductions.h"
 
 namespace tg::cuda {
 

@@ -33,10 +33,9 @@ struct Prod : Sum<C> {
   static __device__ __forceinline__ C merge(C a, C b) { return a * b; }
 };
 
-template <template <class> class R, bool packs>
-void run_sum(const Stream& s, const Call& c, bool mean) {
-  const auto& a = c.attrs->as<ReduceAttrs>();
-  const ReducePlan p(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, false, c.gpu);
+template <template <class> class R, bool packs = true, bool mean = false>
+void run_sum(const Stream& s, const Call& c) {
+  const ReducePlan p = reduce_plan(c);
   if (p.outs == 0) return;
   const double divisor = mean ? static_cast<double>(p.count) : 1;
   if (!is_float(c.in[0].dtype)) {
@@ -56,9 +55,7 @@ void run_sum(const Stream& s, const Call& c, bool mean) {
 }
 
 std::size_t sum_workspace(const Call& c) {
-  const auto& a = c.attrs->as<ReduceAttrs>();
-  const ReducePlan p(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, false, c.gpu);
-  return partial_bytes<Sum<double>>(p);
+  return partial_bytes<Sum<double>>(reduce_plan(c));
 }
 
 template <class C>
@@ -76,13 +73,9 @@ void sum_parts(const Stream& s, const void* partial, bool wide, i64 n, i64 parts
        : sum_parts_of<float>(s, partial, n, parts, step, out);
 }
 
-extern const Kernel sum_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, false); },
-                               &sum_workspace};
-extern const Kernel mean_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, true); },
-                                &sum_workspace};
-extern const Kernel sum_squares_kernel{
-    [](const Stream& s, const Call& c) { run_sum<SumSquares, true>(s, c, false); }, &sum_workspace};
-extern const Kernel prod_kernel{[](const Stream& s, const Call& c) { run_sum<Prod, false>(s, c, false); },
-                                &sum_workspace};
+extern const Kernel sum_kernel{&run_sum<Sum>, &sum_workspace};
+extern const Kernel mean_kernel{&run_sum<Sum, true, true>, &sum_workspace};
+extern const Kernel sum_squares_kernel{&run_sum<SumSquares>, &sum_workspace};
+extern const Kernel prod_kernel{&run_sum<Prod, false>, &sum_workspace};
 
 }  // namespace tg::cuda

@@ -86,16 +86,10 @@ inline Region<1> region_of(const Layout& l) {
 // Calls f with a null pointer to a type of that many bytes: elements, and units of them up to 16 bytes.
 template <class F>
 void with_element(std::size_t bytes, F&& f) {
-  switch (bytes) {
-    case 1:
-      return f(static_cast<unsigned char*>(nullptr));
-    case 2:
-      return f(static_cast<unsigned short*>(nullptr));
-    case 4:
-      return f(static_cast<unsigned*>(nullptr));
-    default:
-      return f(static_cast<unsigned long long*>(nullptr));
-  }
+  if (bytes == 1) return f(static_cast<unsigned char*>(nullptr));
+  if (bytes == 2) return f(static_cast<unsigned short*>(nullptr));
+  if (bytes == 4) return f(static_cast<unsigned*>(nullptr));
+  f(static_cast<unsigned long long*>(nullptr));
 }
 template <class F>
 void with_unit(std::size_t bytes, F&& f) {
@@ -136,6 +130,12 @@ inline constexpr int threads_per_block = 256;  // of launches with a thread for 
 template <class I>
 __device__ __forceinline__ I thread_number() {
   return static_cast<I>(blockIdx.x) * threads_per_block + threadIdx.x;
+}
+
+// Launches such a kernel.
+template <class... P>
+void launch_threads(const Stream& s, i64 n, void (*kernel)(P...), const std::type_identity_t<P>&... args) {
+  launch_early(s, {blocks_for(n, threads_per_block), threads_per_block}, kernel, args...);
 }
 
 // to = from: the same shape and dtype, any strides; none of it may overlap.

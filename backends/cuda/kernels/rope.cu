@@ -3,11 +3,16 @@
 // once.
 #include "backends/cuda/fusion/rope.h"
 
-#include "backends/cuda/fusion/epilogue.h"
+#include <map>
+#include <mutex>
+#include <tuple>
+
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/runtime/check.h"
+#include "backends/cuda/runtime/memory.h"
 
 namespace tg::cuda {
 
@@ -68,9 +73,8 @@ void launch_table(const Stream& s, C* table, const Region<1>& rows, const Arg& p
     Frequencies f{};
     for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
     with_count(rows.numel * n, [&](auto* counter) {
-      launch_early(s, {blocks_for(rows.numel * n, threads_per_block), threads_per_block},
-                   make_table<C, pointee_t<decltype(counter)>>, table, rows, Indices(positions), a.start,
-                   first, n, pairs, f);
+      launch_threads(s, rows.numel * n, make_table<C, pointee_t<decltype(counter)>>, table, rows,
+                     Indices(positions), a.start, first, n, pairs, f);
     });
   }
 }
@@ -272,10 +276,7 @@ void launch_as(const Stream& s, const Call& c, const void* table) {
   if (w.threads == 0) return;
   with_count(w.threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
-    const auto run = [&](auto* kernel) {
-      launch_early(s, {blocks_for(w.threads, threads_per_block), threads_per_block}, kernel,
-                   Jobs<1>{{w.job}, 0});
-    };
+    const auto run = [&](auto* kernel) { launch_threads(s, w.threads, kernel, Jobs<1>{{w.job}, 0}); };
     w.whole ? run(&rotate<S, 16 / sizeof(S), I, 1>) : run(&rotate<S, 1, I, 1>);
   });
 }
@@ -294,10 +295,6 @@ struct RopePlan final : KernelPlan {
                                   compute_type(c.in[0].dtype));
   }
 };
-
-PlanPtr plan_rope(const Call& c) {
-  return std::make_unique<RopePlan>(c);
-}
 
 // Two ropes of one launch.
 struct TwoRopes final : KernelPlan {
@@ -340,7 +337,34 @@ PlanPtr plan_two_ropes(const Call& first, const Call& second) {
 
 }  // namespace
 
-extern const Kernel rope_kernel{&plan_rope};
+std::shared_ptr<const void> rope_table(const Call& c) {
+  constexpr std::size_t most = std::size_t{4} << 20;
+  const auto& a = c.attrs->as<RopeAttrs>();
+  const DType compute = compute_type(c.in[0].dtype);
+  if (c.in.size() > 1) return nullptr;
+  const std::int64_t rows = c.in[0].layout.shape[c.in[0].layout.rank() - 2];
+  const std::size_t bytes = bytes_of_table(rows, a.frequencies.size(), compute);
+  if (bytes == 0 || bytes > most) return nullptr;
+  // Programs and their copies ask for few different ones. A table lives as long as a plan that has it.
+  using Key = std::tuple<int, DType, std::int64_t, std::int64_t, std::vector<double>>;
+  static std::mutex guard;
+  static auto& tables = *new std::map<Key, std::weak_ptr<const void>>;
+  const std::lock_guard lock(guard);
+  std::erase_if(tables, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const void>& known = tables[{c.gpu.ordinal, compute, a.start, rows, a.frequencies}];
+  if (std::shared_ptr<const void> table = known.lock()) return table;
+  const std::shared_ptr<void> table = zeros_on_device(bytes);
+  const Stream stream{nullptr, c.gpu, nullptr, {}};  // that on which copies of tables are made
+  Region<1> counted;
+  counted.axis(rows, {1});
+  compute == DType::f64 ? launch_table(stream, static_cast<double*>(table.get()), counted, Arg{}, a)
+                        : launch_table(stream, static_cast<float*>(table.get()), counted, Arg{}, a);
+  check(cudaStreamSynchronize(nullptr), "a table of cosines");
+  known = table;
+  return table;
+}
+
+extern const Kernel rope_kernel{&plan_as<RopePlan>};
 
 extern const FusionRule two_ropes_rule{
     "two ropes",
@@ -351,15 +375,5 @@ extern const FusionRule two_ropes_rule{
       return FusionMatch{next.is_next(are_ropes, 1) ? std::size_t{2} : 0};
     },
     [](const Upcoming& next, const FusionMatch&) { return plan_two_ropes(next.call(0), next.call(1)); }};
-
-void make_rope_table(void* table, const RopeAttrs& a, std::int64_t rows, DType compute, const Gpu& gpu) {
-  const Stream stream{nullptr, gpu, nullptr, {}};
-  Region<1> counted;
-  counted.axis(rows, {1});
-  if (compute == DType::f64)
-    launch_table(stream, static_cast<double*>(table), counted, Arg{}, a);
-  else
-    launch_table(stream, static_cast<float*>(table), counted, Arg{}, a);
-}
 
 }  // namespace tg::cuda

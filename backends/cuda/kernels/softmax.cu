@@ -28,15 +28,7 @@ __global__ void __launch_bounds__(most_threads) softmax_rows(const __grid_consta
     const i64 r = first + team.index;
     const Row row = next;
     next = load(r + step);
-    Normalizer<C> all;
-    if constexpr (Row::held) {
-      all.max = team.max(row.max());
-      const C shift = all.shift();
-      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - shift); }));
-    } else {
-      row.read_packs([&](const auto& x) { all.take(x); });
-      all.combine(team);
-    }
+    const Normalizer<C> all = normalizer_of(team, row);
     if (r >= a.rows) continue;
     S* out = a.y.at<S, Row::held>(r);
     if (a.log_of) {

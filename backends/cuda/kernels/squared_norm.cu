@@ -147,29 +147,26 @@ __global__ void __launch_bounds__(list_block)
   *done = 0;
 }
 
-// Of squared_norm, or of its root.
-struct SquaredNormPlan final : KernelPlan {
-  std::shared_ptr<const Source> tensors;
-  std::shared_ptr<const Chunk> chunks;
-  std::size_t count;
-  std::shared_ptr<void> done;
-  bool root;
+TensorList<Source> sources_of(const Call& c) {
+  TensorList<Source> sources;
+  for (const Arg& a : c.in) sources.add(Source(a), a.layout.numel());
+  return sources;
+}
 
-  SquaredNormPlan(const Call& c, bool of_root) : done(zeros_on_device(sizeof(unsigned))), root(of_root) {
-    std::vector<Source> sources;
-    std::vector<Chunk> all;
-    for (const Arg& a : c.in) {
-      add_chunks(all, sources.size(), a.layout.numel());
-      sources.emplace_back(a);
-    }
-    tensors = on_device(sources), chunks = on_device(all), count = all.size();
+// Of squared_norm, or of its root.
+template <bool root>
+struct SquaredNormPlan final : KernelPlan {
+  ListTables<Source> list;
+  std::shared_ptr<void> done = zeros_on_device(sizeof(unsigned));
+
+  explicit SquaredNormPlan(const Call& c) : list(sources_of(c)) {}
+  std::size_t workspace(const Call& c) const override {
+    return std::max(list.grid(c.gpu), 1u) * sizeof(SquareSums);
   }
-  unsigned grid(const Gpu& gpu) const { return std::max(list_grid(count, gpu), 1u); }
-  std::size_t workspace(const Call& c) const override { return grid(c.gpu) * sizeof(SquareSums); }
   void launch(const Stream& s, const Call& c) const override {
     const auto run = [&](auto* out, auto kernel) {
-      launch_early(s, {grid(s.gpu), list_block}, kernel, tensors.get(), chunks.get(), static_cast<int>(count),
-                   reinterpret_cast<SquareSums*>(s.workspace), static_cast<unsigned*>(done.get()), out, root);
+      list.launch(s, 1, kernel, reinterpret_cast<SquareSums*>(s.workspace),
+                  static_cast<unsigned*>(done.get()), out, root);
     };
     if (c.out[0].dtype == DType::f64)
       run(reinterpret_cast<double*>(c.out[0].data), sum_squares<double>);
@@ -177,12 +174,6 @@ struct SquaredNormPlan final : KernelPlan {
       run(reinterpret_cast<float*>(c.out[0].data), sum_squares<float>);
   }
 };
-PlanPtr plan_squared_norm(const Call& c) {
-  return std::make_unique<SquaredNormPlan>(c, false);
-}
-PlanPtr plan_global_norm(const Call& c) {
-  return std::make_unique<SquaredNormPlan>(c, true);
-}
 
 // An operand and where its norms go.
 struct NormedBlocks {
@@ -255,34 +246,24 @@ __global__ void __launch_bounds__(list_block)
   }
 }
 
-struct BlockNormsPlan final : KernelPlan {
-  std::shared_ptr<const NormedBlocks> tensors;
-  std::shared_ptr<const Chunk> chunks;
-  std::size_t count;
-
-  explicit BlockNormsPlan(const Call& c) {
-    std::vector<NormedBlocks> blocks;
-    std::vector<Chunk> all;
-    for (std::size_t i = 0; i < c.in.size(); ++i) {
-      add_chunks(all, i, c.in[i].layout.numel(), norms_of_chunk * norm_block);
-      blocks.push_back({Source(c.in[i]), c.out[i].data});
-    }
-    tensors = on_device(blocks), chunks = on_device(all), count = all.size();
-  }
-  void launch(const Stream& s, const Call&) const override {
-    if (count == 0) return;
-    launch_early(s, {list_grid(count, s.gpu), list_block}, norms_of_blocks, tensors.get(), chunks.get(),
-                 static_cast<int>(count));
-  }
-};
-PlanPtr plan_block_norms(const Call& c) {
-  return std::make_unique<BlockNormsPlan>(c);
+TensorList<NormedBlocks> blocks_of(const Call& c) {
+  TensorList<NormedBlocks> blocks;
+  for (std::size_t i = 0; i < c.in.size(); ++i)
+    blocks.add({Source(c.in[i]), c.out[i].data}, c.in[i].layout.numel(), norms_of_chunk * norm_block);
+  return blocks;
 }
+
+struct BlockNormsPlan final : KernelPlan {
+  ListTables<NormedBlocks> list;
+
+  explicit BlockNormsPlan(const Call& c) : list(blocks_of(c)) {}
+  void launch(const Stream& s, const Call&) const override { list.launch(s, 0, norms_of_blocks); }
+};
 
 }  // namespace
 
-extern const Kernel block_norms_kernel{&plan_block_norms};
-extern const Kernel squared_norm_kernel{&plan_squared_norm};
-extern const Kernel global_norm_kernel{&plan_global_norm};
+extern const Kernel block_norms_kernel{&plan_as<BlockNormsPlan>};
+extern const Kernel squared_norm_kernel{&plan_as<SquaredNormPlan<false>>};
+extern const Kernel global_norm_kernel{&plan_as<SquaredNormPlan<true>>};
 
 }  // namespace tg::cuda

@@ -1,4 +1,6 @@
-// What the kernels of linear_cross_entropy share: a row's class, and h of a row.
+// What the kernels of linear_cross_entropy share: a row's class, h of a row, and the launch of the kernels in
+// head_loss.cu, on Hopper without a pass over the logits: the product stores exp(l − c) in place of logits
+// and adds up its rows (formulas: ops/linear_cross_entropy.cpp).
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
@@ -31,5 +33,10 @@ __device__ __forceinline__ C row_factor(C log_sum, C z_loss) {
   const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(least_row_factor);
   return h < least && h > -least ? least : h;
 }
+
+// The plan of head_loss.cu for a call of bf16, with x and w in rows of c numbers that are multiples of 16
+// bytes, and V a multiple of 8; null for others. That does not depend on the number of rows, nor do the bits
+// of a row.
+PlanPtr plan_head_loss(const Call& call);
 
 }  // namespace tg::cuda

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
-#include "backends/cuda/runtime/table.h"
+#include "backends/cuda/runtime/memory.h"
 
 namespace tg::cuda {
 
@@ -56,5 +56,39 @@ struct ListOperand {
 inline unsigned list_grid(std::size_t chunks, const Gpu& gpu) {
   return static_cast<unsigned>(std::min<std::size_t>(chunks, 8ull * static_cast<unsigned>(gpu.processors)));
 }
+
+// The tables while they are made, of `count` elements each, or pieces of memory.
+template <class T>
+struct TensorList {
+  std::vector<T> tensors;
+  std::vector<Chunk> chunks;
+
+  void add(const T& tensor, i64 count, i64 chunk = list_chunk) {
+    add_chunks(chunks, tensors.size(), count, chunk);
+    tensors.push_back(tensor);
+  }
+};
+
+// The tables in device memory.
+template <class T>
+struct ListTables {
+  std::shared_ptr<const T> tensors;
+  std::shared_ptr<const Chunk> chunks;
+  int count;  // of chunks
+
+  explicit ListTables(const TensorList<T>& list)
+      : tensors(on_device(list.tensors)),
+        chunks(on_device(list.chunks)),
+        count(static_cast<int>(list.chunks.size())) {}
+  // kernel(tensors, chunks, count, args…), with `least` blocks or more.
+  template <class... P>
+  void launch(const Stream& s, unsigned least, void (*kernel)(const T*, const Chunk*, int, P...),
+              const std::type_identity_t<P>&... args) const {
+    const unsigned blocks = std::max(grid(s.gpu), least);
+    if (blocks > 0)
+      launch_early(s, {blocks, list_block}, kernel, tensors.get(), chunks.get(), count, args...);
+  }
+  unsigned grid(const Gpu& gpu) const { return list_grid(static_cast<std::size_t>(count), gpu); }
+};
 
 }  // namespace tg::cuda

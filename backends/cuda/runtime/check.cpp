@@ -1,6 +1,8 @@
 #include "backends/cuda/runtime/check.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include <tilegrad/core/base/error.h>
@@ -9,23 +11,11 @@ namespace tg::cuda {
 
 namespace {
 
-// Sticky errors: a kernel failed while it ran, and CUDA returns the error from every later call.
-bool is_sticky(cudaError_t status) {
-  switch (status) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-      return true;
-    default:
-      return false;
-  }
-}
+// A kernel failed while it ran, and CUDA returns the error from every later call.
+constexpr cudaError_t sticky[] = {
+    cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+    cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
+    cudaErrorLaunchFailure,  cudaErrorLaunchTimeout,      cudaErrorAssert};
 
 }  // namespace
 
@@ -38,7 +28,7 @@ void fail(cudaError_t status, std::string_view what) {
   cudaGetLastError();  // so that the next call does not report it again
   std::string why = "[cuda] " + std::string(what) + ": " + cudaGetErrorString(status);
   if (status == cudaErrorMemoryAllocation) throw OutOfMemory(why);
-  if (is_sticky(status) && !stepwise())
+  if (std::ranges::find(sticky, status) != std::end(sticky) && !stepwise())
     why +=
         "; an earlier step caused this error: run again with TG_STEPWISE=1 in the environment to learn which";
   throw DeviceError(why);
@@ -49,17 +39,12 @@ cudaError_t query(cudaEvent_t event) {
   if (status == cudaErrorNotReady) cudaGetLastError();  // or the next launch would seem to have failed
   return status;
 }
-
-std::byte* pinned_memory(std::size_t bytes, std::string_view what) {
-  void* p = nullptr;
-  const cudaError_t status = cudaMallocHost(&p, bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    throw OutOfMemory("[cuda] no pinned host memory for " + std::string(what) + ": " + std::to_string(bytes) +
-                      " bytes needed");
-  }
-  check(status, what);
-  return static_cast<std::byte*>(p);
+// Querying the current GPU costs a tenth of setting it.
+void use_gpu(int ordinal) {
+  int current = -1;
+  if (cudaGetDevice(&current) == cudaSuccess && current == ordinal) return;
+  if (const cudaError_t status = cudaSetDevice(ordinal); status != cudaSuccess)
+    fail(status, "GPU " + std::to_string(ordinal));
 }
 
 }  // namespace tg::cuda

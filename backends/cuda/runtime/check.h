@@ -18,8 +18,8 @@ inline void check(cudaError_t status, std::string_view what) {
 // Whether the GPU has passed an event: cudaSuccess, cudaErrorNotReady, or an error.
 cudaError_t query(cudaEvent_t event);
 
-// Host memory that the GPU reads and writes; throws OutOfMemory with the size.
-std::byte* pinned_memory(std::size_t bytes, std::string_view what);
+// Makes a GPU the calling thread's current one.
+void use_gpu(int ordinal);
 
 // Whether TG_STEPWISE=1 is set: programs then wait after every step, so that an error names its step, and put
 // each step into an NVTX range of its name.

@@ -8,7 +8,6 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/collectives/ranks.h"
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/gemm/algorithms.h"
 #include "backends/cuda/runtime/check.h"
@@ -39,13 +38,19 @@ bool runs_on_host(const Step& step) {
 }  // namespace
 
 CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
-                               cudaStream_t stream, Staging& staging)
-    : gpu_(gpu), stream_(stream), staging_(staging), written_(steps), stepwise_(stepwise()) {
+                               cudaStream_t stream, Staging& staging, std::vector<CudaExecutable*>& programs)
+    : gpu_(gpu),
+      stream_(stream),
+      staging_(staging),
+      programs_(programs),
+      written_(steps),
+      stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   steps_ = steps;
   const SharedChoices choices(options.ranks.get());
   while (tasks_.size() < steps.size()) add_tasks(options), ends_.push_back(tasks_.size());
   plan_sums_left();
+  programs_.push_back(this);
 }
 
 // As late as one of them is read: then most of the others are there, too.
@@ -106,6 +111,8 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
 }
 
 CudaExecutable::~CudaExecutable() {
+  cudaSetDevice(gpu_.ordinal);  // errors were reported where they occurred
+  std::erase(programs_, this);
   cudaStreamSynchronize(stream_);
   for (cudaGraphExec_t g : {graph_, timed_})
     if (g) cudaGraphExecDestroy(g);
@@ -124,7 +131,13 @@ void CudaExecutable::enqueue(std::size_t step, cudaStream_t on, std::byte* works
     fail(status, steps_[step].name + " " + at_line(steps_[step].where));
 }
 
+void CudaExecutable::clear_fault() {
+  const Fault none{Fault::none, 0, 0, 0, 0};
+  staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+}
+
 void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memory) {
+  use_gpu(gpu_.ordinal);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     tasks_[i].call.in = steps[i].in;
     tasks_[i].call.out = steps[i].out;
@@ -132,8 +145,7 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   }
   memory_ = memory;
   steps_ = steps;
-  const Fault none{Fault::none, 0, 0, 0, 0};
-  staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+  clear_fault();
   check(staging_.flush(), "a copy to the GPU");
   graph_ = record({});
 }
@@ -185,10 +197,12 @@ cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
 }
 
 void CudaExecutable::feed(std::byte* input, const std::byte* host, std::size_t bytes) {
+  use_gpu(gpu_.ordinal);
   staging_.write(input, host, bytes, this);
 }
 
 void CudaExecutable::run() {
+  use_gpu(gpu_.ordinal);
   check(staging_.flush(), "a copy to the GPU");
   unread_ = true;
   if (stepwise_) return run_stepwise();
@@ -207,10 +221,23 @@ void CudaExecutable::run_stepwise() {
 }
 
 std::shared_ptr<Transfer> CudaExecutable::transfer(std::span<const Piece> pieces) {
+  use_gpu(gpu_.ordinal);
   check(staging_.flush(), "a copy to the GPU");
   const std::shared_ptr<CudaTransfer> t = unused(transfers_);
   t->start(*this, pieces, memory_, stream_, epoch_);
   return t;
+}
+
+bool CudaExecutable::begin_read() {
+  if (unread_) faults_ = transfer({});
+  return unread_;
+}
+
+void CudaExecutable::end_read() {
+  const std::shared_ptr<Transfer> faults = std::exchange(faults_, nullptr);
+  if (!faults) return;
+  unread_ = false;
+  faults->wait();
 }
 
 void CudaExecutable::fail_run(cudaError_t status) const {
@@ -230,8 +257,7 @@ void CudaExecutable::report(const Fault& f, int epoch) {
     if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
     ++epoch_;
     if (thrown_.any.exchange(false)) reported_ = std::exchange(thrown_.what, nullptr);
-    const Fault none{Fault::none, 0, 0, 0, 0};
-    staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+    clear_fault();
   }
   if (f.position == Fault::thrown && reported_) std::rethrow_exception(reported_);
   const Step& s = steps_[static_cast<std::size_t>(f.step)];
@@ -254,6 +280,7 @@ std::string CudaExecutable::choice(std::size_t step) const {
 // Runs a separate graph with events between the steps: if they were launched one by one, short steps would
 // wait for the host.
 std::vector<double> CudaExecutable::profile() {
+  use_gpu(gpu_.ordinal);
   if (!timed_) {
     while (events_.size() < tasks_.size() + 1) check(cudaEventCreate(&events_.emplace_back()), "an event");
     timed_ = record(events_);

@@ -3,8 +3,7 @@
 
 #include <vector>
 
-#include "backends/cuda/collectives/waits_for_ranks.h"
-#include "backends/cuda/fusion/sums_left.h"
+#include "backends/cuda/collectives/ranks.h"
 #include "backends/cuda/runtime/host_kernel.h"
 #include "backends/cuda/runtime/lane.h"
 #include "backends/cuda/runtime/staging.h"
@@ -16,8 +15,9 @@ namespace tg::cuda {
 class CudaExecutable final : public Executable {
  public:
   // Finds and plans the kernels. Throws DeviceError for a step without a kernel.
+  // `programs`, the backend's, has it while it exists, so that the next read reports its faults.
   CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
-                 cudaStream_t stream, Staging& staging);
+                 cudaStream_t stream, Staging& staging, std::vector<CudaExecutable*>& programs);
   ~CudaExecutable() override;
 
   std::size_t workspace_bytes() const override { return workspace_bytes_ + lane_bytes_; }
@@ -36,8 +36,9 @@ class CudaExecutable final : public Executable {
   // Throws DeviceError for an error that CUDA reports of a run, and names the program; RankLost as above.
   [[noreturn]] void fail_run(cudaError_t status) const;
   Communicator* ranks() const { return ranks_.get(); }  // null where it has no step for which ranks wait
-  bool unread() const { return unread_; }  // whether there were runs whose faults have not been read
-  void set_read() { unread_ = false; }
+  // Starts to read the faults of runs, if there were any whose faults have not been read; and reports them.
+  bool begin_read();
+  void end_read();
 
  private:
   struct Task {
@@ -49,7 +50,7 @@ class CudaExecutable final : public Executable {
   PlanPtr plan_alone(const Step& step, const Call& call, const PrepareOptions& options);
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);
-  // Finds where what kernels leave undone has to be done (sums_left.h), when all tasks are there.
+  // Finds where what kernels leave undone has to be done (KernelPlan::sums_left), when all tasks are there.
   void plan_sums_left();
   void enqueue(std::size_t step, cudaStream_t stream, std::byte* workspace);
   void enqueue(std::size_t step) { enqueue(step, stream_, memory_.workspace); }
@@ -57,11 +58,13 @@ class CudaExecutable final : public Executable {
   void enqueue_group(std::size_t first, std::size_t end, Lane& lane);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
+  void clear_fault();
   Fault* fault() const { return reinterpret_cast<Fault*>(memory_.results); }
 
   const Gpu& gpu_;
   cudaStream_t stream_;
   Staging& staging_;
+  std::vector<CudaExecutable*>& programs_;
   std::vector<Task> tasks_;
   std::vector<std::size_t> ends_;  // of each group of steps that one kernel computes: the step after it
   struct AddUp {
@@ -79,6 +82,7 @@ class CudaExecutable final : public Executable {
       nullptr;  // the same with events between the steps, recorded by the first profile()
   std::vector<cudaEvent_t> events_;
   std::vector<std::shared_ptr<CudaTransfer>> transfers_;
+  std::shared_ptr<Transfer> faults_;  // while a read waits for them
   int epoch_ = 0;
   bool unread_ = false;
   const bool stepwise_;

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "backends/cuda/kernels/set_memory.h"
+#include "backends/cuda/kernels/runtime.h"
 
 namespace tg::cuda {
 

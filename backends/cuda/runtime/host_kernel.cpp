@@ -1,6 +1,7 @@
 #include "backends/cuda/runtime/host_kernel.h"
 
 #include "backends/cuda/runtime/check.h"
+#include "backends/cuda/runtime/memory.h"
 #include "core/base/alignment.h"
 #include "core/run/backend_steps.h"
 
@@ -9,7 +10,13 @@ namespace tg::cuda {
 namespace {
 
 struct HostPlan final : KernelPlan {
-  explicit HostPlan(const Step& s) : step(s) {}
+  HostPlan(const Step& s, Thrown& t)
+      : step(s),
+        function(&s.op->host),
+        thrown(&t),
+        attrs(&s.attrs),
+        in(host_views(s.in)),
+        out(host_views(s.out)) {}
   ~HostPlan() override { cudaFreeHost(memory); }
   void launch(const Stream& s, const Call& c) const override;
 
@@ -55,11 +62,7 @@ void HostPlan::launch(const Stream& s, const Call& c) const {
 }  // namespace
 
 PlanPtr plan_host(const Step& step, Thrown& thrown) {
-  auto plan = std::make_unique<HostPlan>(step);
-  plan->function = &step.op->host;
-  plan->thrown = &thrown;
-  plan->attrs = &step.attrs;
-  plan->in = host_views(step.in), plan->out = host_views(step.out);
+  auto plan = std::make_unique<HostPlan>(step, thrown);
   std::size_t bytes = 0;
   const auto place = [&](std::vector<HostView>& all) {
     for (HostView& v : all) {

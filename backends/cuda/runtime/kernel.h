@@ -51,7 +51,16 @@ inline bool is_constant(const Arg& a, const Call& call) {
   return call.written && !call.written->overlaps(a);
 }
 
-struct SumLeft;
+// A sum over the blocks of a norm's gradient, z_w or z_b, which no step before the optimizer reads: what the
+// kernels of several norms leave of them is added up by one kernel.
+// Element i of an output: the sum of `parts` numbers, `stride` apart, from partial[i] on, in their order.
+struct SumLeft {
+  const float* partial;
+  std::byte* to;
+  DType type;
+  std::int64_t step;  // of `to`
+  int n, parts, stride;
+};
 
 // How a kernel computes one call, or one call and the steps next to it. A kernel's own type of plan stores
 // what was chosen for the call when the program was compiled.
@@ -67,10 +76,19 @@ class KernelPlan {
   virtual std::size_t workspace(const Call&) const { return 0; }
   // Describes how it computes the call: algorithm, tiles.
   virtual std::string choice(const Call&) const { return {}; }
-  // Sums that launch() leaves to add_up() (sums_left.h).
-  virtual std::vector<SumLeft> sums_left(const Call&) const;
+  // Sums that launch() leaves to add_up().
+  virtual std::vector<SumLeft> sums_left(const Call&) const { return {}; }
 };
 using PlanPtr = std::unique_ptr<const KernelPlan>;
+
+// Adds up what the plans of norms' gradients leave (KernelPlan::sums_left), in one launch for 32 of them.
+void add_up(const Stream& s, std::span<const SumLeft> sums);
+
+// A plan that is made of its call alone.
+template <class Plan>
+PlanPtr plan_as(const Call& call) {
+  return std::make_unique<Plan>(call);
+}
 
 // The kernel of an op. It plans a call once, when the program is compiled: it chooses algorithms and compiles
 // code. A kernel that has nothing to choose is a function that launches it, and one for its workspace.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backends/cuda/fusion/epilogue.h"
 #include "backends/cuda/runtime/check.h"
+#include "backends/cuda/runtime/written_memory.h"
 
 namespace tg::cuda {
 

@@ -4,8 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "backends/cuda/kernels/short_copy.h"
+#include "backends/cuda/kernels/runtime.h"
 #include "backends/cuda/runtime/check.h"
+#include "backends/cuda/runtime/memory.h"
 #include "core/base/alignment.h"
 
 #if defined(__x86_64__)

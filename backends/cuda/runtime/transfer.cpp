@@ -4,9 +4,10 @@
 #include <chrono>
 #include <thread>
 
-#include "backends/cuda/kernels/short_copy.h"
+#include "backends/cuda/kernels/runtime.h"
 #include "backends/cuda/runtime/check.h"
 #include "backends/cuda/runtime/executable.h"
+#include "backends/cuda/runtime/memory.h"
 #include "core/base/alignment.h"
 
 namespace tg::cuda {

@@ -8,6 +8,16 @@ MemoryRange range_of(const Arg& a) {
   return {a.data, a.data + a.layout.extent() * static_cast<std::int64_t>(size_of(a.dtype))};
 }
 
+bool meets(const Arg& a, std::span<const Arg> others) {
+  return std::ranges::any_of(others, [&](const Arg& other) { return overlap(range_of(a), range_of(other)); });
+}
+
+bool crosses(const Arg& read, const Arg& written) {
+  const bool same = read.data == written.data && read.layout.is_contiguous() &&
+                    written.layout.is_contiguous() && read.layout.numel() == written.layout.numel();
+  return !same && overlap(range_of(read), range_of(written));
+}
+
 WrittenMemory::WrittenMemory(std::span<const Step> steps) : steps_(steps) {
   std::vector<MemoryRange> all;
   for (const Step& s : steps)

@@ -19,6 +19,13 @@ inline bool overlap(const MemoryRange& a, const MemoryRange& b) {
   return a.begin < b.end && b.begin < a.end;
 }
 
+// Whether one of `others` shares memory with `a`.
+bool meets(const Arg& a, std::span<const Arg> others);
+
+// Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
+// then writes number i of the other.
+bool crosses(const Arg& read, const Arg& written);
+
 class WrittenMemory {
  public:
   WrittenMemory() = default;

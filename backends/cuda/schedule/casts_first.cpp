@@ -1,4 +1,4 @@
-#include "backends/cuda/schedule/casts_first.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "backends/cuda/schedule/place_ropes.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 #include <algorithm>
 

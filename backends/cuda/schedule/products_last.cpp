@@ -1,4 +1,4 @@
-#include "backends/cuda/schedule/products_last.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 #include <algorithm>
 

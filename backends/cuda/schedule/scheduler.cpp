@@ -4,16 +4,13 @@
 #include <utility>
 
 #include <tilegrad/ops/flash_attn.h>
-#include "backends/cuda/schedule/casts_first.h"
-#include "backends/cuda/schedule/place_ropes.h"
-#include "backends/cuda/schedule/products_last.h"
 #include "core/compile/scheduler.h"
 
 namespace tg::cuda {
 
 namespace {
 
-// One launch computes a sum of so few elements and the fused step before it (small_steps.h).
+// One launch computes a sum of so few elements and the fused step before it (small_steps.cpp).
 constexpr std::int64_t few = 4096;
 // A row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
 // multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many elements.

@@ -62,4 +62,39 @@ struct Ring {
   __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };
 
+// Stages of tiles of two operands in shared memory, and their barriers.
+template <class A, class B, int stages>
+struct OperandStages {
+  using Stages = Ring<stages>;
+  static constexpr int ring_at = stages * (A::bytes + B::bytes), bytes = ring_at + Stages::bytes;
+  u32 base;
+  __device__ A a(u32 use) const { return {base + Stages::stage(use) * A::bytes}; }
+  __device__ B b(u32 use) const { return {base + stages * A::bytes + Stages::stage(use) * B::bytes}; }
+  __device__ Stages ring() const { return {base + ring_at}; }
+};
+
+// The roles of a block of a pair (a cluster of two), which stays on its multiprocessor and takes one tile
+// after the other: one thread copies, load(rank of the block), and two warpgroups multiply,
+// consume(warpgroup, rank).
+inline constexpr int pair_threads = 384;
+template <class Stages, class Load, class Consume>
+__device__ __forceinline__ void run_pair(const Stages& ring, int consumers, Load&& load, Consume&& consume) {
+  if (threadIdx.x == 0) {
+    ring.init(consumers);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::cluster_arrive(), ptx::cluster_wait();
+  const u32 rank = ptx::cluster_rank();
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (group == 0) {
+    ptx::give_registers<40>();
+    if (threadIdx.x == 0) load(rank);
+    __syncwarp();
+  } else {
+    ptx::take_registers<232>();
+    consume(group - 1, rank);
+  }
+  ptx::cluster_arrive(), ptx::cluster_wait();  // nobody copies to a block that has ended
+}
+
 }  // namespace tg::cuda::tile

@@ -66,6 +66,11 @@ __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
+// What lies there to the second-level cache.
+__device__ __forceinline__ void prefetch_to_second_level(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 // ---- registers of a warp ----
 
 // An 8 × 8 part of 16-bit numbers in a warp's registers, transposed: lane 4·g + t has elements (g, 2t) and

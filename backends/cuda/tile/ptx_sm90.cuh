@@ -121,12 +121,6 @@ __device__ __forceinline__ void commit_stores() {
 __device__ __forceinline__ void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// The same box to the second-level cache.
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap* map, int x, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1,%2,%3,%4}];" ::"l"(map), "r"(x),
-               "r"(row), "r"(head), "r"(batch)
-               : "memory");
-}
 // Consecutive bytes, a multiple of 16 at multiples of 16.
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
   asm volatile(

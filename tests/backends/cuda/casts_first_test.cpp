@@ -1,11 +1,11 @@
-// Casts of parameters move to the start of a program (backends/cuda/schedule/casts_first.h).
+// Casts of parameters move to the start of a program (backends/cuda/schedule/casts_first.cpp).
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/schedule/casts_first.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Ropes move to the attention beside which a GPU may compute them (backends/cuda/schedule/place_ropes.h).
+// Ropes move to the attention beside which a GPU may compute them (backends/cuda/schedule/place_ropes.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/schedule/place_ropes.h"
+#include "backends/cuda/schedule/scheduler.h"
 
 namespace {
 

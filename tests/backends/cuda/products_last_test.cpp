@@ -1,11 +1,11 @@
-// Small products move to where they are read (backends/cuda/schedule/products_last.h).
+// Small products move to where they are read (backends/cuda/schedule/products_last.cpp).
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include <tilegrad/tilegrad.h>
-#include "backends/cuda/schedule/products_last.h"
+#include "backends/cuda/schedule/scheduler.h"
 #include "core/compile/buffers.h"
 
 namespace {

@@ -49,6 +49,7 @@ inline void st_global_v4(float* to, float4 x, std::uint64_t) {
   *reinterpret_cast<float4*>(to) = x;
 }
 inline void prefetch_line(const void*) {}
+inline void prefetch_to_second_level(const void*) {}
 
 inline void bar_sync(int barrier, int threads) {
   emulator::bar_sync(barrier, threads);

@@ -52,7 +52,6 @@ inline void mbarrier_wait_cluster(u32 barrier, u32 parity) {
 }
 
 inline void prefetch(const CUtensorMap*) {}
-inline void tma_prefetch(const CUtensorMap*, int, int, int, int) {}
 inline void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head, int batch) {
   emulator::copy_box(to, *map, barrier, {x, row, head, batch});
 }

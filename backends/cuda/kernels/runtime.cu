@@ -1,10 +1,29 @@
-#include "backends/cuda/kernels/short_copy.h"
+// Kernels of the runtime: fills of memory, short copies, and a note that makes an exception of a host
+// function a fault of the program, after which parameters are left alone.
+#include "backends/cuda/kernels/runtime.h"
 
 #include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/runtime/host_kernel.h"
 
 namespace tg::cuda {
 
 namespace {
+
+__global__ void __launch_bounds__(SetMemory::threads) set_memory(const __grid_constant__ SetMemory m) {
+  const std::size_t bytes = m.row_bytes * m.rows, step = std::size_t{gridDim.x} * SetMemory::threads,
+                    first = std::size_t{blockIdx.x} * SetMemory::threads + threadIdx.x;
+  const unsigned word = m.element == 4   ? m.value
+                        : m.element == 2 ? (m.value & 0xffff) * 0x10001u
+                                         : (m.value & 0xff) * 0x1010101u;
+  if (m.rows == 1 && reinterpret_cast<unsigned long long>(m.to) % 16 == 0 && bytes % 16 == 0) {
+    for (std::size_t i = first; i < bytes / 16; i += step)
+      reinterpret_cast<uint4*>(m.to)[i] = {word, word, word, word};
+    return;
+  }
+  for (std::size_t i = first; i < bytes; i += step)
+    m.to[i / m.row_bytes * m.pitch + i % m.row_bytes] =
+        static_cast<unsigned char>(word >> (i % m.row_bytes % m.element * 8));
+}
 
 constexpr unsigned short_copy_threads = 256;
 constexpr std::size_t longest_short_copy = std::size_t{64} << 10;
@@ -35,7 +54,16 @@ bool is_short(const std::byte* to, const std::byte* from, std::size_t bytes) {
          reinterpret_cast<std::uintptr_t>(from) % 16 == 0;
 }
 
+__global__ void note(const volatile int* threw, Faults faults) {
+  begin_early();
+  if (*threw != 0) faults.check_index(-1, 0, Fault::thrown);
+}
+
 }  // namespace
+
+void* set_memory_kernel() {
+  return reinterpret_cast<void*>(&set_memory);
+}
 
 cudaError_t copy_to_gpu(std::byte* to, const std::byte* host, std::size_t bytes, cudaStream_t stream) {
   if (bytes > shortest_to_gpu && is_short(to, host, bytes)) return copy_by_kernel(to, host, bytes, stream);
@@ -45,6 +73,10 @@ cudaError_t copy_to_gpu(std::byte* to, const std::byte* host, std::size_t bytes,
 cudaError_t copy_to_host(std::byte* host, const std::byte* from, std::size_t bytes, cudaStream_t stream) {
   if (is_short(host, from, bytes)) return copy_by_kernel(host, from, bytes, stream);
   return cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+void note_thrown(const Stream& s, const int* threw) {
+  launch_early(s, {1, 1}, note, threw, s.faults);
 }
 
 }  // namespace tg::cuda

@@ -1,4 +1,5 @@
-// Sums over what ranks sent, in a fixed order.
+// Kernels of an exchange between ranks: copies of many pieces of memory in one launch, and sums over what
+// ranks sent, in a fixed order.
 #pragma once
 
 #include <vector>
@@ -6,6 +7,23 @@
 #include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda {
+
+// Bytes of an operand, or of the workspace, whose address is known when a launch is recorded.
+struct Place {
+  std::byte* at;       // null: the workspace
+  std::size_t offset;  // bytes
+  constexpr std::byte* in(std::byte* workspace) const { return (at ? at : workspace) + offset; }
+};
+
+struct PieceCopy {
+  Place from, to;
+  std::size_t bytes;
+};
+
+// Tables for a launch of all copies, of which none overlaps another.
+struct CopyListPlan;
+std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>& copies);
+void launch_copy_list(const Stream& s, const CopyListPlan& plan);
 
 // Σ over ranks of `count` elements of type `from`, as elements of type `to`. Those of this rank are at `own`,
 // those of the first other rank in the workspace, at `received`, and those of each further one `stride`

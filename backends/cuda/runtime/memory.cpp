@@ -1,9 +1,9 @@
-#include "backends/cuda/runtime/table.h"
-
-#include <cuda_runtime_api.h>
+#include "backends/cuda/runtime/memory.h"
 
 #include <algorithm>
+#include <string>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/runtime/check.h"
 
 namespace tg::cuda {
@@ -35,6 +35,25 @@ std::shared_ptr<void> zeros_on_device(std::size_t count) {
   check(cudaMemset(p.get(), 0, count), "a kernel's table");
   wait();
   return p;
+}
+
+std::byte* pinned_memory(std::size_t bytes, std::string_view what) {
+  void* p = nullptr;
+  const cudaError_t status = cudaMallocHost(&p, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory("[cuda] no pinned host memory for " + std::string(what) + ": " + std::to_string(bytes) +
+                      " bytes needed");
+  }
+  check(status, what);
+  return static_cast<std::byte*>(p);
+}
+
+ScratchMemory::ScratchMemory(std::size_t bytes) {
+  if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
+    data_ = nullptr;
+    cudaGetLastError();
+  }
 }
 
 }  // namespace tg::cuda
