@@ -142,6 +142,42 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).in_words(), "plain multiply-adds");
 }
 
+// The kernels of a call that asks for kernels, as told in words; why it is refused, if it is.
+std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
+  x.kernels = kernels;
+  try {
+    return Choice(x, is_backward, gpu).in_words();
+  } catch (const DeviceError& e) {
+    return e.what();
+  }
+}
+
+TEST(AttentionChoice, FewHeadsOfShortSequencesHaveKernelsOfTheirOwnOnHopper) {
+  const AttentionCall good = call(DType::f16, 264, 264, 64, 64, 64);  // two heads for each multiprocessor
+  const std::string words = "tensor cores, short sequences";
+  for (const bool is_backward : {false, true}) {
+    const auto words_with = [&](auto change) {
+      AttentionCall x = good;
+      change(x);
+      return Choice(x, is_backward, sm_90a).in_words();
+    };
+    EXPECT_EQ(Choice(good, is_backward, sm_90a).in_words(), words);
+    EXPECT_EQ(Choice(good, is_backward, sm_90a).bytes(), 0u);
+    EXPECT_EQ(Choice(good, is_backward, sm_90a, nullptr, true).in_words(), "tensor cores, wgmma");
+    EXPECT_EQ(Choice(good, is_backward, hopper).in_words(), "tensor cores");
+    EXPECT_EQ(asked(good, AttentionKernels::wgmma, sm_90a, is_backward), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.B = 2; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.L = 65; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.T = 65; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.d = 72; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.dv = 72; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.softcap = 2; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.sink = x.q.data; }), "tensor cores, wgmma");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.bias.data = x.q.data; }), "tensor cores, no wgmma: bias");
+    EXPECT_EQ(words_with([](AttentionCall& x) { x.dropout = 0.1; }), "tensor cores, no wgmma: dropout");
+  }
+}
+
 TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
   for (const bool is_backward : {false, true}) {
     AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
@@ -162,16 +198,6 @@ TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
   EXPECT_EQ(forward(x, small).split->width, 32);
   x.tf32 = true;
   EXPECT_EQ(forward(x, sm_90a).split->width, 32);
-}
-
-// The kernels of a call that asks for kernels, as told in words; why it is refused, if it is.
-std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
-  x.kernels = kernels;
-  try {
-    return Choice(x, is_backward, gpu).in_words();
-  } catch (const DeviceError& e) {
-    return e.what();
-  }
 }
 
 TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {

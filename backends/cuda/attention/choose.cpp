@@ -140,7 +140,7 @@ std::string Choice::in_words() const {
   else if (family() == KernelFamily::latents)
     text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
   else if (family() == KernelFamily::decoding && work.parts > 1)
-    text += ", ranges of " + std::to_string(decoding::ranges_in_one_piece(x).each) + " keys";
+    text += ", ranges of " + std::to_string(decoding::InOnePiece::ranges(x).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
@@ -179,6 +179,15 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   turns = memory.take<int>(all * backward_blocks(width));
   z_q = memory.take<float>(all * queries * width);
   bytes = memory.bytes;
+}
+
+Workspace Workspace::of_parts(int parts, std::size_t rows, int dv, std::byte* base) {
+  Workspace work;
+  Arena memory{base};
+  work.parts = parts;
+  if (rows > 0) work.o = memory.take<float>(rows * parts * dv), work.lse = memory.take<float2>(rows * parts);
+  work.bytes = memory.bytes;
+  return work;
 }
 
 SplitOperands::SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base)

@@ -5,7 +5,6 @@
 #include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
-#include "backends/cuda/attention/short_heads.h"
 #include "backends/cuda/attention/stages/checks.cuh"
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/fusion/rope.h"
@@ -38,9 +37,11 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_inputs, x, s.faults);
 }
 
-// Not with rows_alone: whether there are few heads depends on the batch.
-bool is_of_short_heads(const Choice& c, const Call& call) {
-  return c.family() == KernelFamily::hopper && !call.rows_alone && takes_short_heads(c.x, call.gpu);
+void launch_choice(const Stream& s, const Choice& c, const Ropes& ropes) {
+  if (ropes.table)
+    c.kernel->launch_with_ropes(s, c.x, c.work, ropes);
+  else
+    c.kernel->launch(s, c.operands(), c.work, c.powers());
 }
 
 std::string in_words(const Ropes& r) {
@@ -62,7 +63,6 @@ struct ForwardPlan final : KernelPlan {
   explicit ForwardPlan(Choose* c) : choose(c) {}
   void launch(const Stream& s, const Call& call) const override {
     Choice c = choose(call, s.workspace);
-    if (is_of_short_heads(c, call)) return launch_short_forward(s, c.x, beside.ropes);
     if (added.count > 0) c.x.added = added, c.x.fixed_keys = true;
     if (c.family() == KernelFamily::decoding)
       c.work.turns = static_cast<int*>(zeros.get());
@@ -72,13 +72,11 @@ struct ForwardPlan final : KernelPlan {
     if (is_empty || !c.decodes()) launch_checks(s, c.x);  // kernels of decoding check, too
     if (is_empty) return;
     if (c.split) launch_split(s, c.x, *c.split);
-    c.kernel->launch(s, c.operands(), c.work, c.powers());
+    launch_choice(s, c, beside.ropes);
   }
   std::size_t workspace(const Call& call) const override { return choose(call, nullptr).bytes(); }
   std::string choice(const Call& call) const override {
-    const Choice c = choose(call, nullptr);
-    return is_of_short_heads(c, call) ? "tensor cores, short sequences" + in_words(beside.ropes)
-                                      : c.in_words();
+    return choose(call, nullptr).in_words() + in_words(beside.ropes);
   }
 };
 
@@ -88,16 +86,13 @@ struct BackwardPlan final : KernelPlan {
   void launch(const Stream& s, const Call& call) const override {
     const Choice c(call, s.workspace);
     const Ropes& ropes = beside.ropes;
-    if (is_of_short_heads(c, call)) return launch_short_backward(s, c.x, ropes);
+    if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // u, too
     launch_checks(s, c.x);
     if (c.split) launch_split(s, c.x, *c.split);
     if (c.family() != KernelFamily::hopper) launch_row_stats(s, c.x, c.work, c.powers());
     const bool is_plain = c.family() == KernelFamily::plain;
     if (is_plain) launch_normalize(s, c.x, c.work);
-    if (ropes.table)
-      launch_turned_backward_sm90(s, c.x, c.work, ropes);
-    else
-      c.kernel->launch(s, c.operands(), c.work, c.powers());
+    launch_choice(s, c, ropes);
     if (!is_plain) {
       AttentionCall to = c.x;
       if (ropes.table) to.z_q = ropes.q, to.z_k = ropes.k;
@@ -108,9 +103,7 @@ struct BackwardPlan final : KernelPlan {
   }
   std::size_t workspace(const Call& call) const override { return Choice(call).bytes(); }
   std::string choice(const Call& call) const override {
-    const Choice c(call);
-    return (is_of_short_heads(c, call) ? "tensor cores, short sequences" : c.in_words()) +
-           in_words(beside.ropes);
+    return Choice(call).in_words() + in_words(beside.ropes);
   }
 };
 
@@ -151,17 +144,13 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
   const Choice c(call);
   std::optional<RopesBeside> beside = ropes_beside(ropes, call);
-  if (!beside) return nullptr;
-  const bool backward = call.attrs->as<AttentionAttrs>().backward,
-             takes = is_of_short_heads(c, call) ? beside->ropes.pairs % 2 == 0
-                                                : backward && takes_ropes(c, beside->ropes);
+  if (!beside || !takes_ropes(c, beside->ropes)) return nullptr;
   const auto with_them = [&](auto plan) -> PlanPtr {
     plan->beside = std::move(*beside);
     return plan;
   };
-  if (!takes) return nullptr;
-  return backward ? with_them(std::make_unique<BackwardPlan>())
-                  : with_them(std::make_unique<ForwardPlan>(&choice_of));
+  return c.kernel->backward ? with_them(std::make_unique<BackwardPlan>())
+                            : with_them(std::make_unique<ForwardPlan>(&choice_of));
 }
 
 FusionMatch ropes_before(const Upcoming& next) {

@@ -1,7 +1,7 @@
 // The table of attention's kernels: which calls each computes.
 #include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
-#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/shapes.h"
 
 namespace tg::cuda::attention {
@@ -88,33 +88,19 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
 
 // For a forward on Hopper.
 Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
-  Workspace work;
-  Arena memory{base};
-  if (x.type == DType::f32) return work;  // its kernels take all keys
-  work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
-  if (work.parts > 1) {
-    const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
-    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
-  }
-  work.bytes = memory.bytes;
-  return work;
+  if (x.type == DType::f32) return {};  // its kernels take all keys
+  const int parts = parts_of_keys(with_heads_as_rows(x), gpu);
+  return Workspace::of_parts(parts, parts > 1 ? std::size_t(x.B) * x.H * x.L : 0, x.dv, base);
 }
 
 Workspace decoding_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
   return decoding::workspace(x, base);
 }
-Workspace latents_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
-  return decoding::workspace_by_wgmma(x, base);
-}
-// For a backward on Hopper.
-Workspace hopper_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
-  return {x, base};
+Workspace two_passes_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
+  return {x, 0, base};
 }
 Workspace one_pass_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
   return {x, one_pass_workers(x, gpu), base};
-}
-Workspace two_passes_workspace(const AttentionCall& x, const Gpu&, std::byte* base) {
-  return {x, 0, base};
 }
 
 bool may_be_on_tensor_cores(const Candidate& c) {
@@ -131,6 +117,18 @@ bool is_on_hopper(const Candidate& c) {
 bool reads_latents(const Candidate& c) {
   return may_be_on_tensor_cores(c) && c.x.kernels == AttentionKernels::best &&
          decoding::takes_by_wgmma(c.x, c.gpu) && (c.x.table || c.rows_alone || has_many_ranges(c.x, c.gpu));
+}
+// Whether a block each computes the heads of a call for Hopper with all their queries and keys, and all run
+// at the same time: each head has keys of its own. A call that asks for certain kernels has them. Not with
+// rows_alone: whether there are few heads depends on the batch.
+bool has_short_heads(const Candidate& c) {
+  constexpr int longest = 64, widest = 64;
+  const AttentionCall& x = c.x;
+  const bool is_plain =
+      has_plain_scores(x) && !x.bias.data && !x.sink && x.dropout == 0 && !x.cu_q && !x.lengths && !x.table;
+  return is_on_hopper(c) && !c.rows_alone && x.kernels == AttentionKernels::best && size_of(x.type) == 2 &&
+         is_plain && x.H == x.Hk && x.L <= longest && x.T <= longest && x.d <= widest && x.dv <= widest &&
+         x.B * x.H <= 2 * c.gpu.processors;
 }
 // For wide heads in one piece, wgmma reads keys faster. It reads them in parts, whose number depends on the
 // batch.
@@ -154,19 +152,31 @@ bool any(const Candidate&) {
 }
 
 constexpr bool forward = false, backward = true;
+constexpr char few_short_heads[] =
+    "on Hopper, bf16, f16: few heads of size ≤ 64, each with keys of its own, and at most 64 queries and "
+    "keys; without bias, sink, softcap, dropout, packed sequences, lengths and rows_alone";
 
 constexpr AttentionKernel kernels[] = {
     {KernelFamily::latents, forward, "tensor cores, wgmma, decoding",
      "latents of at least 16 heads on Hopper: in pages; in one piece with rows_alone, or with as many ranges "
-     "of "
-     "keys as multiprocessors",
-     &reads_latents, &latents_workspace, &launch_latents_sm90},
+     "of keys as multiprocessors",
+     &reads_latents,
+     [](const AttentionCall& x, const Gpu&, std::byte* base) {
+       return decoding::workspace_by_wgmma(x, base);
+     },
+     &launch_latents_sm90},
     {KernelFamily::decoding, forward, "multiply-adds, decoding",
      "f32: few queries, or a cache in pages; head size ≤ 256",
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::decoding, forward, "tensor cores, decoding",
      "bf16, f16: few queries, or a cache in pages; not wide heads in one piece on Hopper without rows_alone",
      [](const Candidate& c) { return decodes(c, false); }, &decoding_workspace, &launch_decoding},
+    {KernelFamily::short_heads, forward, "tensor cores, short sequences", few_short_heads, &has_short_heads,
+     nullptr,
+     [](const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
+       launch_short_forward(s, x, work, {});
+     },
+     &launch_short_forward},
     {KernelFamily::hopper, forward, "tensor cores, wgmma",
      "on Hopper, without bias, dropout and expanded operands", &is_on_hopper, &forward_workspace,
      &launch_forward_sm90},
@@ -180,9 +190,16 @@ constexpr AttentionKernel kernels[] = {
     {KernelFamily::plain, forward, "plain multiply-adds", "all other calls", &any, nullptr,
      &launch_plain_forward},
 
+    {KernelFamily::short_heads, backward, "tensor cores, short sequences", few_short_heads, &has_short_heads,
+     nullptr,
+     [](const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
+       launch_short_backward(s, x, work, {});
+     },
+     &launch_short_backward},
     {KernelFamily::hopper, backward, "tensor cores, wgmma",
      "on Hopper: head size ≤ 256, without bias, dropout and expanded operands", &is_on_hopper,
-     &hopper_workspace, &launch_backward_sm90},
+     [](const AttentionCall& x, const Gpu&, std::byte* base) { return Workspace(x, base); },
+     &launch_backward_sm90, &launch_turned_backward_sm90},
     {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
      &launch_f32_backward},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
@@ -191,9 +208,7 @@ constexpr AttentionKernel kernels[] = {
      &one_pass_workspace, &launch_one_pass},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in order",
      "bf16, f16: head size ≤ 128 and at least 1,024 keys, if few sums of z_q keep the GPU busy and a block "
-     "has "
-     "the "
-     "shared memory",
+     "has the shared memory",
      [](const Candidate& c) {
        return is_portable(c) && fits_one_pass(c.x, c.gpu) && one_pass_workers(c.x, c.gpu) > 0;
      },

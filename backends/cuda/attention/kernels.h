@@ -10,10 +10,15 @@
 namespace tg::cuda::attention {
 
 // Kernels of one family compute the same kind of call.
-enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents };
+enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents, short_heads };
 
 // Only the forwards of Hopper and of decoding read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
+
+// The same with RoPE, which the kernel computes as well (ropes.h).
+struct Ropes;
+using LaunchWithRopes = void(const Stream& s, const AttentionCall& x, const Workspace& work,
+                             const Ropes& ropes);
 
 // A call, and what the conditions of kernels read.
 struct Candidate {
@@ -38,6 +43,7 @@ struct AttentionKernel {
   bool (*accepts)(const Candidate&);
   Workspace (*workspace)(const AttentionCall& x, const Gpu& gpu, std::byte* base);  // null: none
   Launch* launch;
+  LaunchWithRopes* launch_with_ropes = nullptr;  // null: the kernel rotates nothing
 };
 
 // All rows, in the order in which they are tried; the last one of each direction accepts every call.
@@ -88,15 +94,16 @@ void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Wor
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The parts of launch_decoding in decoding_f32.cu, decoding_paged_sm80.cu and decoding_latent_sm80.cu.
+// The parts of launch_decoding in decoding_f32.cu, decoding_apart_sm80.cu and decoding_latent_sm80.cu.
 void launch_f32_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
-void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
+void launch_decoding_apart(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
+// That of launch_latents_sm90 in decoding_latent_16_sm90.cu: of decoding::takes_few_heads().
+void launch_few_latents_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 // Compute the bases of far rows (far_rows.cuh), and their gradients, which are added to those of all other
 // rows; `ropes` rotates them. In plain.cu.
 void launch_normalize(const Stream& s, const AttentionCall& x, const Workspace& work);
-struct Ropes;
 void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspace& work, const Ropes& ropes);
 
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
@@ -112,7 +119,10 @@ Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_decoding;                              // decoding_sm80.cu
 Launch launch_latents_sm90;                          // decoding_latent_sm90.cu
 Launch launch_backward_sm90;                         // backward_sm90.cu, with u and all that it starts from
-Launch launch_two_passes;                            // backward_sm80.cu
-Launch launch_one_pass;  // backward_one_pass_sm80.cu, wide heads in two passes too
+LaunchWithRopes launch_turned_backward_sm90;         // there, too: of calls that takes_ropes() accepts
+// In short_heads_sm80.cu. The backward computes u as well.
+LaunchWithRopes launch_short_forward, launch_short_backward;
+Launch launch_two_passes;  // backward_sm80.cu
+Launch launch_one_pass;    // backward_one_pass_sm80.cu, wide heads in two passes too
 
 }  // namespace tg::cuda::attention

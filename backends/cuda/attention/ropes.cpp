@@ -69,10 +69,11 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
 }
 
 bool takes_ropes(const Choice& c, const Ropes& r) {
+  if (c.family() == KernelFamily::short_heads) return r.pairs % 2 == 0;
   const AttentionCall& x = c.x;
   const bool is_plain = x.softcap == 0 && !x.cu_q && !x.lengths && x.L == x.T;  // all queries see a key
-  return c.family() == KernelFamily::hopper && size_of(x.type) == 2 && x.d == 64 && c.work.width == 64 &&
-         is_plain && r.of_q && r.of_k && !r.interleaved && r.inverse && r.pairs == 32;
+  return c.kernel->launch_with_ropes && size_of(x.type) == 2 && x.d == 64 && c.work.width == 64 && is_plain &&
+         r.of_q && r.of_k && !r.interleaved && r.inverse && r.pairs == 32;
 }
 
 }  // namespace attention

@@ -16,10 +16,11 @@ struct Ropes {
   int lanes = 0;  // 2^lanes ≥ pairs/2
   bool interleaved = false, inverse = false;
   bool of_q = false, of_k = false;
-  AttentionCall::Operand q,
-      k;  // what a forward reads in place of q and k, or a backward writes in place of z_q, z_k
+  // What a forward reads in place of q and k, or a backward writes in place of z_q and z_k.
+  AttentionCall::Operand q, k;
 };
 
+// The same with the memory of the table.
 struct RopesBeside {
   Ropes ropes;
   std::shared_ptr<const void> table;  // keeps theirs
@@ -30,12 +31,9 @@ struct RopesBeside {
 // still read.
 std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call& call);
 
-// Whether Hopper's backward has a kernel that rotates z_q and z_k where it stores them: of heads of 64 that
-// turn as a whole, in halves, as many keys as queries, without sequences, lengths and softcap.
+// Whether the kernel of a choice computes these ropes. Short heads: an even number of pairs. Hopper's
+// backward rotates z_q and z_k where it stores them: heads of 64 that turn as a whole, in halves, as many
+// keys as queries, without sequences, lengths and softcap.
 bool takes_ropes(const Choice& c, const Ropes& ropes);
-
-// launch_backward_sm90 of such a call, in backward_sm90.cu.
-void launch_turned_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
-                                 const Ropes& ropes);
 
 }  // namespace tg::cuda::attention

@@ -113,6 +113,9 @@ struct Workspace {
   // Of a backward on Hopper.
   Workspace(const AttentionCall& x, std::byte* base);
 
+  // Of a forward: results of parts of the keys, `rows` rows of each part.
+  static Workspace of_parts(int parts, std::size_t rows, int dv, std::byte* base);
+
   TG_HOST_DEVICE static int tiles(const AttentionCall& x) { return (x.L + range_tile - 1) / range_tile; }
   TG_HOST_DEVICE static int far_groups(const AttentionCall& x) { return (x.L + 15) / 16; }
   // Memory of what both kinds of backward have.

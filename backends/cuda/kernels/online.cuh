@@ -22,11 +22,8 @@ struct Normalizer {
   C sum = 0;  // of exp(x - max); NaN if an x is, 0 if every x is -∞
 
   __device__ __forceinline__ void take(C x) {
-    if (x > max) {
-      sum *= exp_below(max - x);
-      max = x;
-    }
-    sum += exp_below(x - shift());
+    const C one[] = {x};
+    take(one);
   }
   template <int count>
   __device__ __forceinline__ void take(const C (&x)[count]) {

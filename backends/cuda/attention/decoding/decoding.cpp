@@ -70,7 +70,7 @@ bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu) {
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
 // the results of the range before are written: on an H200 some 3 µs, 100 KB. No more than 32 ranges where one
 // block would have to merge them for long.
-EqualRanges ranges_in_one_piece(const AttentionCall& x) {
+EqualRanges InOnePiece::ranges(const AttentionCall& x) {
   const int size = std::max(x.d, x.dv),
             narrow = x.T <= 2048   ? 256
                      : x.T <= 4096 ? 512
@@ -80,18 +80,18 @@ EqualRanges ranges_in_one_piece(const AttentionCall& x) {
                                   : narrow / 2;
   return {std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))))};
 }
-GrowingRanges ranges_in_pages(const AttentionCall& x) {
+GrowingRanges InPages::ranges(const AttentionCall& x) {
   const int size = std::max(x.d, x.dv);
   return {size <= 64 ? 10 : size <= 128 ? 9 : 8};
 }
-EqualRanges ranges_of_latents(const AttentionCall& x) {
-  return x.table ? EqualRanges{1024} : ranges_in_one_piece(x);
+EqualRanges OfLatents::ranges(const AttentionCall& x) {
+  return x.table ? EqualRanges{1024} : InOnePiece::ranges(x);
 }
 int ranges_of(const AttentionCall& x) {
   const int last = std::max(x.T, 1) - 1;
-  return 1 + (is_of_latents(x) ? ranges_of_latents(x).of(last)
-              : x.table        ? ranges_in_pages(x).of(last)
-                               : ranges_in_one_piece(x).of(last));
+  return 1 + (is_of_latents(x) ? OfLatents::ranges(x).of(last)
+              : x.table        ? InPages::ranges(x).of(last)
+                               : InOnePiece::ranges(x).of(last));
 }
 
 Tiles tiles_of_launch(const AttentionCall& x, int n) {
@@ -129,26 +129,13 @@ Tiles queries_of_launch(const AttentionCall& x, int n) {
   return {static_cast<int>(std::min(first, all)), static_cast<int>(std::min(count, all - first)), x.L};
 }
 Workspace workspace_by_wgmma(const AttentionCall& x, std::byte* base) {
-  Workspace work;
-  Arena memory{base};
-  work.parts = range_count(x);
-  const std::size_t rows =
-      std::size_t(queries_of_launch(x, 0).count) * x.Hk * pieces_of(x) * heads_of_piece(x) * work.parts;
-  work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
-  work.bytes = memory.bytes;
-  return work;
+  const std::size_t queries(queries_of_launch(x, 0).count);
+  return Workspace::of_parts(range_count(x), queries * x.Hk * pieces_of(x) * heads_of_piece(x), x.dv, base);
 }
 
 Workspace workspace(const AttentionCall& x, std::byte* base) {
-  Workspace work;
-  Arena memory{base};
-  work.parts = ranges_of(x);
-  if (has_partial_results(x)) {
-    const std::size_t rows = std::size_t(tiles_of_launch(x, 0).count) * x.Hk * rows_of_tile(x) * work.parts;
-    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float2>(rows);
-  }
-  work.bytes = memory.bytes;
-  return work;
+  const std::size_t tiles(has_partial_results(x) ? tiles_of_launch(x, 0).count : 0);
+  return Workspace::of_parts(ranges_of(x), tiles * x.Hk * rows_of_tile(x), x.dv, base);
 }
 
 }  // namespace tg::cuda::attention::decoding

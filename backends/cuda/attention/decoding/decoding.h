@@ -23,7 +23,7 @@ TG_HOST_DEVICE inline int group_of(const AttentionCall& x) {
 TG_HOST_DEVICE inline int rows_of(const AttentionCall& x) {
   return group_of(x) * x.L;
 }
-// Heads that are too wide for a warp's registers (decoding_latent_sm80.cuh).
+// Heads that are too wide for a warp's registers (decoding_latent_sm80.cu).
 TG_HOST_DEVICE inline bool is_of_latents(const AttentionCall& x) {
   return x.d > 256 || x.dv > 256;
 }
@@ -61,20 +61,25 @@ struct GrowingRanges {
   }
 };
 
-// How keys lie, and so are cut.
+// How keys lie, and so are cut: functions of how many keys there can be (in one piece) and of the head sizes,
+// and neither of the batch nor of the GPU.
 struct InOnePiece {
   using Ranges = EqualRanges;
+  static constexpr bool values_in_keys = false;  // whether values are the first columns of keys
   explicit InOnePiece(const AttentionCall&) {}
+  static EqualRanges ranges(const AttentionCall& x);
 };
 struct InPages {
   using Ranges = GrowingRanges;
   bool values_in_keys;
   explicit InPages(const AttentionCall& x) : values_in_keys(values_are_keys(x)) {}
+  static GrowingRanges ranges(const AttentionCall& x);
 };
 // In one piece (in_pages()) or in pages.
 struct OfLatents {
   using Ranges = EqualRanges;
   explicit OfLatents(const AttentionCall&) {}
+  static EqualRanges ranges(const AttentionCall& x);
 };
 
 // A cache in one piece as one in pages: each entry has a page of its own, and needs no table to say which.
@@ -87,15 +92,10 @@ inline AttentionCall in_pages(AttentionCall x) {
 // of 16 bytes.
 bool takes(const AttentionCall& x, const Gpu& gpu);
 
-// Functions of how many keys there can be (in one piece) and of the head sizes, and neither of the batch nor
-// of the GPU.
-EqualRanges ranges_in_one_piece(const AttentionCall& x);
-EqualRanges ranges_of_latents(const AttentionCall& x);
-GrowingRanges ranges_in_pages(const AttentionCall& x);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);
 
-// Whether a block of its own computes each of these ranges (decoding_apart_sm80.cuh): where a text has few,
+// Whether a block of its own computes each of these ranges (decoding_apart_sm80.cu): where a text has few,
 // and so a multiprocessor. The bits are the same.
 constexpr int most_apart = 8;
 bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu);
@@ -111,7 +111,7 @@ Tiles tiles_of_launch(const AttentionCall& x, int n);
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
-// Latents by wgmma (decoding_latent_sm90.cuh), of many heads: there a tile is one query of all heads that
+// Latents by wgmma (decoding_latent_sm90.cu), of many heads: there a tile is one query of all heads that
 // share a key head, in pieces of at most 64 of them. Whether it takes a call is the same for any number of
 // texts and, in pages, of queries.
 bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu);
@@ -123,7 +123,7 @@ TG_HOST_DEVICE inline int pieces_of(const AttentionCall& x) {
   return (group_of(x) + most_heads - 1) / most_heads;
 }
 // Whether heads are so few, on one key head, that they have a kernel of their own
-// (decoding_latent_16_sm90.cuh). What is asked of rows in one piece is the same for all caches in pages.
+// (decoding_latent_16_sm90.cu). What is asked of rows in one piece is the same for all caches in pages.
 constexpr int few_heads = 16;
 inline bool takes_few_heads(const AttentionCall& x) {
   const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);

@@ -6,6 +6,8 @@
 #include <type_traits>
 
 #include "backends/cuda/attention/decoding/decoding.h"
+#include "backends/cuda/attention/stages/score.cuh"
+#include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/tile/accumulator.cuh"
 
 namespace tg::cuda::attention::decoding {
@@ -39,6 +41,17 @@ struct QueryPlace {
     head = item.first_head + row - (i == 0 ? 0 : i * group_of(x));
   }
 };
+
+// The sum over the warp's lanes up to this one.
+template <class N>
+__device__ __forceinline__ N sum_to_lane(N own) {
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const N other = __shfl_up_sync(~0u, own, by);
+    if (tile::lane_id() >= by) own += other;
+  }
+  return own;
+}
 
 // How many ranges of a text's start are shorter than those after them.
 __device__ __forceinline__ int early_ranges(EqualRanges) {
@@ -238,12 +251,7 @@ struct Items {
     for (int b0 = 0; b0 <= tiles.count; b0 += 32) {
       const int b = b0 + tile::lane_id();
       const unsigned own = b <= tiles.count ? entries[b].before : 0;
-      unsigned up_to = own;
-#pragma unroll
-      for (int by = 1; by < 32; by *= 2) {
-        const unsigned other = __shfl_up_sync(~0u, up_to, by);
-        if (tile::lane_id() >= by) up_to += other;
-      }
+      const unsigned up_to = sum_to_lane(own);
       if (b <= tiles.count) entries[b].before = sum + up_to - own;
       sum += __shfl_sync(~0u, up_to, 31);
     }
@@ -278,5 +286,34 @@ struct Items {
     return low;
   }
 };
+
+// What a launch is told in addition to the call.
+template <class Cache>
+struct Plan {
+  Cache cache;
+  typename Cache::Ranges ranges;
+  float factor, cap;  // as Score has them
+  Tiles tiles;
+};
+// f(plan) for each launch of a call.
+template <class Cache, class F>
+void for_each_launch(const AttentionCall& x, F&& f) {
+  Plan<Cache> plan{
+      Cache(x), Cache::ranges(x), static_cast<float>(factor_of(x)), static_cast<float>(cap_of(x)), {}};
+  for (int n = 0; plan.tiles = tiles_of_launch(x, n), plan.tiles.count > 0; ++n) f(plan);
+}
+// f(cache) with how the keys of a call lie.
+template <class F>
+void with_cache(const AttentionCall& x, F&& f) {
+  x.table ? f(InPages(x)) : f(InOnePiece(x));
+}
+
+// The query of row r of an item's tile; null beyond its rows.
+template <class S>
+__device__ __forceinline__ const S* query(const AttentionCall& x, const Item& item, int r) {
+  if (r >= item.tile.rows) return nullptr;
+  const QueryPlace at(x, item, r);
+  return x.q.at<S>(item.tile.b, at.head) + at.i * x.q.row;
+}
 
 }  // namespace tg::cuda::attention::decoding

@@ -1,9 +1,445 @@
-// Decoding of latents in bf16 and f16 by wgmma, keys to 576, of which values to 512, of at most 16 heads.
-#include "backends/cuda/attention/decoding/decoding_latent_16_sm90.cuh"
+// Decoding of latents by wgmma where at most 16 heads share a key, which is bounded by how fast keys are
+// read. A product has 64 rows, so rows are keys and numbers of values, and heads are its few columns:
+//
+//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum, Gᵀ ← exp(c_old − c)·Gᵀ +
+//   Vᵀ·Pᵀ
+//
+// Items are those of decoding_latent_items_sm90.cuh. Warps of the first warpgroup find them and copy tiles of
+// 64 keys in thirds of their columns, of which there is room for seven: at least one tile is on its way while
+// another is multiplied. Each of the two other warpgroups goes through every second tile of an item by
+// itself, which tile being whose by its place in the text; at the end each gives the other its sums of half
+// of the columns.
+#include "backends/cuda/attention/decoding/decoding_latent_items_sm90.cuh"
+#include "backends/cuda/attention/kernels.h"
 
-namespace tg::cuda::attention::latents_sm90 {
+namespace tg::cuda::attention {
 
-void launch_few_heads(const cuda::Stream& s, const AttentionCall& call, const Workspace& work) {
+namespace latents_16_sm90 {
+
+using namespace latents_sm90;
+
+struct Item {
+  int batch_head;   // where its results go (place_of()); < 0: there are no more
+  int b, h, query;  // text, first head, query of the text
+  KeyRange some;
+  Tiles range;
+  __device__ __forceinline__ void set_seen(KeyRange) {}  // that is `some`, of all heads
+};
+
+// 64 rows and 192 columns, as boxes of whole groups of 8 rows leave them: a group's three blocks of 64
+// columns lie side by side, each in the 128-byte swizzle, and so a page of any number of groups is one box.
+struct ThirdOfTile {
+  static constexpr int rows = tile_keys, columns = 192, blocks = 3, block = 8 * 128, group = blocks * block,
+                       bytes = rows / 8 * group;
+  u32 base;
+
+  __device__ static constexpr int offset(int row, int piece) {
+    return row / 8 * group + piece / 8 * block + row % 8 * 128 + (piece % 8 ^ row % 8) * 16;
+  }
+  // For wgmma, as SwizzledTile has them.
+  __device__ __forceinline__ u64 along_columns(int row0, int k) const {
+    return descriptor(base + row0 / 8 * group, k / 4 * block + k % 4 * 32);
+  }
+  __device__ __forceinline__ u64 along_rows(int column0, int k) const {
+    return descriptor(base + column0 / 64 * block, k * 2 * group);
+  }
+
+ private:
+  __device__ __forceinline__ static u64 descriptor(u32 address, u32 bytes) {
+    constexpr u32 upper = group / 16 | 1u << 30;
+    return u64{upper} << 32 | ((address % (1u << 18) / 16 | 1u << 16) + bytes / 16);
+  }
+};
+
+struct At {
+  static constexpr int rows = decoding::few_heads, thirds = 3, stages = 7, items = 2, groups = 2,
+                       threads = 128 * (1 + groups);
+  using Q = SwizzledTile<rows, 576>;
+  using ThirdOfQ = SwizzledTile<rows, 192>;
+  using K = ThirdOfTile;
+  using P = SwizzledTile<rows, tile_keys>;
+  static constexpr int blocks = most_values / 64;  // of 64 columns of V, as many rows of Gᵀ
+  using Block = Accumulator<16, rows>;             // a warp's part of one
+  // Of an item's tiles, only a first third is in a stage that the other group had before (multiply()).
+  static_assert(stages == groups * thirds + 1);
+};
+using decoding::OfWarps;  // of a group, each with 16 keys of a tile; rows are heads
+static_assert(OfWarps::rows == At::rows);
+
+struct Shared {
+  static constexpr int k = At::Q::bytes, p = k + At::stages * At::K::bytes,
+                       given = p + At::groups * At::P::bytes,
+                       given_bytes = At::blocks / 2 * (At::rows / 8) * 128 * int(sizeof(float4)),
+                       of_warps = given + At::groups * given_bytes,
+                       q_ring = of_warps + At::groups * int(sizeof(OfWarps)),
+                       k_ring = q_ring + Ring<1>::bytes, handed_on = k_ring + Ring<At::stages>::bytes,
+                       item_ring = handed_on + Ring<At::thirds>::bytes,
+                       item = item_ring + Ring<At::items>::bytes,
+                       bytes = item + At::items * int(sizeof(Item));
+  static_assert(bytes <= 227 << 10);
+  unsigned char* start;
+  u32 base = shared_address(start);
+
+  __device__ At::Q tile_q() const { return {base}; }
+  __device__ At::ThirdOfQ third_of_q(int n) const { return {base + n * At::ThirdOfQ::bytes}; }
+  // Thirds are counted one after the other, tile by tile.
+  __device__ At::K third_of_k(u32 use) const {
+    return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
+  }
+  __device__ At::P tile_p(int group) const { return {base + p + group * At::P::bytes}; }
+  // What a group gives to the other: of each block and part of 8 heads four numbers of each thread.
+  __device__ float4* given_by(int group) const {
+    return reinterpret_cast<float4*>(start + given + group * given_bytes);
+  }
+  __device__ OfWarps& of_group(int group) const {
+    return reinterpret_cast<OfWarps*>(start + of_warps)[group];
+  }
+  __device__ Ring<1> ring_q() const { return {base + q_ring}; }
+  __device__ Ring<At::stages> ring_k() const { return {base + k_ring}; }
+  // Tiles whose thirds are empty and which the second loader fills: fewer than three at a time.
+  __device__ Ring<At::thirds> ring_handed_on() const { return {base + handed_on}; }
+  __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
+  __device__ Item& item_of(u32 use) const {
+    return reinterpret_cast<Item*>(start + item)[Ring<At::items>::stage(use)];
+  }
+  __device__ void init() const {
+    ring_q().init(4 * At::groups), ring_k().init(4), ring_handed_on().init(1);
+    ring_items().init(4 * At::groups + 3);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// Where boxes of an item's tiles are, from its last tile on, in groups of 8 rows of the pool: the lanes look
+// up one box each, 32 boxes ahead of those that are copied, since under load an answer takes longer than a
+// tile.
+struct Boxes {
+  const AttentionCall& x;
+  const Plan& plan;
+  decoding::PlaceOfLatent place;
+  const KeyRange keys;
+  const int together = plan.box_rows / 2;  // tiles whose boxes a warp looks up at a time
+  int set, now, next;  // the set of tiles that `now` is of; the lane's box of it and of the one before
+
+  __device__ __forceinline__ Boxes(const AttentionCall& x, const Plan& plan, const Source& from)
+      : x(x), plan(plan), place(from.place), keys(from.some) {
+    if (plan.box_rows == 0) return;
+    set = (from.range.to - 1) / together;
+    now = looked_up(set), next = looked_up(set - 1);
+  }
+  // The nth of a tile, which is of the last set or the one before.
+  __device__ __forceinline__ void move_to(int tile) {
+    if (plan.box_rows > 0 && tile / together < set) now = next, next = looked_up(--set - 1);
+  }
+  __device__ __forceinline__ int of(int tile, int nth) const {
+    return __shfl_sync(~0u, now, tile % together * (tile_keys / plan.box_rows) + nth);
+  }
+
+ private:
+  __device__ __forceinline__ int looked_up(int set) {
+    const int key = (set * 32 + lane_id()) * plan.box_rows;
+    // Boxes of which no key is seen are not copied.
+    place.look_up(x, key, {keys.from / plan.box_rows * plan.box_rows, keys.to});
+    return place.number * (x.page / 8) + place.in_page / 8;
+  }
+};
+
+// The warp that copies tiles of keys that lie in whole boxes. It begins while the kernel before is running if
+// that does not write what is read.
+__device__ __forceinline__ void load(const Shared& shared, const AttentionCall& x, const Plan& plan) {
+  const std::uint64_t once = ptx::evict_first();
+  if (!x.fixed_places) ptx::wait_for_kernel_before();
+  u32 thirds = 0, handed_on = 0;
+  each_item(shared, x, [&](Source& from, u32) {
+    Boxes boxes(x, plan, from);
+    if (!x.fixed_keys && thirds == 0) ptx::wait_for_kernel_before();
+#pragma unroll 1
+    for (int j = from.range.to - 1; j >= from.range.from; --j, thirds += At::thirds) {
+      const bool by_rows = from.by_rows(plan, j);
+      boxes.move_to(j);
+#pragma unroll 1
+      for (u32 n = 0; n < At::thirds; ++n) {
+        const At::K to = shared.third_of_k(thirds + n);
+        shared.ring_k().acquire(thirds + n);
+        if (by_rows) continue;
+        __syncwarp();  // all lanes have seen it empty: once it is filled, it may be emptied again
+        if (lane_id() == 0) shared.ring_k().expect(thirds + n, to.bytes);
+#pragma unroll 1
+        for (int box = 0; box * plan.box_rows < to.rows; ++box) {
+          const int at = boxes.of(j, box);
+          if (lane_id() == 0)
+            ptx::tma_load(to.base + box * (plan.box_rows / 8) * to.group, &plan.k,
+                          shared.ring_k().full(thirds + n), 0, 0, n * to.blocks, at, once);
+        }
+      }
+      if (by_rows) shared.ring_handed_on().announce_by_warp(handed_on++);
+    }
+  });
+  ptx::wait_for_kernel_before();  // so that the kernel after this one need not
+}
+
+// The warp that copies the other tiles of keys.
+template <class S>
+__device__ __forceinline__ void load_by_rows(const Shared& shared, const AttentionCall& x, const Plan& plan) {
+  ptx::wait_for_kernel_before();
+  u32 thirds = 0, handed_on = 0;
+  each_item(shared, x, [&](Source& from, u32) {
+#pragma unroll 1
+    for (int j = from.range.to - 1; j >= from.range.from; --j, thirds += At::thirds) {
+      if (!from.by_rows(plan, j)) continue;
+      shared.ring_handed_on().wait(handed_on++);
+      const u32 to[] = {shared.third_of_k(thirds).base, shared.third_of_k(thirds + 1).base,
+                        shared.third_of_k(thirds + 2).base};
+      copy_keys<S>(
+          [&](int c, int row, int piece) { return to[c / 3] + At::K::offset(row, c % 3 * 8 + piece); }, x,
+          from.place, j * tile_keys, from.some);
+      if (lane_id() < At::thirds) shared.ring_k().announce(thirds + lane_id());
+    }
+  });
+}
+
+// The warp that copies queries.
+__device__ __forceinline__ void load_queries(const Shared& shared, const AttentionCall& x, const Plan& plan) {
+  ptx::wait_for_kernel_before();
+  each_item(shared, x, [&](Source& from, u32 items) {
+    shared.ring_q().acquire(items);
+    __syncwarp();
+    if (lane_id() > 0) return;
+    shared.ring_q().expect(items, At::Q::bytes);
+    load_boxes(shared.tile_q(), plan.q, shared.ring_q().full(items), from.head, from.query, from.place.b);
+  });
+}
+
+// A warpgroup that multiplies.
+template <class S>
+struct Consumer {
+  using Softmax = SoftmaxState<QueriesAsColumns<At::rows>>;
+  static constexpr int columns = At::Block::columns;  // heads of a thread
+  const Shared& shared;
+  const AttentionCall& x;
+  const Plan& plan;
+  const int group, warp;
+  u32 thirds = 0, items = 0;
+
+  // Named barriers: of a group, and of both.
+  __device__ __forceinline__ void sync() const { ptx::bar_sync(1 + group, 128); }
+  __device__ __forceinline__ static void sync_both() { ptx::bar_sync(1 + At::groups, 128 * At::groups); }
+  // Which block of V's columns the nth of its sums is of: the other group has the second half first.
+  __device__ __forceinline__ int block(int n) const { return (n + At::blocks / 2 * group) % At::blocks; }
+  __device__ __forceinline__ static int head(int c) { return lane_column() + At::Block::column(c); }
+
+  // Aᵀ of the tile whose first third is the nth: the warp's 16 keys.
+  __device__ __forceinline__ void multiply(At::Block& s, u32 nth) const {
+#pragma unroll
+    for (int n = 0; n < At::thirds; ++n) {
+      // Copies may arrive in any order. While the third before in this stage, which is the other group's, has
+      // not arrived, a wait for this one would end at once. Of thirds before in the other stages this group
+      // has waited for those of the same item, and both groups for all of earlier items.
+      if (n == 0) shared.ring_k().acquire(nth);
+      shared.ring_k().wait(nth + n);
+      const At::K k = shared.third_of_k(nth + n);
+      const At::ThirdOfQ q = shared.third_of_q(n);
+      if (n == 0)
+        begin_ABt<S, At::K::columns>(s, k, 0, q);
+      else
+        begin_adding_ABt<S, At::K::columns>(s, k, 0, q);
+    }
+    wait_for_products<0>();
+    keep(s);
+  }
+  // Gᵀ += Vᵀ·Pᵀ
+  __device__ __forceinline__ void add(At::Block (&g)[At::blocks], u32 nth) const {
+#pragma unroll
+    for (int n = 0; n < At::blocks; ++n) {
+      const At::K v = shared.third_of_k(nth + block(n) / 3);
+      begin_adding_AtBt<S, tile_keys>(g[n], v, block(n) % 3 * 64, shared.tile_p(group));
+    }
+    wait_for_products<0>();
+#pragma unroll
+    for (At::Block& part : g) keep(part);
+  }
+  // P of the warp's keys, rounded, as [heads, keys].
+  __device__ __forceinline__ void leave(At::Block& s) const {
+    const At::P p = shared.tile_p(group);
+#pragma unroll
+    for (int part = 0; part < s.parts; part += 2) {
+      u32 packed[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float(&e)[4] = s.x[0][part + n / 2];
+        packed[n] = pack(e[n % 2 * 2], e[n % 2 * 2 + 1], S());
+      }
+      const int n = lane_id() / 8;  // whose row the lane gives the address of: part + n / 2, keys 8·(n % 2) …
+      ptx::stmatrix_trans(p.base + p.offset((part + n / 2) * 8 + lane_id() % 8, 2 * warp + n % 2), packed);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    const Score<S> score(plan.factor, plan.cap);
+    const bool plain = score.is_plain();
+    const float factor = plain ? plan.factor : 1;
+    OfWarps& of_warps = shared.of_group(group);
+#pragma unroll 1
+    for (;; ++items) {
+      shared.ring_items().wait(items);
+      const Item& item = shared.item_of(items);
+      const int place = __reduce_max_sync(~0u, item.batch_head);
+      if (place < 0) return;
+      const KeyRange some = item.some;
+      const int from = __reduce_max_sync(~0u, item.range.from), to = __reduce_max_sync(~0u, item.range.to);
+      shared.ring_items().release(items);
+      At::Block g[At::blocks];
+#pragma unroll
+      for (At::Block& part : g) part.fill(0);
+      Softmax softmax;
+      shared.ring_q().wait(items);
+      const int last = to - 1 - (to - 1 + group) % At::groups;  // of its tiles, which is the first to come
+      if (last < from) shared.ring_q().release(items);
+#pragma unroll 1
+      for (int j = last; j >= from; j -= At::groups) {
+        const u32 nth = thirds + (to - 1 - j) * At::thirds;  // the tile's first third
+        At::Block s;
+        multiply(s, nth);
+        if (j - At::groups < from) shared.ring_q().release(items);
+        if (!plain) score.template apply<true>(s);
+        if (!covers(some, j * tile_keys, tile_keys)) {
+#pragma unroll
+          for (int r = 0; r < s.rows; ++r) {
+            const int key = j * tile_keys + 16 * warp + lane_row() + s.row(r);
+            if (key >= some.from && key < some.to) continue;
+#pragma unroll
+            for (int c = 0; c < columns; ++c) s(r, c) = -INFINITY;
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+          const float most = softmax.most(s, c);
+          if (lane_row() == 0) of_warps.top[warp][head(c)] = most;
+        }
+        sync();
+        float by[columns];
+        bool moved = false;
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+          const float now = of_warps.most(head(c), softmax.top[c]);
+          moved |= now != softmax.top[c];
+          by[c] = softmax.move(c, now, factor);
+#pragma unroll
+          for (int r = 0; r < s.rows; ++r) s(r, c) = softmax.add(c, s(r, c), factor);
+        }
+        leave(s);
+        ptx::fence_async();
+        sync();
+        if (__any_sync(~0u, moved)) {
+#pragma unroll
+          for (At::Block& part : g)
+#pragma unroll
+            for (int c = 0; c < columns; ++c) scale_column(part, c, by[c]);
+        }
+        add(g, nth);
+        __syncwarp();
+        if (lane_id() < At::thirds) shared.ring_k().release_alone(nth + lane_id());
+      }
+      thirds += (to - from) * At::thirds;
+      end(g, softmax, place, factor);
+    }
+  }
+
+ private:
+  // O, c and π of the item, by each group of half of the columns.
+  __device__ __forceinline__ void end(At::Block (&g)[At::blocks], const Softmax& softmax, int place,
+                                      float exponent) const {
+    constexpr int half = At::blocks / 2, parts = At::Block::parts;
+    OfWarps& own = shared.of_group(group);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+      const float all = softmax.all(c);
+      if (lane_row() == 0) own.sum[warp][head(c)] = all;
+      if (lane_row() == 0 && warp == 0) own.top[0][head(c)] = softmax.top[c];
+    }
+    float4* const gift = shared.given_by(group);
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int n = 0; n < half; ++n)
+#pragma unroll
+      for (int p = 0; p < parts; ++p) {
+        const float(&e)[4] = g[half + n].x[0][p];
+        gift[(n * parts + p) * 128 + thread] = {e[0], e[1], e[2], e[3]};
+      }
+    sync_both();
+    float by[columns], by_other[columns];  // what sums are multiplied by
+    const Partial to = Partial{plan.o, plan.lse, x.L, x.dv}.after(place);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+      const float first = shared.of_group(0).top[0][head(c)], second = shared.of_group(1).top[0][head(c)],
+                  most = fmaxf(first, second), w0 = exp_of_difference(first, shown(most), exponent),
+                  w1 = exp_of_difference(second, shown(most), exponent),
+                  all = fmaf(w1, shared.of_group(1).pi(head(c)), w0 * shared.of_group(0).pi(head(c))),
+                  inverse = all > 0 ? reciprocal(all) : all;
+      by[c] = (group == 0 ? w0 : w1) * inverse, by_other[c] = (group == 0 ? w1 : w0) * inverse;
+      if (group == 0 && warp == 0 && lane_row() == 0 && head(c) < x.L) to.of_row[head(c)] = {most, all};
+    }
+    const float4* const gift_of_other = shared.given_by(1 - group);
+#pragma unroll
+    for (int n = 0; n < half; ++n)
+#pragma unroll
+      for (int p = 0; p < parts; ++p) {
+        const float4 other = gift_of_other[(n * parts + p) * 128 + thread];
+        const float more[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int c = 2 * p + e % 2, column = 64 * block(n) + 16 * warp + lane_row() + e / 2 * 8;
+          const float o = fmaf(by_other[c], more[e], by[c] * g[n].x[0][p][e]);
+          if (head(c) < x.L && column < x.dv) *to.at(head(c), column) = o;
+        }
+      }
+    sync_both();  // before either gives again
+  }
+};
+
+template <class S>
+__global__ void __launch_bounds__(At::threads, 1)
+    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan, Faults faults) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const Shared shared{memory};
+  ptx::let_next_kernel_begin();
+  if (threadIdx.x == 0) shared.init();
+  if (threadIdx.x == 32) ptx::prefetch(&plan.q);
+  if (threadIdx.x == 64 && plan.box_rows > 0) ptx::prefetch(&plan.k);
+  __syncthreads();
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
+  if (group > 0) {
+    ptx::wait_for_kernel_before();
+    // While the first keys arrive.
+    if (plan.tiles.first == 0) check_places(x, faults, threadIdx.x - 128, 128 * At::groups);
+    Consumer<S>{shared, x, plan, group - 1, warp}.run();
+  } else if (warp == 0) {
+    load(shared, x, plan);
+  } else if (warp == 1) {
+    schedule(shared, x, plan);
+  } else if (warp == 2) {
+    load_by_rows<S>(shared, x, plan);
+  } else {
+    load_queries(shared, x, plan);
+  }
+#endif
+}
+
+// The map of keys, if pages lie one after the other in memory: of 64 columns, 8 rows, thirds of the columns
+// and groups of 8 rows of the whole pool. Else all tiles are copied row by row.
+inline void set_boxes(Plan& plan, const AttentionCall& x) {
+  const bool dense = x.page % 8 == 0 && (x.pool == 1 || x.k.batch == x.page * x.k.row) &&
+                     i64{x.pool} * x.page / 8 <= INT32_MAX;
+  if (!dense) plan.box_rows = 0;
+  if (plan.box_rows == 0) return;
+  const AttentionCall::Operand groups{x.k.data, 8 * x.k.row, 64, x.k.row};
+  plan.k = tensor_map(x.type, groups, i64{x.pool} * x.page / 8, x.d / 64, 8, 64, 8, ThirdOfTile::blocks,
+                      plan.box_rows / 8);
+}
+
+}  // namespace latents_16_sm90
+
+void launch_few_latents_sm90(const Stream& s, const AttentionCall& call, const Workspace& work) {
   using namespace latents_16_sm90;
   const AttentionCall x = decoding::in_pages(call);
   Plan plan = plan_of(x, work, At::rows);
@@ -14,4 +450,4 @@ void launch_few_heads(const cuda::Stream& s, const AttentionCall& call, const Wo
   });
 }
 
-}  // namespace tg::cuda::attention::latents_sm90
+}  // namespace tg::cuda::attention

@@ -1,4 +1,4 @@
-// What the kernels of latents by wgmma share (decoding_latent_sm90.cuh, decoding_latent_16_sm90.cuh). An item
+// What the kernels of latents by wgmma share (decoding_latent_sm90.cu, decoding_latent_16_sm90.cu). An item
 // is a range of the keys that one query sees, for some heads of it. So all rows of a tile see the same keys,
 // and no bit of a row depends on other queries, nor on which block computes a range.
 //
@@ -60,12 +60,7 @@ struct Items {
       const bool some = seen.from < seen.to;
       const int first = plan.ranges.of(seen.from), last = some ? plan.ranges.of(seen.to - 1) : first,
                 own = each * (pass == 0 ? last - first : some);
-      int up_to = own;
-#pragma unroll
-      for (int by = 1; by < 32; by *= 2) {
-        const int other = __shfl_up_sync(~0u, up_to, by);
-        if (lane_id() >= by) up_to += other;
-      }
+      const int up_to = decoding::sum_to_lane(own);
       if (const unsigned after = __ballot_sync(~0u, n - before < up_to)) {
         const int lane = __ffs(static_cast<int>(after)) - 1,
                   nth_of_query = n - before - __shfl_sync(~0u, up_to - own, lane);
@@ -245,16 +240,10 @@ void launch_items(const Stream& s, const AttentionCall& x, Plan plan, unsigned t
   rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // a sink is merged, too
   for (int n = 0; plan.tiles = decoding::queries_of_launch(x, n), plan.tiles.count > 0; ++n) {
     const i64 items = i64{plan.tiles.count} * x.Hk * plan.pieces * plan.parts;
-    LaunchShape shape{blocks_for(std::min<i64>(items, s.gpu.processors), 1), threads, shared};
-    shape.early = true;
-    launch_kernel(s, shape, kernel, rows, plan, s.faults);
-    LaunchShape merging{blocks_for(i64{plan.tiles.count} * x.H, 1), most_values / 4};
-    merging.early = true;
-    launch_kernel(s, merging, merge<S>, x, plan);
+    launch_early(s, {blocks_for(std::min<i64>(items, s.gpu.processors), 1), threads, shared}, kernel, rows,
+                 plan, s.faults);
+    launch_early(s, {blocks_for(i64{plan.tiles.count} * x.H, 1), most_values / 4}, merge<S>, x, plan);
   }
 }
-
-// Of decoding::takes_few_heads(), in decoding_latent_16_sm90.cu.
-void launch_few_heads(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 }  // namespace tg::cuda::attention::latents_sm90

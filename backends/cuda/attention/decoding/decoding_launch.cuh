@@ -1,15 +1,66 @@
 // The kernel of decoding, and its launch. What streams multiply with is a template argument: tensor cores
-// (decoding_sm80.cuh) or multiply-adds of f32 (decoding_f32.cuh), a struct with the element type S, the shape
-// At, and a function stream().
+// (decoding_sm80.cu) or multiply-adds of f32 (decoding_f32.cu), a struct with the element type S, the shape
+// At, and the registers of a streaming warp.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding/decoding_merge.cuh"
-#include "backends/cuda/attention/decoding/decoding_plan.cuh"
 #include "backends/cuda/attention/stages/checks.cuh"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
 namespace tg::cuda::attention::decoding {
+
+// A streaming warp that has items: its short items and then all others of the block. `alone`: there is one
+// of these. Score and loader are not part of `Multiplied`: nvcc would then read the keys of the item again
+// for each row that the loader copies.
+template <class Multiplied, class Cache>
+__device__ __forceinline__ void stream_items(const AttentionCall& x, const Plan<Cache>& plan,
+                                             const Items<Cache>& items, unsigned char* memory, int stream,
+                                             bool alone) {
+  using S = typename Multiplied::S;
+  using At = typename Multiplied::At;
+  // With the shape's constant, so that no registers are needed for short items where there are none.
+  const auto is_short = [](const Item& item) { return At::takes_short && item.is_short; };
+  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };  // not kept in registers
+  int n = items.first(stream);
+  const Score<S> score(plan.factor, plan.cap);
+  const float factor = Multiplied::options == any ? 1 : score.factor;
+  Loader<S, At, Cache> loader(x, plan.cache, items, stream, shared_address(memory) + stream * At::ring);
+  wait_for_kernel_before();
+#pragma unroll
+  for (int n = 0; n < At::stages; ++n) loader.ask();
+  Multiplied warp(memory, stream);
+  const Item* item = items.kept(n, stream);
+  warp.load_queries(x, *item);
+  int slot = 0;
+  bool first = true;
+#pragma unroll 1
+  while (n < items.count) {
+    if (is_short(*item)) begin_short(place());
+    warp.begin(x, *item);
+#pragma unroll 1
+    for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
+      ptx::cp_async_wait<At::stages - 1>();
+      __syncwarp();
+      const u32 at = slot * At::stage;
+      slot = slot + 1 < At::stages ? slot + 1 : 0;
+      warp.take(x, *item, key, score, factor, at, loader.values(at));
+      __syncwarp();  // no lane needs the slice
+      loader.ask();
+      if (is_short(*item)) warp.add_slice(place(), factor), warp.clear();
+    }
+    const bool was_short = is_short(*item);
+    if (was_short) put_short<S>(x, *item, place());
+    // Queries of the next item arrive while this one's sums are left.
+    n = items.after(n, At::streams);
+    if (n < items.count) item = items.kept(n, stream), warp.load_queries(x, *item);
+    if (was_short) continue;
+    if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
+    first = false;
+    warp.leave(place());
+    if (!alone) ptx::bar_arrive(left, At::threads);
+  }
+}
 
 template <class Multiplied, class Cache>
 __device__ __forceinline__ void decode_items(const AttentionCall& x, const Workspace& work,
@@ -28,7 +79,7 @@ __device__ __forceinline__ void decode_items(const AttentionCall& x, const Works
   const int warp = threadIdx.x / 32;
   const bool alone = items.count - items.shorts <= static_cast<int>(gridDim.x);
   if (warp < At::streams && items.first(warp) < items.count)
-    Multiplied::stream(x, plan, items, memory, warp, alone);
+    stream_items<Multiplied>(x, plan, items, memory, warp, alone);
   else
     wait_for_kernel_before();
   // Warps that write have nothing else to do while the first keys arrive.
@@ -49,27 +100,25 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
 }
 
 template <class Multiplied, class Cache>
-void launch(const Stream& s, const AttentionCall& x, const Workspace& work,
-            const typename Cache::Ranges& ranges) {
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using At = typename Multiplied::At;
-  const i64 places = i64{s.gpu.processors} * At::blocks;
-  Plan<Cache> plan = plan_of<Cache>(x, ranges);
-  for (int n = 1; plan.tiles.count > 0; plan.tiles = tiles_of_launch(x, n++)) {
+  for_each_launch<Cache>(x, [&](const Plan<Cache>& plan) {
     const i64 items = i64{plan.tiles.count} * x.Hk * work.parts;
-    LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
-                      static_cast<std::size_t>(At::bytes(rows_of_tile(x)))};
-    shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, decode<Multiplied, Cache>, x, work, plan, s.faults);
-  }
+    launch_early(s,
+                 {blocks_for(std::min<i64>(items, s.gpu.processors), 1), At::threads,
+                  static_cast<std::size_t>(At::bytes(rows_of_tile(x)))},
+                 decode<Multiplied, Cache>, x, work, plan, s.faults);
+  });
 }
 
 // Of a type, and the shape and options of a call.
-template <template <class, class, Options> class Multiplied, class S, class Cache>
-void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work,
-                 const typename Cache::Ranges& ranges) {
-  with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
-    with_shape<sizeof(S)>(x, s.gpu, [&](auto shape) {
-      launch<Multiplied<S, decltype(shape), options>, Cache>(s, x, work, ranges);
+template <template <class, class, Options> class Multiplied, class S>
+void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  with_cache(x, [&](auto cache) {
+    with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
+      with_shape<sizeof(S)>(x, s.gpu, [&](auto shape) {
+        launch<Multiplied<S, decltype(shape), options>, decltype(cache)>(s, x, work);
+      });
     });
   });
 }

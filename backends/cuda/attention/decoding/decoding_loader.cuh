@@ -40,6 +40,8 @@ struct Cursor {
   KeyRange keys;        // of its item
 
   __device__ __forceinline__ bool at_end() const { return item >= items.count; }
+  // Whether some query sees row r of the slice; other rows become zeros.
+  __device__ __forceinline__ bool sees(int r) const { return key + r >= keys.from && key + r < keys.to; }
   // The stream's first slice of its items from n on; begin(item) is called for its item.
   template <class Begin>
   __device__ __forceinline__ void find(int n, Begin&& begin) {
@@ -95,49 +97,6 @@ struct Copies {
   }
 };
 
-template <class S, class At, class Cache>
-struct Loader;
-
-template <class S, class At>
-struct Loader<S, At, InOnePiece> : Copies<S, At> {
-  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows, Copies<S, At>::each;
-  const AttentionCall& x;
-  Cursor<At, InOnePiece> next;
-  const S *k, *v;  // the lane's piece of the next slice's first rows
-
-  __device__ __forceinline__ Loader(const AttentionCall& x, InOnePiece, const Items<InOnePiece>& items,
-                                    int stream, u32 ring)
-      : Copies<S, At>(ring), x(x), next{items, stream} {
-    find(items.first(stream));
-  }
-  // Where the values of a stage are.
-  __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const { return {stage + At::half}; }
-  // Copies of the next slice become a group; an empty one if there is none.
-  __device__ __forceinline__ void ask() {
-    if (!next.at_end()) {
-      const S *from_k = k, *from_v = v;
-#pragma unroll
-      for (int n = 0; n < At::keys; n += rows, from_k += rows * x.k.row, from_v += rows * x.v.row) {
-        const int j = next.key + row() + n;
-        const bool seen = j >= next.keys.from && j < next.keys.to;  // others become zeros
-        this->copy_keys(n, from_k, seen, x.d);
-        this->copy_values(n, from_v, seen, x.dv);
-      }
-      next.key += next.step, k += next.step * x.k.row, v += next.step * x.v.row;
-      if (next.key >= next.keys.to) find(next.items.after(next.item, At::streams));
-    }
-    this->end_slice();
-  }
-
- private:
-  __device__ __forceinline__ void find(int n) {
-    next.find(n, [&](const Item& at) {
-      k = x.k.at<S>(at.tile.b, at.head) + (next.key + row()) * x.k.row + piece() * each;
-      v = x.v.at<S>(at.tile.b, at.head) + (next.key + row()) * x.v.row + piece() * each;
-    });
-  }
-};
-
 // Where a key of a text is in the pool: each lane of a warp looks up one, and later gives what it found to
 // those that copy the row.
 struct Place {
@@ -176,64 +135,75 @@ __device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u3
 // up those of 32 slices at a time, and a lane's rows are as far apart as in one piece: under load an answer
 // takes longer than a slice. Else a slice's rows are looked up one by one, a slice ahead. Values that are the
 // first columns of keys are read with them, once.
-template <class S, class At>
-struct Loader<S, At, InPages> : Copies<S, At> {
-  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
+template <class S, class At, class Cache>
+struct Loader : Copies<S, At> {
+  static constexpr bool in_pages = std::is_same_v<Cache, InPages>;
+  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows, Copies<S, At>::each;
   const AttentionCall& x;
-  Cursor<At, InPages> next;
-  Place place;  // of the lane's slice, or of its row of the next slice
-  int nth;      // of the slices that have been looked up, the next one
-  const bool values_in_keys;
+  const Cache cache;
+  Cursor<At, Cache> next;
+  const S *k, *v;  // in one piece: the lane's piece of the next slice's first rows
+  Place place;     // in pages: of the lane's slice, or of its row of the next slice
+  int nth;         // of the slices that have been looked up, the next one
 
-  __device__ __forceinline__ Loader(const AttentionCall& x, InPages cache, const Items<InPages>& items,
+  __device__ __forceinline__ Loader(const AttentionCall& x, Cache cache, const Items<Cache>& items,
                                     int stream, u32 ring)
-      : Copies<S, At>(ring), x(x), next{items, stream}, values_in_keys(cache.values_in_keys) {
+      : Copies<S, At>(ring), x(x), cache(cache), next{items, stream} {
     find(items.first(stream));
   }
-  __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const {
-    return {values_in_keys ? stage : stage + At::half};
+  // Where the values of a stage are.
+  __device__ __forceinline__ u32 values(u32 stage) const {
+    return cache.values_in_keys ? stage : stage + At::half;
   }
+  // Copies of the next slice become a group; an empty one if there is none.
   __device__ __forceinline__ void ask() {
     if (!next.at_end()) {
-      const auto seen = [&](int r) {
-        const int j = next.key + r;
-        return j >= next.keys.from && j < next.keys.to;
-      };
-      if (has_whole_slices()) {
+      if constexpr (!in_pages) {
+        copy_slice(k, v);
+      } else if (has_whole_slices()) {
         Place first = place;
         first.number = __shfl_sync(~0u, place.number, nth);
         first.in_page = __shfl_sync(~0u, place.in_page, nth) + row();
-        const S *from_k = at_piece<S>(x.k, first.template begin<S>(x, x.k) + piece()),
-                *from_v = at_piece<S>(x.v, first.template begin<S>(x, x.v) + piece());
-#pragma unroll
-        for (int n = 0; n < At::keys; n += rows, from_k += rows * x.k.row, from_v += rows * x.v.row) {
-          this->copy_keys(n, from_k, seen(row() + n), x.d);
-          if (!values_in_keys) this->copy_values(n, from_v, seen(row() + n), x.dv);
-        }
+        copy_slice(at_piece<S>(x.k, first.template begin<S>(x, x.k) + piece()),
+                   at_piece<S>(x.v, first.template begin<S>(x, x.v) + piece()));
       } else {
         const u32 k = place.begin<S>(x, x.k), v = place.begin<S>(x, x.v);
 #pragma unroll
         for (int n = 0; n < At::keys; n += rows) {
           const int r = row() + n;
-          this->copy_keys(n, at_piece<S>(x.k, __shfl_sync(~0u, k, r) + piece()), seen(r), x.d);
-          if (!values_in_keys)
-            this->copy_values(n, at_piece<S>(x.v, __shfl_sync(~0u, v, r) + piece()), seen(r), x.dv);
+          copy_row(n, at_piece<S>(x.k, __shfl_sync(~0u, k, r) + piece()),
+                   cache.values_in_keys ? nullptr : at_piece<S>(x.v, __shfl_sync(~0u, v, r) + piece()));
         }
       }
       next.key += next.step;
+      if constexpr (!in_pages) k += next.step * x.k.row, v += next.step * x.v.row;
       if (next.key >= next.keys.to)
         find(next.items.after(next.item, At::streams));
-      else if (++nth == 32 || !has_whole_slices())
+      else if (in_pages && (++nth == 32 || !has_whole_slices()))
         look_up();
     }
     this->end_slice();
   }
 
  private:
+  __device__ __forceinline__ void copy_row(int n, const S* from_k, const S* from_v) {
+    this->copy_keys(n, from_k, next.sees(row() + n), x.d);
+    if (!cache.values_in_keys) this->copy_values(n, from_v, next.sees(row() + n), x.dv);
+  }
+  __device__ __forceinline__ void copy_slice(const S* from_k, const S* from_v) {
+#pragma unroll
+    for (int n = 0; n < At::keys; n += rows, from_k += rows * x.k.row, from_v += rows * x.v.row)
+      copy_row(n, from_k, from_v);
+  }
   __device__ __forceinline__ void find(int n) {
     next.find(n, [&](const Item& at) {
-      place.enter(at);
-      look_up();
+      if constexpr (in_pages) {
+        place.enter(at);
+        look_up();
+      } else {
+        k = x.k.at<S>(at.tile.b, at.head) + (next.key + row()) * x.k.row + piece() * each;
+        v = x.v.at<S>(at.tile.b, at.head) + (next.key + row()) * x.v.row + piece() * each;
+      }
     });
   }
   __device__ __forceinline__ void look_up() {

@@ -4,11 +4,89 @@
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
 #include "backends/cuda/attention/decoding/decoding_shape.h"
-#include "backends/cuda/attention/decoding/decoding_softmax.cuh"
-#include "backends/cuda/attention/stages/score.cuh"
+#include "backends/cuda/attention/stages/softmax.cuh"
 #include "backends/cuda/tile/shared_sm80.cuh"
 
 namespace tg::cuda::attention::decoding {
+
+// Four columns of O, or of G.
+__device__ __forceinline__ float4 scaled(const float4& a, float by) {
+  return {a.x * by, a.y * by, a.z * by, a.w * by};
+}
+__device__ __forceinline__ float4 multiply_add(float w, const float4& a, const float4& to) {
+  return {fmaf(w, a.x, to.x), fmaf(w, a.y, to.y), fmaf(w, a.z, to.z), fmaf(w, a.w, to.w)};
+}
+
+// Results of some keys, whose largest score is `before`, and those of others, whose is c (−∞: none, nothing
+// changes) become one: by the same instructions wherever that is.
+struct Joined {
+  float top, by, by_c;  // the larger score; what results are multiplied by
+  bool some;
+
+  __device__ __forceinline__ Joined(float before, float c, float exponent)
+      : top(fmaxf(before, c)),
+        by(exp_of_difference(before, top, exponent)),
+        by_c(exp_of_difference(c, top, exponent)),
+        some(c != -INFINITY) {}
+  __device__ __forceinline__ float of(float before, float more) const {
+    return some ? fmaf(by_c, more, __fmul_rn(by, before)) : before;
+  }
+  __device__ __forceinline__ float4 of(const float4& before, const float4& more) const {
+    return {of(before.x, more.x), of(before.y, more.y), of(before.z, more.z), of(before.w, more.w)};
+  }
+  // c and π.
+  __device__ __forceinline__ float2 stats(float pi, float more) const { return {top, of(pi, more)}; }
+};
+
+// Four columns of results over several sets of keys, in their order: c, π and G of what has been added.
+struct MergedSets : SoftmaxState<OwnQuery> {
+  float4 o{0, 0, 0, 0};
+
+  MergedSets() = default;
+  __device__ __forceinline__ MergedSets(float2 stats, const float4& g) : o(g) {
+    top[0] = stats.x, sum[0] = stats.y;
+  }
+  __device__ __forceinline__ float2 stats() const { return {top[0], sum[0]}; }
+  // A set with its c and π, and G.
+  __device__ __forceinline__ void add(float2 of_set, const float4& g, float exponent) {
+    const Joined all(top[0], of_set.x, exponent);
+    top[0] = all.top, sum[0] = all.of(sum[0], of_set.y), o = all.of(o, g);
+  }
+  // Several at once, each with c and π, and with O.
+  template <int N>
+  __device__ __forceinline__ void add(const float2 (&of_set)[N], const float4 (&g)[N], float exponent) {
+    float now = top[0];
+#pragma unroll
+    for (int n = 0; n < N; ++n) now = fmaxf(now, of_set[n].x);
+    o = scaled(o, move(0, now, exponent));
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      // Rounded, for each N: the compiler may not add the product to the sum in one instruction.
+      const float w = __fmul_rn(exp_of_difference(of_set[n].x, shown(now), exponent), of_set[n].y);
+      sum[0] = __fadd_rn(sum[0], w);
+      o = multiply_add(w, g[n], o);
+    }
+  }
+  // A key with this score and the value 0.
+  __device__ __forceinline__ void add_sink(float c, float exponent) {
+    const float now = fmaxf(top[0], c);
+    if (now == -INFINITY) return;
+    const float by = exp_of_difference(top[0], now, exponent);
+    top[0] = now, sum[0] = fmaf(sum[0], by, exp_of_difference(c, now, exponent)), o = scaled(o, by);
+  }
+  // The same as one set with its O, which then has the bits that it has among sets of no keys.
+  __device__ __forceinline__ MergedSets as_one(float exponent) const {
+    const float2 own[1] = {stats()};
+    const float4 g[1] = {finished()};
+    MergedSets one;
+    one.add(own, g, exponent);
+    return one;
+  }
+  // O = G ⊘ π.
+  __device__ __forceinline__ float4 finished() const {
+    return scaled(o, sum[0] > 0 ? tile::reciprocal(sum[0]) : sum[0]);
+  }
+};
 
 // Results of ranges: O [tiles, Hk, ranges, rows, dv], and c and π [tiles, Hk, ranges, rows].
 struct Partial {
@@ -44,13 +122,13 @@ __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, i
   const auto [head, i] = QueryPlace(x, item, row_of_tile);
   const Units units = units_of(x);
   const float sink = x.sink ? widen(static_cast<const S*>(x.sink)[head]) : -INFINITY;
-  const bool sees_keys = all.sum > 0;
+  const bool sees_keys = all.sum[0] > 0;
   if (x.sink && sees_keys) all.add_sink(units.of(sink), units.exponent);
   store_four(x.o.at<S>(b, head) + i * x.o.row + column, all.finished());
   if (column > 0) return;
   const LseRows lse = lse_of_call(x, (i64(b) * x.H + head) * x.L);
   if (sees_keys)
-    lse.put(i, split_lse({all.top, 0}, logf(all.sum), units.natural));
+    lse.put(i, split_lse({all.top[0], 0}, logf(all.sum[0]), units.natural));
   else
     lse.put(i, {sink, 0});
 }
@@ -68,9 +146,26 @@ struct Left {
         rows(rows) {}
   // Four columns of a row.
   __device__ __forceinline__ MergedSets at(int row, int column) const {
-    return {tops[row].x, tops[row].y, *reinterpret_cast<const float4*>(sums + row * At::row + column)};
+    return {tops[row], *reinterpret_cast<const float4*>(sums + row * At::row + column)};
   }
 };
+
+// c, π and G of a stream [values, queries] (tensor cores).
+template <int Rows>
+using ColumnSoftmax = SoftmaxState<QueriesAsColumns<Rows>>;
+template <class At>
+__device__ __forceinline__ void leave(const Left<At>& to, const ColumnSoftmax<At::rows>& softmax,
+                                      Accumulator<At::D, At::rows>& o) {
+#pragma unroll
+  for (int c = 0; c < o.columns; ++c) {
+    const int query = tile::lane_column() + o.column(c);
+    const float sum = softmax.all(c);
+    if (query >= to.rows) continue;
+    if (tile::lane_row() == 0) to.tops[query] = {softmax.top[c], sum};
+#pragma unroll
+    for (int r = 0; r < o.rows; ++r) to.sums[query * At::row + tile::lane_row() + o.row(r)] = o(r, c);
+  }
+}
 
 // A short tile, whose slices are added to what is left of it: of none, and its results at the end.
 template <class At>
@@ -100,7 +195,7 @@ __device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int r
 #pragma unroll
   for (int n = 0; n < At::streams; ++n) {
     const MergedSets own = Left<At>(memory, n, rows).at(row, column);
-    all.add(own.top, own.sum, own.o, exponent);
+    all.add(own.stats(), own.o, exponent);
   }
   return all;
 }
@@ -127,6 +222,24 @@ __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int f
   }
   return all;
 }
+
+// What the four warps that share rows report of a tile: each row's largest score, and in the end π.
+struct OfWarps {
+  static constexpr int warps = 4, rows = 16;
+  float top[warps][rows], sum[warps][rows];
+
+  __device__ __forceinline__ float most(int row, float before) const {
+#pragma unroll
+    for (int n = 0; n < warps; ++n) before = fmaxf(before, top[n][row]);
+    return before;
+  }
+  __device__ __forceinline__ float pi(int row) const {
+    float all = 0;
+#pragma unroll
+    for (int n = 0; n < warps; ++n) all += sum[n][row];
+    return all;
+  }
+};
 
 // Whether this warp is the last of `count` to come here with what it has written. Then what the others have
 // written is seen, and the counter is zero again.
@@ -166,7 +279,7 @@ struct Results {
       const MergedSets all = merge_streams<At>(memory, tiles.rows, row, column, exponent);
       if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one(exponent));
       ptx::st_global_v4(own.at(row, column), all.finished(), stays);
-      if (column == 0) own.of_row[row] = {all.top, all.sum};
+      if (column == 0) own.of_row[row] = all.stats();
     });
   }
   // A range has been written; the last warp to say so merges.

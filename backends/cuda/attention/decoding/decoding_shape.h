@@ -12,11 +12,10 @@ template <int size_, int D_, int rows_, int streams_>
 struct Shape {
   static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
-  // Of a multiprocessor. Eight streams have 64 to 128 KiB of copies under way: 64 are enough for what memory
-  // delivers. Four are for where shared memory has no room for them.
-  static constexpr int blocks = 1;
-  // What ptxas is told of it: nothing (0) where that would make it spill.
-  static constexpr int least_blocks = streams == 8 ? 0 : blocks;
+  // Of a multiprocessor, which has one: what ptxas is told of it is nothing (0) where that would make it
+  // spill. Eight streams have 64 to 128 KiB of copies under way: 64 are enough for what memory delivers. Four
+  // are for where shared memory has no room for them.
+  static constexpr int least_blocks = streams == 8 ? 0 : 1;
   static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // of a slice; of a stream
   static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
   static constexpr int step = streams * keys;  // from a stream's slice to its next
@@ -89,7 +88,7 @@ auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
 // warps.
 struct LatentShape {
   static constexpr int D = 576, D_v = 512, rows = 16, keys = 64, stages = 2, warps = 8, threads = 32 * warps,
-                       groups = keys / 16;
+                       streams = 1, step = keys, groups = keys / 16;
   static constexpr int tile = keys * D * 2;
   // After the tiles: P; what warps share of rows; the table of entries.
   static constexpr int p = stages * tile, of_rows = p + rows * keys * 2,

@@ -1,17 +1,99 @@
-// Decoding of bf16 and f16, heads to 256.
-#include "backends/cuda/attention/decoding/decoding_apart_sm80.cuh"
+// Decoding on tensor cores (sm_80 and later). A block goes from item to item (decoding_items.cuh). Its
+// streaming warps take slices of 16 or 32 keys in turn:
+//
+//   Aᵀ = K·Qᵀ, c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum
+//   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·exp(Aᵀ − c)
+//
+// Keys and values are left operands, of 16 rows; queries are right ones, of 8: all heads that share a key
+// head, with little padding. A stream has its own ring of slices, waits for no other warp while it goes
+// through an item, and asks for the first slice of the next item before it has finished this one. At the end
+// it leaves c, π and Gᵀ to the writing warps (decoding_merge.cuh), which wait for memory while it goes on.
+//
+// Before that streams compute short tiles, each by itself: what as many streams would leave of its slices
+// comes together in the same order, and so in the same bits.
+#include "backends/cuda/attention/decoding/decoding_launch.cuh"
 #include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/stages/visible_keys.cuh"
+#include "backends/cuda/tile/right_operand.cuh"
 
 namespace tg::cuda::attention {
+
+namespace decoding {
+
+using namespace tile;
+
+// Of bf16 and f16 (decoding_launch.cuh).
+template <class S_, class At_, Options options_>
+struct MultipliedByTensorCores {
+  using S = S_;
+  using At = At_;
+  static constexpr Options options = options_;
+  const u32 ring;
+  SeenKeys<At::rows>& seen;  // of the item, if knows_seen
+  bool knows_seen;
+  RightOperand<At::rows, At::D> q;
+  Accumulator<At::D, At::rows> o;
+  ColumnSoftmax<At::rows> softmax;
+
+  __device__ __forceinline__ MultipliedByTensorCores(unsigned char* memory, int stream)
+      : ring(shared_address(memory) + stream * At::ring),
+        seen(reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream]) {}
+  __device__ __forceinline__ void load_queries(const AttentionCall& x, const Item& item) {
+    load(
+        q, [&](int r) { return query<S>(x, item, r); }, x.d);
+  }
+  __device__ __forceinline__ void begin(const AttentionCall&, const Item&) { knows_seen = false, clear(); }
+  __device__ __forceinline__ void clear() { o.fill(0), softmax = {}; }
+  __device__ __forceinline__ void take(const AttentionCall& x, const Item& item, int key,
+                                       const Score<S>& score, float factor, u32 keys, u32 values) {
+    const SharedTile<At::D> k{ring + keys}, v{ring + values};
+    Accumulator<At::keys, At::rows> s;
+    s.fill(0);
+    mma_ABt<S>(s, k, q);  // Aᵀ
+    if constexpr (options == any) score.apply(s);
+    if (!covers(item.every, key, At::keys)) {
+      if (!knows_seen) {
+        __syncwarp();  // no lane needs those of the item before
+        seen.set_of_groups(Band(x, sequence_of_query(x, item.tile.b, 0)), group_of(x), item.tile.row0,
+                           item.tile.rows);
+        __syncwarp();
+        knows_seen = true;
+      }
+      mask<false>(s, seen, 0, 0, key);
+    }
+    // c, π, Gᵀ rescaled, P = exp(A − c)
+    softmax.step(s, factor, [&](int c, float by) { scale_column(o, c, by); });
+    mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
+  }
+  __device__ __forceinline__ void leave(const Left<At>& to) { decoding::leave(to, softmax, o); }
+  __device__ __forceinline__ void add_slice(const Left<At>& to, float exponent) {
+#pragma unroll
+    for (int c = 0; c < o.columns; ++c) {
+      const int query = lane_column() + o.column(c);
+      const float sum = softmax.all(c);
+      const float2 before = query < to.rows ? to.tops[query] : float2{0, 0};
+      __syncwarp();
+      if (query >= to.rows) continue;
+      const Joined all(before.x, softmax.top[c], exponent);
+      if (lane_row() == 0) to.tops[query] = all.stats(before.y, sum);
+#pragma unroll
+      for (int r = 0; r < o.rows; ++r) {
+        float& g = to.sums[query * At::row + lane_row() + o.row(r)];
+        g = all.of(g, o(r, c));
+      }
+    }
+  }
+};
+
+}  // namespace decoding
 
 void launch_decoding(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   if (decoding::is_of_latents(x)) return launch_latent_decoding(s, x, work);
   if (x.type == DType::f32) return launch_f32_decoding(s, x, work);
-  if (x.table) return launch_paged_decoding(s, x, work);
-  const auto ranges = decoding::ranges_in_one_piece(x);
-  if (decoding::is_apart(x, work.parts, s.gpu))
-    return decoding::launch_apart<decoding::InOnePiece>(s, x, work, ranges);
-  decoding::launch_on_tensor_cores<decoding::InOnePiece>(s, x, work, ranges);
+  if (decoding::is_apart(x, work.parts, s.gpu)) return launch_decoding_apart(s, x, work);
+  with_16_bits(x.type, [&](auto zero) {
+    decoding::launch_call<decoding::MultipliedByTensorCores, decltype(zero)>(s, x, work);
+  });
 }
 
 }  // namespace tg::cuda::attention

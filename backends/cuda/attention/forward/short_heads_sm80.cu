@@ -11,8 +11,7 @@
 // Both compute the ropes beside them as well: a warp rotates its rows in shared memory, of queries and keys
 // that have just come, or of gradients that are about to leave, which are rounded first as in a kernel of its
 // own.
-#include "backends/cuda/attention/short_heads.h"
-
+#include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/stages/epilogue.cuh"
 #include "backends/cuda/attention/stages/row_dot.cuh"
@@ -240,43 +239,33 @@ __global__ void __launch_bounds__(2 * N)
   store(z_v, v, row, x.z_v.at<S>(b, h), x.z_v.row, row, x.T, x.dv);
 }
 
-// f(null pointer to the type, N, D) of a call.
-template <class F>
-void with_short_shape(const AttentionCall& x, F&& f) {
+// Launches kernel(S, N, D), of a call's shape, with bytes(N, D) of shared memory: both get a null pointer to
+// the type and constants.
+template <class Kernel, class Bytes>
+void launch_short(const Stream& s, const AttentionCall& x, const Ropes& ropes, Kernel&& kernel,
+                  Bytes&& bytes) {
   with_16_bits(x.type, [&](auto zero) {
     with_constant<32, 64>(std::max(x.L, x.T), [&](auto n) {
-      with_constant<32, 64>(std::max(x.d, x.dv), [&](auto d) { f(&zero, n, d); });
+      with_constant<32, 64>(std::max(x.d, x.dv), [&](auto d) {
+        launch_early(s, {blocks_for(x.B * x.H, 1), 2 * n, bytes(ShortShape<n, d>())}, kernel(zero, n, d), x,
+                     ropes);
+      });
     });
   });
 }
 
 }  // namespace
 
-bool takes_short_heads(const AttentionCall& x, const Gpu& gpu) {
-  constexpr int longest = 64, widest = 64;
-  const bool is_plain =
-      has_plain_scores(x) && !x.bias.data && !x.sink && x.dropout == 0 && !x.cu_q && !x.lengths && !x.table;
-  return x.kernels == AttentionKernels::best && size_of(x.type) == 2 && is_plain && x.H == x.Hk && x.B > 0 &&
-         x.H > 0 && x.L > 0 && x.T > 0 && x.L <= longest && x.T <= longest && x.d <= widest &&
-         x.dv <= widest && x.B * x.H <= 2 * gpu.processors;
+void launch_short_forward(const Stream& s, const AttentionCall& x, const Workspace&, const Ropes& ropes) {
+  launch_short(
+      s, x, ropes, [](auto zero, auto n, auto d) { return attend_short<decltype(zero), n, d>; },
+      [](auto shape) -> std::size_t { return shape.forward_bytes; });
 }
 
-void launch_short_forward(const Stream& s, const AttentionCall& x, const Ropes& ropes) {
-  with_short_shape(x, [&](auto* type, auto n, auto d) {
-    using S = std::remove_pointer_t<decltype(type)>;
-    using At = ShortShape<n, d>;
-    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::forward_bytes}, attend_short<S, n, d>, x,
-                 ropes);
-  });
-}
-
-void launch_short_backward(const Stream& s, const AttentionCall& x, const Ropes& ropes) {
-  with_short_shape(x, [&](auto* type, auto n, auto d) {
-    using S = std::remove_pointer_t<decltype(type)>;
-    using At = ShortShape<n, d>;
-    launch_early(s, {blocks_for(x.B * x.H, 1), At::threads, At::bytes}, differentiate_short_heads<S, n, d>, x,
-                 ropes);
-  });
+void launch_short_backward(const Stream& s, const AttentionCall& x, const Workspace&, const Ropes& ropes) {
+  launch_short(
+      s, x, ropes, [](auto zero, auto n, auto d) { return differentiate_short_heads<decltype(zero), n, d>; },
+      [](auto shape) -> std::size_t { return shape.bytes; });
 }
 
 }  // namespace tg::cuda::attention

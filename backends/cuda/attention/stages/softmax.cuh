@@ -1,4 +1,5 @@
-// The online softmax of a warp's queries: running maximum c and sum π, and ξ at the end.
+// The online softmax: running maximum c and sum π of rows of scores, and ξ at the end. The forward, decoding
+// and its f32 kernels share one state; each has its rule for when c moves.
 #pragma once
 
 #include <type_traits>
@@ -46,14 +47,94 @@ struct Largest {
 };
 constexpr float most_near_exponent = 1 << 11;  // its rounding changes P by less than 2⁻¹³
 
-// c, and π, which is that of the thread's own columns until the end. s·factor is the exponent of a score s.
-// With a bias it may overflow. Then c is always a score (`by_scores`), and 2^((s − c)·factor) takes one
-// instruction more. log π may be approximate, to 2⁻²² of it, where operands have fewer bits: the instruction
-// takes no branch.
+// 2^((a − c)·exponent) of a score a and a largest one c, of which shown(c) is finite: 0 if no key has been
+// seen.
+__device__ __forceinline__ float exp_of_difference(float a, float c, float exponent) {
+  return tile::exp2_fast((a - c) * exponent);
+}
+__device__ __forceinline__ float shown(float c) {
+  return c == -INFINITY ? 0.f : c;
+}
+
+// How a warp's rows of softmax lie in a tile: how many the thread has a part of, and the largest and the sum
+// over the lanes that share one. Scores are [queries, keys] in the forward and [keys, queries] in decoding.
+template <int Rows>
+struct QueriesAsRows {
+  static constexpr int count = Rows / 8;
+  static __device__ __forceinline__ float max(float own) { return tile::row_max(own); }
+  static __device__ __forceinline__ float sum(float own) { return tile::row_sum(own); }
+};
+template <int Columns>
+struct QueriesAsColumns {
+  static constexpr int count = Columns / 4;
+  static __device__ __forceinline__ float max(float own) { return tile::column_max(own); }
+  static __device__ __forceinline__ float sum(float own) { return tile::column_sum(own); }
+};
+// A row of one thread.
+struct OwnQuery {
+  static constexpr int count = 1;
+  static __device__ __forceinline__ float max(float own) { return own; }
+  static __device__ __forceinline__ float sum(float own) { return own; }
+};
+
+// c, and π, which is that of the thread's own keys until the end. 2^(s·exponent) is the exponential of a
+// score.
+template <class Queries>
+struct SoftmaxState {
+  static constexpr int count = Queries::count;
+  float top[count], sum[count];
+
+  __device__ __forceinline__ SoftmaxState() {
+#pragma unroll
+    for (int q = 0; q < count; ++q) top[q] = -INFINITY, sum[q] = 0;
+  }
+  // c ← now, π ← exp(c_old − c)·π. Returns exp(c_old − c), for G.
+  __device__ __forceinline__ float move(int q, float now, float exponent) {
+    const float by = exp_of_difference(top[q], shown(now), exponent);
+    top[q] = now, sum[q] *= by;
+    return by;
+  }
+  // exp(A − c), which is added to π.
+  __device__ __forceinline__ float add(int q, float a, float exponent) {
+    const float p = exp_of_difference(a, shown(top[q]), exponent);
+    sum[q] += p;
+    return p;
+  }
+  // A.max and π, over all lanes of a row.
+  template <class Scores>
+  __device__ __forceinline__ static float most(Scores& s, int q) {
+    float own = s(0, q);
+#pragma unroll
+    for (int k = 1; k < s.rows; ++k) own = fmaxf(own, s(k, q));
+    return Queries::max(own);
+  }
+  __device__ __forceinline__ float all(int q) const {
+    return Queries::sum(sum[q]);
+  }
+  // The step of decoding, for scores [keys, queries]: c ← max(c, A.max), π ← exp(c_old − c)·π +
+  // exp(A − c).sum, rescale(q, exp(c_old − c)) for G; A becomes exp(A − c). Each query's c moves whenever a
+  // score exceeds it: a rule that looks at others would let them change its bits. Keys take longer to read
+  // than exponentials, so these are always of a difference, whatever the scores are.
+  template <class Scores, class Rescale>
+  __device__ __forceinline__ void step(Scores& s, float exponent, Rescale&& rescale) {
+#pragma unroll
+    for (int q = 0; q < count; ++q) {
+      rescale(q, move(q, fmaxf(top[q], most(s, q)), exponent));
+#pragma unroll
+      for (int k = 0; k < s.rows; ++k) s(k, q) = add(q, s(k, q), exponent);
+    }
+  }
+};
+
+// The softmax of the forward. s·factor is the exponent of a score s. With a bias it may overflow. Then c is
+// always a score (`by_scores`), and 2^((s − c)·factor) takes one instruction more. log π may be approximate,
+// to 2⁻²² of it, where operands have fewer bits: the instruction takes no branch.
 template <int Rows, bool approximate = false, bool by_scores = false>
-struct OnlineSoftmax {
+struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
+  using State = SoftmaxState<QueriesAsRows<Rows>>;
+  using State::count, State::sum, State::top;
   static constexpr float unmoved = 8;  // lazy rescaling: c stays until a score exceeds it by 8 (log2)
-  RowVector<Rows> top, sum, shrink;
+  RowVector<Rows> shrink;
   float factor;
 
   // The sink is a first key with value 0; −∞: none. `natural` is the value of a score of 1.
@@ -65,7 +146,7 @@ struct OnlineSoftmax {
                                                                                    float natural)
       : factor(factor) {
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
+    for (int r = 0; r < count; ++r) {
       const float a = sink(Accumulator<Rows, 8>::row(r) + tile::lane_row());
       top[r] = a == -INFINITY ? a : held(a / natural);
       sum[r] = top[r] > -INFINITY && tile::lane_id() % 4 == 0 ? 1 : 0;
@@ -89,7 +170,7 @@ struct OnlineSoftmax {
   template <int from = 0, int to = 0, int Columns>
   __device__ __forceinline__ void exponentiate(Accumulator<Rows, Columns>& s) {
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
+    for (int r = 0; r < count; ++r) {
       const float c = (by_scores ? top[r] == -INFINITY : largest().is_far(top[r])) ? 0.f : top[r];
 #pragma unroll
       for (int k = from; k < (to ? to : s.columns); ++k) {
@@ -121,9 +202,9 @@ struct OnlineSoftmax {
   template <class Scale>
   __device__ __forceinline__ void finish(const LseRows& lse, int i0, int L, float2 unit, Scale&& scale) {
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
+    for (int r = 0; r < count; ++r) {
       const int i = i0 + Accumulator<Rows, 8>::row(r) + tile::lane_row();
-      const float all = tile::row_sum(sum[r]);
+      const float all = this->all(r);
       scale(r, all == 0 ? 0.f : tile::reciprocal(all));
       if (tile::lane_id() % 4 != 0 || i >= L) continue;
       if (lse.part)
@@ -158,14 +239,14 @@ struct OnlineSoftmax {
     RowVector<Rows> most = tile::own_row_max(s);
     bool moves = false;
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r)
+    for (int r = 0; r < count; ++r)
       if constexpr (by_scores)
         moves |= (most[r] - top[r]) * factor > unmoved;
       else
         moves |= fmaf(most[r], factor, -unmoved) > top[r] || fabsf(top[r]) > most_near_exponent;
     if (!__any_sync(~0u, moves)) return;
 #pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
+    for (int r = 0; r < count; ++r) {
       const float m = tile::row_max(most[r]), now = fmaxf(top[r], held(m));
       const float apart = by_scores ? (top[r] - now) * factor : largest().difference(top[r], now);
       const float by = now == -INFINITY ? 1.f : tile::exp2_fast(apart);

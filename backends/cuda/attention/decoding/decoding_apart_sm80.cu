@@ -1,6 +1,6 @@
 // Decoding of short caches on tensor cores (sm_80 and later): a block for each range of keys of a tile,
 // instead of one that goes from item to item. Several blocks share a multiprocessor, and while one waits for
-// its keys or merges its results, others multiply. Slices, streams and ranges are those of decoding_sm80.cuh,
+// its keys or merges its results, others multiply. Slices, streams and ranges are those of decoding_sm80.cu,
 // and so are the bits.
 //
 // A stream asks for keys as soon as it has multiplied those of its last slice, and for values then: one stage
@@ -9,11 +9,16 @@
 // What a step of decoding adds to a cache the kernel may write itself (AttentionCall::added), so that all
 // other keys and values, which no step of the program writes, are on their way before the kernel before this
 // one has ended. It multiplies what is added as it lies there, and never reads it from the cache.
-#pragma once
+#include "backends/cuda/attention/decoding/decoding_loader.cuh"
+#include "backends/cuda/attention/decoding/decoding_merge.cuh"
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/stages/checks.cuh"
+#include "backends/cuda/attention/stages/visible_keys.cuh"
+#include "backends/cuda/tile/right_operand.cuh"
 
-#include "backends/cuda/attention/decoding/decoding_sm80.cuh"
+namespace tg::cuda::attention {
 
-namespace tg::cuda::attention::decoding {
+namespace decoding {
 
 // Pages in which a range has keys, at most.
 template <class Ranges>
@@ -284,7 +289,8 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
         }
         mask<false>(s, seen, 0, 0, key);
       }
-      softmax.step(s, o, factor);  // c, π, Gᵀ rescaled, P = exp(A − c)
+      // c, π, Gᵀ rescaled, P = exp(A − c)
+      softmax.step(s, factor, [&](int c, float by) { scale_column(o, c, by); });
       ptx::cp_async_wait<2 * At::stages - 1>();
       __syncwarp();
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
@@ -335,45 +341,40 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
   if (item.ranges > 1) results.count(item);
 }
 
-// Pages of a range, at most; 0 in one piece.
-template <class Ranges>
-int most_pages(const AttentionCall& x, Ranges ranges, int parts) {
-  int most = 0;
-  for (int n = 0; x.table && n < parts; ++n) most = std::max(most, pages_of_range(x, ranges, n));
-  return most;
-}
-
 template <class S, class At, Options options, class Cache>
-void launch_blocks(const Stream& s, const AttentionCall& x, const Workspace& work,
-                   const typename Cache::Ranges& ranges, int pages) {
-  Plan<Cache> plan = plan_of<Cache>(x, ranges);
-  for (int n = 1; plan.tiles.count > 0; plan.tiles = tiles_of_launch(x, n++)) {
+void launch_blocks(const Stream& s, const AttentionCall& x, const Workspace& work, int pages) {
+  for_each_launch<Cache>(x, [&](const Plan<Cache>& plan) {
     const dim3 grid(static_cast<unsigned>(x.Hk), static_cast<unsigned>(work.parts),
                     static_cast<unsigned>(plan.tiles.count));
-    LaunchShape shape{grid, At::threads, static_cast<std::size_t>(At::bytes(plan.tiles.rows, pages))};
-    shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, decode_apart<S, At, options, Cache>, x, work, plan, s.faults);
-  }
+    launch_early(s, {grid, At::threads, static_cast<std::size_t>(At::bytes(plan.tiles.rows, pages))},
+                 decode_apart<S, At, options, Cache>, x, work, plan, s.faults);
+  });
 }
 
+}  // namespace decoding
+
 // With keys of three slices of each stream under way where the blocks do not fill the GPU.
-template <class Cache>
-void launch_apart(const Stream& s, const AttentionCall& x, const Workspace& work,
-                  const typename Cache::Ranges& ranges) {
+void launch_decoding_apart(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  using namespace decoding;
   const i64 blocks = i64{x.Hk} * work.parts * tiles_of_launch(x, 0).count;
-  const int most = most_pages(x, ranges, work.parts);
-  with_16_bits(x.type, [&](auto zero) {
-    with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
-      with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
-        using S = decltype(zero);
-        using Ahead = ApartShape<d, 8, 3>;
-        if (blocks <= s.gpu.processors && Ahead::bytes(rows_of_tile(x), most) <= s.gpu.shared_per_block)
-          launch_blocks<S, Ahead, options, Cache>(s, x, work, ranges, most);
-        else
-          launch_blocks<S, ApartShape<d, 4, 1>, options, Cache>(s, x, work, ranges, most);
+  with_cache(x, [&](auto cache) {
+    using Cache = decltype(cache);
+    int pages = 0;  // of a range, at most
+    for (int n = 0; x.table && n < work.parts; ++n)
+      pages = std::max(pages, pages_of_range(x, Cache::ranges(x), n));
+    with_16_bits(x.type, [&](auto zero) {
+      with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
+        with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
+          using S = decltype(zero);
+          using Ahead = ApartShape<d, 8, 3>;
+          if (blocks <= s.gpu.processors && Ahead::bytes(rows_of_tile(x), pages) <= s.gpu.shared_per_block)
+            launch_blocks<S, Ahead, options, Cache>(s, x, work, pages);
+          else
+            launch_blocks<S, ApartShape<d, 4, 1>, options, Cache>(s, x, work, pages);
+        });
       });
     });
   });
 }
 
-}  // namespace tg::cuda::attention::decoding
+}  // namespace tg::cuda::attention
