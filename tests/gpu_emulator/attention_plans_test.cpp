@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "backends/cuda/attention/decoding/decoding.h"
-#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "tests/gpu_emulator/draw.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "backends/cuda/attention/decoding/decoding.h"
-#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/softmax.cuh"
 #include "backends/cuda/attention/stages/visible_keys.cuh"
@@ -520,8 +519,7 @@ __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int*
   __shared__ SeenKeys<64> seen;
   seen.set(x, 0, 0);
   __syncwarp();
-  KeyRange some, every;
-  seen.unite(64, some, every);
+  const auto [some, every] = seen.unite(0, 64);
   range[0] = some.from, range[1] = some.to, range[2] = every.from, range[3] = every.to;
   Accumulator<64, 32> s;
   s.fill(1);

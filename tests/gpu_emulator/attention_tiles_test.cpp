@@ -2,7 +2,6 @@
 // run.
 #include <gtest/gtest.h>
 
-#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/shapes_sm90.h"

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "backends/cuda/attention/stages/epilogue_sm90.cuh"
+#include "backends/cuda/attention/stages/key_source_sm90.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
 #include "tests/gpu_emulator/early_reads.h"

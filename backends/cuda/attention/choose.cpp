@@ -35,22 +35,7 @@ bool is_cache(const AttentionCall::Operand& a, int rows, int heads, const Arg& t
          l.shape[0] <= INT32_MAX;
 }
 
-AttentionCall call_of(const Call& call) {
-  const AttentionAttrs& attrs = call.attrs->as<AttentionAttrs>();
-  AttentionCall x = attention_call(call.in, call.out, attrs);
-  require_batch(x);
-  x.tf32 = call.tf32;
-  const Arg* const lengths = detail::AttentionOperands<Arg>(call.in, attrs).lengths;
-  x.fixed_places = !lengths || is_constant(*lengths, call);
-  x.free_order = x.free_order && !call.in_order;
-  x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
-  return x;
-}
-
 }  // namespace
-
-Choice::Choice(const Call& call, std::byte* base)
-    : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base, call.rows_alone) {}
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base, bool rows_alone)
     : x(call) {
@@ -76,38 +61,44 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
       step.attrs.as<AxisAttrs>().axis != 0)
     return std::nullopt;
   if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;
-  const Arg &k = step.in[1], &v = step.in[3], &indices = step.in[4];
-  const bool in_place = step.in[0].data == step.out[0].data && step.in[2].data == step.out[1].data;
-  if (!in_place || !is_cache(x.k, rows, x.Hk, step.out[0]) || !is_cache(x.v, rows, x.Hk, step.out[1]) ||
-      call.written->others_write(step.out[0], &step) || call.written->others_write(step.out[1], &step))
-    return std::nullopt;
+  const Arg& indices = step.in[4];
+  int axes = 0;  // that have a size
+  for (int axis = 0; axis < indices.layout.rank(); ++axis) axes += indices.layout.shape[axis] > 1;
   if (indices.dtype != DType::i32 || !indices.layout.is_contiguous() || indices.layout.numel() != x.B ||
-      !is_constant(indices, call))
+      axes > 1 || !is_constant(indices, call))
     return std::nullopt;
-  // Blocks write results while others still read what is added.
-  for (const Arg& out : call.out)
-    for (const Arg* from : {&k, &v})
-      if (overlap(range_of(out), range_of(*from))) return std::nullopt;
-  // Of what is added: the axes of the indices, of which one has a size, heads, numbers.
-  const auto operand = [&](const Arg& a) -> AttentionCall::Operand {
-    const int last = a.layout.rank() - 1;
-    std::int64_t each = 0;
+  AttentionCall::Added added{
+      reinterpret_cast<const std::int32_t*>(indices.data), static_cast<int>(x.B), {}, {}};
+  for (const bool values : {false, true}) {
+    const Arg &before = step.in[values ? 2 : 0], &more = step.in[values ? 3 : 1], &after = step.out[values];
+    if (before.data != after.data || !is_cache(values ? x.v : x.k, rows, x.Hk, after) ||
+        call.written->others_write(after, &step))
+      return std::nullopt;
+    // Blocks write results while others still read what is added.
+    for (const Arg& out : call.out)
+      if (overlap(range_of(out), range_of(more))) return std::nullopt;
+    // Of what is added: the axes of the indices, of which one has a size, heads, numbers.
+    const Layout& l = more.layout;
+    const int last = l.rank() - 1;
+    AttentionCall::Operand& to = values ? added.v : added.k;
+    to = {more.data, 0, l.strides[last - 1], 0};
     for (int axis = 0; axis + 1 < last; ++axis)
-      if (a.layout.shape[axis] > 1) each = a.layout.strides[axis];
-    return {a.data, each, a.layout.strides[last - 1], 0};
-  };
-  const auto has_one_axis = [](const Layout& l) {
-    int axes = 0;
-    for (int axis = 0; axis < l.rank(); ++axis) axes += l.shape[axis] > 1;
-    return axes <= 1;
-  };
-  const AttentionCall::Added added{reinterpret_cast<const std::int32_t*>(indices.data), static_cast<int>(x.B),
-                                   operand(k), operand(v)};
-  const int piece = 16 / static_cast<int>(size_of(x.type));
-  const bool in_pieces_of_16 = in_pieces(added.k, piece) && in_pieces(added.v, piece) &&
-                               k.layout.strides[k.layout.rank() - 1] == 1 &&
-                               v.layout.strides[v.layout.rank() - 1] == 1;
-  return has_one_axis(indices.layout) && in_pieces_of_16 ? std::optional(added) : std::nullopt;
+      if (l.shape[axis] > 1) to.batch = l.strides[axis];
+    if (!in_pieces(to, 16 / static_cast<int>(size_of(x.type))) || l.strides[last] != 1) return std::nullopt;
+  }
+  return added;
+}
+
+Choice choice_of(const Call& call, std::byte* base) {
+  const AttentionAttrs& attrs = call.attrs->as<AttentionAttrs>();
+  AttentionCall x = attention_call(call.in, call.out, attrs);
+  require_batch(x);
+  x.tf32 = call.tf32;
+  const Arg* const lengths = detail::AttentionOperands<Arg>(call.in, attrs).lengths;
+  x.fixed_places = !lengths || is_constant(*lengths, call);
+  x.free_order = x.free_order && !call.in_order;
+  x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
+  return {x, attrs.backward, call.gpu, base, call.rows_alone};
 }
 
 Choice paged_choice(const Call& call, std::byte* base) {

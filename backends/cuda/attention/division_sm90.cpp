@@ -1,6 +1,7 @@
-#include "backends/cuda/attention/division_sm90.h"
-
+// How the forward on Hopper divides its work.
 #include <algorithm>
+
+#include "backends/cuda/attention/workspace.h"
 
 namespace tg::cuda::attention {
 

@@ -44,14 +44,11 @@ void launch_choice(const Stream& s, const Choice& c, const Ropes& ropes) {
     c.kernel->launch(s, c.operands(), c.work, c.powers());
 }
 
-std::string in_words(const Ropes& r) {
-  return r.of_q && r.of_k ? ", with both ropes" : r.table ? ", with a rope" : "";
+std::string in_words(const Choice& c, const Ropes& r) {
+  return c.in_words() + (r.of_q && r.of_k ? ", with both ropes" : r.table ? ", with a rope" : "");
 }
 
 using Choose = Choice(const Call& call, std::byte* base);
-Choice choice_of(const Call& call, std::byte* base) {
-  return Choice(call, base);
-}
 
 // Of flash_attn and paged_attn.
 struct ForwardPlan final : KernelPlan {
@@ -76,7 +73,7 @@ struct ForwardPlan final : KernelPlan {
   }
   std::size_t workspace(const Call& call) const override { return choose(call, nullptr).bytes(); }
   std::string choice(const Call& call) const override {
-    return choose(call, nullptr).in_words() + in_words(beside.ropes);
+    return in_words(choose(call, nullptr), beside.ropes);
   }
 };
 
@@ -84,7 +81,7 @@ struct BackwardPlan final : KernelPlan {
   RopesBeside beside = {};
 
   void launch(const Stream& s, const Call& call) const override {
-    const Choice c(call, s.workspace);
+    const Choice c = choice_of(call, s.workspace);
     const Ropes& ropes = beside.ropes;
     if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // u, too
     launch_checks(s, c.x);
@@ -101,13 +98,14 @@ struct BackwardPlan final : KernelPlan {
     }
     launch_bias_and_sink(s, c.x, c.work);
   }
-  std::size_t workspace(const Call& call) const override { return Choice(call).bytes(); }
+  std::size_t workspace(const Call& call) const override { return choice_of(call).bytes(); }
   std::string choice(const Call& call) const override {
-    return Choice(call).in_words() + in_words(beside.ropes);
+    return in_words(choice_of(call), beside.ropes);
   }
 };
 
-PlanPtr plan_forward(const Call& call, Choose* choose) {
+template <Choose* choose>
+PlanPtr plan_forward(const Call& call) {
   const Choice c = choose(call, nullptr);
   const bool takes_items = c.family() == KernelFamily::hopper || c.family() == KernelFamily::latents;
   const std::size_t bytes = c.family() == KernelFamily::decoding ? decoding::bytes_of_counters(c.x)
@@ -116,15 +114,6 @@ PlanPtr plan_forward(const Call& call, Choose* choose) {
   auto plan = std::make_unique<ForwardPlan>(choose);
   if (bytes > 0) plan->zeros = zeros_on_device(bytes);
   return plan;
-}
-PlanPtr plan_of(const Call& call) {
-  return plan_forward(call, &choice_of);
-}
-PlanPtr plan_of_paged(const Call& call) {
-  return plan_forward(call, &paged_choice);
-}
-PlanPtr plan_of_backward(const Call&) {
-  return std::make_unique<BackwardPlan>();
 }
 
 // A plan that also computes `assign`. Null if the kernel does not.
@@ -142,7 +131,7 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
 // computes those after it: one or two, with the bits that steps of their own would leave. Null if the kernel
 // does not compute them, or if one step would overwrite what another still reads.
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
-  const Choice c(call);
+  const Choice c = choice_of(call);
   std::optional<RopesBeside> beside = ropes_beside(ropes, call);
   if (!beside || !takes_ropes(c, beside->ropes)) return nullptr;
   const auto with_them = [&](auto plan) -> PlanPtr {
@@ -176,9 +165,10 @@ FusionMatch ropes_after(const Upcoming& next) {
 
 }  // namespace attention
 
-extern const Kernel flash_attn_kernel{&attention::plan_of};
-extern const Kernel flash_attn_backward_kernel{&attention::plan_of_backward};
-extern const Kernel paged_attn_kernel{&attention::plan_of_paged};
+extern const Kernel flash_attn_kernel{&attention::plan_forward<&attention::choice_of>};
+extern const Kernel flash_attn_backward_kernel{
+    [](const Call&) -> PlanPtr { return std::make_unique<attention::BackwardPlan>(); }};
+extern const Kernel paged_attn_kernel{&attention::plan_forward<&attention::paged_choice>};
 
 extern const FusionRule added_rows_rule{
     "rows added to a cache and attention",

@@ -1,6 +1,6 @@
 // The table of attention's kernels: which calls each computes.
 #include "backends/cuda/attention/decoding/decoding.h"
-#include "backends/cuda/attention/division_sm90.h"
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/shapes.h"
 
@@ -181,7 +181,7 @@ constexpr AttentionKernel kernels[] = {
      "on Hopper, without bias, dropout and expanded operands", &is_on_hopper, &forward_workspace,
      &launch_forward_sm90},
     {KernelFamily::f32, forward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, nullptr,
-     &launch_f32_forward},
+     &launch_forward},
     {KernelFamily::narrow, forward, "tensor cores", "bf16, f16: head size ≤ 128", &is_narrow, nullptr,
      &launch_forward},
     {KernelFamily::wide, forward, "tensor cores, wide heads",
@@ -201,7 +201,7 @@ constexpr AttentionKernel kernels[] = {
      [](const AttentionCall& x, const Gpu&, std::byte* base) { return Workspace(x, base); },
      &launch_backward_sm90, &launch_turned_backward_sm90},
     {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
-     &launch_f32_backward},
+     &launch_two_passes},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
      "bf16, f16: with free_order, if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && c.x.free_order && fits_one_pass(c.x, c.gpu); },

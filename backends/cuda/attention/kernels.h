@@ -58,7 +58,6 @@ struct Choice {
 
   // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
   // kernels that the call asks for cannot compute it. rows_alone: CompileOptions has it.
-  explicit Choice(const Call& call, std::byte* base = nullptr);
   Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr,
          bool rows_alone = false);
   std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
@@ -70,7 +69,8 @@ struct Choice {
   std::string in_words() const;
 };
 
-// The same of a call of paged_attn.
+// Of a call of flash_attn or flash_attn_backward, and of one of paged_attn.
+Choice choice_of(const Call& call, std::byte* base = nullptr);
 Choice paged_choice(const Call& call, std::byte* base = nullptr);
 
 // What an index_assign adds to the cache in the step before, if the kernel of a choice can do it: of
@@ -84,15 +84,6 @@ bool in_pieces(const AttentionCall::Operand& a, int piece);
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& split);
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
-
-// The parts of launch_forward_sm90 and launch_backward_sm90 in f32_sm90.cu, forward_576_sm90.cu and
-// backward_wide_sm90.cu.
-void launch_f32_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
-                             const Powers* powers);
-void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
-                              const Powers* powers);
-void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
-void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 // The parts of launch_decoding in decoding_f32.cu, decoding_apart_sm80.cu and decoding_latent_sm80.cu.
 void launch_f32_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
@@ -113,7 +104,6 @@ void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work
 // What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
 Launch launch_row_stats;
 Launch launch_plain_forward, launch_plain_backward;  // plain.cu
-Launch launch_f32_forward, launch_f32_backward;      // f32_sm80.cu
 Launch launch_forward;                               // forward_sm80.cu
 Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_decoding;                              // decoding_sm80.cu
@@ -122,7 +112,7 @@ Launch launch_backward_sm90;                         // backward_sm90.cu, with u
 LaunchWithRopes launch_turned_backward_sm90;         // there, too: of calls that takes_ropes() accepts
 // In short_heads_sm80.cu. The backward computes u as well.
 LaunchWithRopes launch_short_forward, launch_short_backward;
-Launch launch_two_passes;  // backward_sm80.cu
+Launch launch_two_passes;  // backward_two_passes_sm80.cu
 Launch launch_one_pass;    // backward_one_pass_sm80.cu, wide heads in two passes too
 
 }  // namespace tg::cuda::attention

@@ -64,8 +64,7 @@ auto with_shape(const AttentionCall& x, F&& f) {
   });
 }
 // A zero of the type, bf16 or f16.
-template <class F>
-auto with_16_bits(DType type, F&& f) {
+auto with_16_bits(DType type, auto&& f) {
   return type == DType::bf16 ? f(__nv_bfloat16()) : f(__half());
 }
 

@@ -244,8 +244,7 @@ template <class S>
 __global__ void __launch_bounds__(threads)
     normalize(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
   using C = compute_t<S>;
-  let_next_kernel_begin();
-  wait_for_kernel_before();
+  begin_early();
   const int lane = threadIdx.x % 32, groups = Workspace::far_groups(x);
   const i64 all = i64{x.B} * x.H * groups, warps = i64{gridDim.x} * (threads / 32);
   for (i64 n0 = (i64{blockIdx.x} * (threads / 32) + threadIdx.x / 32) * 32; n0 < all; n0 += warps * 32)
@@ -270,8 +269,7 @@ template <class S>
 __global__ void __launch_bounds__(threads, 1)
     far_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
                   const __grid_constant__ Ropes ropes) {
-  let_next_kernel_begin();
-  wait_for_kernel_before();
+  begin_early();
   const i64 all = i64{x.B} * x.H * Workspace::far_groups(x), words = all / 16;
   bool any = false;
   for (i64 n = threadIdx.x; n < words; n += threads) {
@@ -320,9 +318,7 @@ void launch_normalize(const Stream& s, const AttentionCall& x, const Workspace& 
   if (x.B * x.H * x.L == 0) return;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    LaunchShape shape{static_cast<unsigned>(s.gpu.processors), plain::threads};
-    shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, plain::normalize<S>, x, work);
+    launch_early(s, {static_cast<unsigned>(s.gpu.processors), plain::threads}, plain::normalize<S>, x, work);
   });
 }
 
@@ -331,12 +327,9 @@ void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspa
   if (x.B * x.H * x.L == 0) return;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    if constexpr (sizeof(S) <= 4) {
-      LaunchShape shape{static_cast<unsigned>(s.gpu.processors), plain::threads,
-                        sizeof(plain::Shared<compute_t<S>>)};
-      shape.early = s.gpu.hopper;
-      launch_kernel(s, shape, plain::far_gradients<S>, x, work, ropes);
-    }
+    if constexpr (sizeof(S) <= 4)
+      launch_early(s, {static_cast<unsigned>(s.gpu.processors), plain::threads, sizeof(plain::Shared<float>)},
+                   plain::far_gradients<S>, x, work, ropes);
   });
 }
 

@@ -91,15 +91,8 @@ struct PagedRows {
   }
   static __device__ PagedRows of_head(const AttentionCall& x, const AttentionCall::Operand& a, int b,
                                       int head, KeyRange keys, int size) {
-    return {a.at<S>(0, head),
-            x.table + i64(b) * x.pages,
-            x.page,
-            x.pool,
-            a.batch,
-            a.row,
-            keys.from,
-            keys.to,
-            size};
+    const int* const table = x.table + i64(b) * x.pages;
+    return {a.at<S>(0, head), table, x.page, x.pool, a.batch, a.row, keys.from, keys.to, size};
   }
 };
 

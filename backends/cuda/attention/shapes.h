@@ -127,8 +127,7 @@ struct Shape {
 };
 
 // The shapes that one pass is compiled for.
-template <class F>
-auto with_shape(const AttentionCall& x, F&& f) {
+auto with_shape(const AttentionCall& x, auto&& f) {
   return attention::with_shape<64, 96, 128, 192, 256, 576>(
       x, [&](auto d, auto dv, auto options) { return f(d, dv, constant<(options == none ? none : any)>()); });
 }

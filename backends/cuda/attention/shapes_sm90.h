@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
@@ -25,7 +24,7 @@ struct Shape {
   // The first product of the next item starts before results are stored. At d 256, and with two terms, there
   // is no register for it.
   static constexpr bool begins_early = !own_keys && D <= 192 && terms == 1;
-  static constexpr bool by_scores = false;  // how parts hold c (OnlineSoftmax)
+  static constexpr bool by_scores = false, values_are_keys = false;  // by_scores: how parts hold c
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        blocks = groups > 1 ? 1 : short_blocks(D),  // of a multiprocessor
       keys = !takes_turns || terms == 2 ? 64
@@ -69,8 +68,7 @@ struct Divided : Shape {
 };
 
 // Calls f with the shape for a call.
-template <class F>
-auto with_shape(const AttentionCall& x, F&& f) {
+auto with_shape(const AttentionCall& x, auto&& f) {
   const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
   return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
     if constexpr (d <= 128)
@@ -82,8 +80,7 @@ auto with_shape(const AttentionCall& x, F&& f) {
   });
 }
 // The same of f32.
-template <class F>
-auto with_f32_shape(const AttentionCall& x, F&& f) {
+auto with_f32_shape(const AttentionCall& x, auto&& f) {
   const bool narrow = x.d <= 64 && x.dv <= 64;
   if (is_of_two_terms(x))
     return narrow ? f(Shape<64, 64, 3, true, two_terms>()) : f(Shape<128, 128, 2, true, two_terms>());

@@ -4,7 +4,7 @@
 #include <cfloat>
 
 #include "backends/cuda/attention/kernels.h"
-#include "backends/cuda/attention/stages/powers.cuh"
+#include "backends/cuda/attention/stages/score.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 
 namespace tg::cuda::attention {

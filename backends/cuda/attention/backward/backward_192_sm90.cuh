@@ -27,9 +27,8 @@ struct Consumer192 : Steps<S, At, options> {
     z_k.fill(0), z_v.fill(0);
     keep(z_k), keep(z_v);
     if (const u32 all = this->passes()) multiply(z_k, z_v, all);
-    const Place at = this->place();
-    this->store_z_k(z_k, at);
-    this->store_z_v(z_v, at);
+    this->store_z_k(z_k);
+    this->store_z_v(z_v);
   }
 
   __device__ __forceinline__ void multiply(Accumulator<16, D>& z_k, Accumulator<16, DV>& z_v, u32 all) const {
@@ -40,7 +39,7 @@ struct Consumer192 : Steps<S, At, options> {
     Scores s;
     ZQ part;
     shared.ring_kept().wait(0);
-    begin_scores(s, 0);
+    this->begin_scores(s, 0);
     wait_for_products<0>();
     keep(s);
     // `later`: after another tile; `more`: before another. The compiler must know which products are under
@@ -53,12 +52,12 @@ struct Consumer192 : Steps<S, At, options> {
         ptx::bar_sync(this->z_a_for(this->group, n - 1), 256);
         begin_part(part, this->group, n - 1);
       }
-      this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0 + 64 * group, 64));
+      this->probabilities(s, p, rows, rows.stats(), score, j0, !covers(rows.every, j0 + 64 * group, 64));
       keep(p);
       if constexpr (later) add_own_part(part, to, n - 1, tile);
       shared.ring_z_o().wait(n);
-      begin_ABt<S, DV>(z_p, again(shared.tile_v()), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
-      begin_AB<S>(z_v, p, shared.tile_z_o(n));                                        // z_V += P·z_O
+      begin_ABt<S, DV>(z_p, this->again(shared.tile_v()), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
+      begin_AB<S>(z_v, p.term[0], shared.tile_z_o(n));                                      // z_V += P·z_O
       wait_for_products<1>();
       keep(z_p);
       this->gradients(p, z_p, z_a, rows, score);
@@ -67,8 +66,8 @@ struct Consumer192 : Steps<S, At, options> {
       wait_for_products<0>();
       keep(z_v), keep(p);
       shared.ring_z_o().release(n);
-      begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
-      if constexpr (more) begin_scores(s, n + 1);
+      begin_AB<S>(z_k, z_a.term[0], shared.tile_q(n));  // z_K += z_A·Q
+      if constexpr (more) this->begin_scores(s, n + 1);
       wait_for_products<more>();
       keep(z_k), keep(z_a);
       shared.ring_q().release(n);
@@ -84,8 +83,7 @@ struct Consumer192 : Steps<S, At, options> {
     add_own_part(part, to, all - 1, tile);
     add_third_part(part, to, all - 1);
   }
-  template <class Pass>
-  __device__ __forceinline__ static void for_each_tile(u32 all, Pass&& pass) {
+  __device__ __forceinline__ static void for_each_tile(u32 all, auto&& pass) {
     const std::true_type yes;
     const std::false_type no;
     if (all == 1) return pass(0, no, no);
@@ -95,12 +93,6 @@ struct Consumer192 : Steps<S, At, options> {
     pass(all - 1, yes, no);
   }
 
-  // S = K·Qᵀ of the nth tile.
-  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
-    shared.ring_q().wait(n);
-    if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
-    begin_ABt<S, D>(s, again(shared.tile_k()), 64 * group, shared.tile_q(n));
-  }
   // z_Qᵀ += Kᵀ·z_A: the part that is the warpgroup's, which has started, and the third if it is its turn.
   __device__ __forceinline__ void add_own_part(ZQ& part, float*& to, u32 n, int& tile) const {
     wait_for_products<0>();
@@ -119,14 +111,7 @@ struct Consumer192 : Steps<S, At, options> {
     this->end_turn(n);
   }
   __device__ __forceinline__ void begin_part(ZQ& part, int third, u32 n) const {
-    begin_AtBt<S, At::keys>(part, again(shared.tile_k()), 64 * third, shared.tile_z_a(n));
-  }
-  // The same tile, of which the compiler does not know it: so it computes descriptors where they are used.
-  // Those of all products would take registers.
-  template <class Tile>
-  __device__ __forceinline__ static Tile again(Tile tile) {
-    ptx::keep(tile.base);
-    return tile;
+    begin_AtBt<S, At::keys>(part, this->again(shared.tile_k()), 64 * third, shared.tile_z_a(n));
   }
 };
 

@@ -2,7 +2,6 @@
 // other side in stages. For keys, a is K and b is V; for queries, a is Q and b is z_O.
 #pragma once
 
-#include "backends/cuda/attention/stages/key_source.cuh"
 #include "backends/cuda/attention/stages/score_gradient.cuh"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
 #include "backends/cuda/tile/shared_sm80.cuh"
@@ -28,27 +27,29 @@ struct BackwardMemory {
     return *reinterpret_cast<SeenKeys<Shape::queries>*>(start + Shape::seen);
   }
 
-  // Start copying rows from row0 on of a head (a key head for keys).
+  // Start copying rows from row0 on of a head (a key head for keys). Rows that are not valid become zeros,
+  // whatever memory holds there.
   __device__ __forceinline__ void load_kept(const AttentionCall& x, int b, int head, KeyRange valid,
                                             int row0) const {
-    rows<!Shape::by_query>(x, b, head, valid)
-        .template load<Shape::kept, Shape::threads>(kept_a(), kept_b(), row0);
+    load<!Shape::by_query, Shape::kept>(kept_a(), kept_b(), x, b, head, valid, row0);
     tile::commit();
   }
   __device__ __forceinline__ void load_passing(const AttentionCall& x, const Workspace& work, int b, int head,
                                                KeyRange valid, int row0, int stage) const {
-    rows<Shape::by_query>(x, b, head, valid)
-        .template load<Shape::passing, Shape::threads>(passing_a(stage), passing_b(stage), row0);
+    load<Shape::by_query, Shape::passing>(passing_a(stage), passing_b(stage), x, b, head, valid, row0);
     if (!Shape::by_query) fetch_stats<Shape::queries>(stats(stage), x, work, b, head, row0);
     tile::commit();
   }
 
  private:
-  template <bool keys>
-  __device__ __forceinline__ static RowSource<S> rows(const AttentionCall& x, int b, int head,
-                                                      KeyRange valid) {
-    return rows_of_head<S>(x, keys, b, head, valid, Shape::split ? Shape::a_width : x.d,
-                           Shape::split ? Shape::b_width : x.dv);
+  template <bool keys, int count>
+  __device__ __forceinline__ static void load(A to_a, B to_b, const AttentionCall& x, int b, int head,
+                                              KeyRange valid, int row0) {
+    const AttentionCall::Operand &a = keys ? x.k : x.q, &c = keys ? x.v : x.z_o;
+    tile::load_rows<count, Shape::threads>(to_a, a.at<S>(b, head), a.row, row0, valid.from, valid.to,
+                                           Shape::split ? Shape::a_width : x.d);
+    tile::load_rows<count, Shape::threads>(to_b, c.at<S>(b, head), c.row, row0, valid.from, valid.to,
+                                           Shape::split ? Shape::b_width : x.dv);
   }
 };
 

@@ -9,7 +9,6 @@
 #include "backends/cuda/attention/shapes_sm90.h"
 #include "backends/cuda/attention/stages/epilogue.cuh"
 #include "backends/cuda/attention/stages/key_source_sm90.cuh"
-#include "backends/cuda/attention/stages/powers.cuh"
 #include "backends/cuda/attention/stages/score_gradient.cuh"
 #include "backends/cuda/kernels/turn.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
@@ -35,7 +34,9 @@ struct NoRopes {};
 template <class At>
 using RopesOf = std::conditional_t<IsTurned<At>, Ropes, NoRopes>;
 template <class At>
-struct PlanOf : Plan, RopesOf<At> {};
+struct PlanOf : Plan {
+  [[no_unique_address]] RopesOf<At> ropes;
+};
 
 // What comes with a tile of queries.
 template <int queries>
@@ -44,6 +45,7 @@ struct Rows {
   SeenKeys<queries> seen;
   KeyRange every, some;  // keys that all of them see, that some of them sees
   static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
+  __device__ __forceinline__ StatRows stats() const { return {lse, u}; }
 };
 
 // Where a block works, and the tiles of queries that see its keys.
@@ -118,170 +120,170 @@ struct Shared {
   }
 };
 
-// Before the roles part: starts copying the block's keys and values, and finds out which tiles see them; by a
-// warp.
+// What all roles of a block have, and the threads that copy tiles and take turns. Operands are of type S.
 template <class S, class At>
-__device__ __forceinline__ void keep_rows(const Shared<At>& shared, const AttentionCall& x,
-                                          const Workspace& work, const Plan& plan, Place at) {
-  const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
-            others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
-  at.row0 += rank * At::keys;
-  const auto fetch = [&] {
-    const u32 barrier = shared.ring_kept().full(0);
-    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes + (At::blocks > 1 ? At::OthersK::bytes : 0));
-    load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
-    load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
-    if constexpr (At::blocks > 1)
-      load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
-  };
-  const bool at_once = !x.lengths && !x.cu_k;  // else memory of some keys may hold anything
-  if (at_once && lane_id() == 0) fetch();
-  const Meeting met =
-      tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
-  if (lane_id() == 0) {
-    shared.item() = {at, met};
-    if constexpr (At::split) {
-      const Powers& p = plan.powers[at.b * x.Hk + at.head];
-      shared.item().factor = plan.factor * power_of_two(-p.q - p.k);
-      shared.item().unit = power_of_two(power_of_difference(p));
-    }
-  }
-  if (met.first >= met.last) {
-    if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
-  } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
-    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys,
-              size_in_memory<At>(x.k, x.d));
-    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys,
-              size_in_memory<At>(x.v, x.dv));
-    if constexpr (At::blocks > 1)
-      copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
-                x.d - column);
-    if (lane_id() == 0) shared.ring_kept().announce(0);
-  } else if (!at_once && lane_id() == 0) {
-    fetch();
-  }
-}
-
-// The thread that copies tiles.
-template <class S, class At>
-__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Workspace& work,
-                                     const Plan& plan) {
+struct Block {
   using Stage = typename Shared<At>::Stage;
-  const int b = shared.item().at.b, first = shared.item().met.first, tiles = shared.item().met.last - first;
-  int h = shared.item().at.head * plan.group, tile = 0;
-  const float* rows = work.rows + ((i64{b} * x.H + h) * plan.tiles + first) * Stage::floats;
-  const int* seen = work.seen + (i64{b} * plan.tiles + first) * Stage::ints;
-  const auto acquire = [](auto ring, u32 n) {
-    if constexpr (At::blocks > 1)
-      ring.acquire_of_cluster(n);
-    else
-      ring.acquire(n);
-  };
-  const auto fetch = [&](auto tile, const CUtensorMap& map, u32 barrier, int i0) {
-    if constexpr (At::blocks > 1)
-      load_half_for_both(tile, map, barrier, i0, h, b);
-    else
-      load_boxes(tile, map, barrier, i0, h, b);
-  };
-#pragma unroll 1
-  for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
-    const u32 to = shared_address(&shared.rows_of(n)), barrier = shared.ring_q().full(n);
-    const int i0 = (first + tile) * At::queries;
-    acquire(shared.ring_q(), n);
-    shared.ring_q().expect(n, At::Q::bytes + sizeof(Stage));
-    ptx::bulk_load(to, rows, Stage::floats * 4, barrier);
-    ptx::bulk_load(to + Stage::floats * 4, seen + tile * Stage::ints, Stage::ints * 4, barrier);
-    fetch(shared.tile_q(n), plan.q, barrier, i0);
-    acquire(shared.ring_z_o(), n);
-    shared.ring_z_o().expect(n, At::ZO::bytes);
-    fetch(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0);
-    rows += Stage::floats;
-    if (++tile < tiles) continue;
-    rows += i64{plan.tiles - tiles} * Stage::floats;
-    tile = 0, ++h;
-  }
-}
+  const Shared<At>& shared;
+  const AttentionCall& x;
+  const Workspace& work;
+  const PlanOf<At>& plan;
 
-// The thread that passes the block's z_A to the other block of its cluster, and tells that block when its own
-// has come.
-template <class At>
-__device__ __forceinline__ void pass_z_a(const Shared<At>& shared, const Plan& plan) {
-  const Ring<1> own = shared.ring_z_a(), passed = shared.ring_passed();
-  const u32 other = ptx::cluster_rank() ^ 1,
-            all = max(shared.item().met.last - shared.item().met.first, 0) * plan.group;
-#pragma unroll 1
-  for (u32 n = 0; n < all; ++n) {
-    passed.expect(n, At::ZA::bytes);
-    own.wait(n);
-    passed.acquire_of_cluster(n);
-    ptx::bulk_copy_to(ptx::shared_of(shared.others_z_a().base, other), shared.tile_z_a(n).base, At::ZA::bytes,
-                      ptx::shared_of(passed.full(n), other));
-    passed.wait(n);
-    ptx::mbarrier_arrive_at(ptx::shared_of(own.empty(n), other));
-  }
-}
+  // Tiles of queries that the block passes, each once for each query head.
+  __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
+  __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
 
-// The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the first
-// keys first; those of a cluster each to its own columns. A block waits for blocks before its cluster in the
-// grid only.
-template <class At>
-__device__ __forceinline__ Turn turn_of(KeyRange some, int row0) {
-  constexpr int keys = At::keys * At::blocks;
-  const int nth = row0 / keys;
-  if (some.from >= (nth + 1) * keys || some.to <= nth * keys) return {-1, false};
-  return {nth - some.from / keys, some.to <= (nth + 1) * keys};
-}
-// Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
-template <class At, class F>
-__device__ __forceinline__ void for_each_turn(const Shared<At>& shared, const AttentionCall& x,
-                                              const Workspace& work, const Plan& plan, F&& f) {
-  const Place at = shared.item().at;
-  const int first = shared.item().met.first, tiles = shared.item().met.last - first;
-  int* counter = work.turns + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
-  if constexpr (At::blocks > 1) counter += ptx::cluster_rank();
-  int tile = 0;
-#pragma unroll 1
-  for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
-    f(n, counter + tile * At::blocks);
-    if (++tile == tiles) tile = 0, counter += plan.tiles * At::blocks;
+  // Before the roles part: starts copying the block's keys and values, and finds out which tiles see them; by
+  // a warp.
+  __device__ __forceinline__ void keep_rows(Place at) const {
+    const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
+              others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
+    at.row0 += rank * At::keys;
+    const auto fetch = [&] {
+      const u32 barrier = shared.ring_kept().full(0);
+      shared.ring_kept().expect(0, At::K::bytes + At::V::bytes + (At::blocks > 1 ? At::OthersK::bytes : 0));
+      load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
+      load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
+      if constexpr (At::blocks > 1)
+        load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
+    };
+    const bool at_once = !x.lengths && !x.cu_k;  // else memory of some keys may hold anything
+    if (at_once && lane_id() == 0) fetch();
+    const Meeting met =
+        tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
+    if (lane_id() == 0) {
+      shared.item() = {at, met};
+      if constexpr (At::split) {
+        const Powers& p = plan.powers[at.b * x.Hk + at.head];
+        shared.item().factor = plan.factor * power_of_two(-p.q - p.k);
+        shared.item().unit = power_of_two(power_of_difference(p));
+      }
+    }
+    if (met.first >= met.last) {
+      if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
+    } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
+      const S *const k = x.k.template at<S>(at.b, at.head), *const v = x.v.template at<S>(at.b, at.head);
+      copy_rows(shared.tile_k(), k, x.k.row, at.row0, met.keys, size_in_memory<At>(x.k, x.d));
+      copy_rows(shared.tile_v(), v, x.v.row, at.row0, met.keys, size_in_memory<At>(x.v, x.dv));
+      if constexpr (At::blocks > 1)
+        copy_rows(shared.others_k(), k + column, x.k.row, others_row, met.keys, x.d - column);
+      if (lane_id() == 0) shared.ring_kept().announce(0);
+    } else if (!at_once && lane_id() == 0) {
+      fetch();
+    }
   }
-}
-// The thread that waits for the block's turns, and the one that ends them.
-template <class At>
-__device__ __forceinline__ void await_turns(const Shared<At>& shared, const AttentionCall& x,
-                                            const Workspace& work, const Plan& plan) {
-  for_each_turn(shared, x, work, plan, [&](u32 n, const int* counter) {
-    shared.ring_q().wait(n);
-    const Turn turn = turn_of<At>(shared.rows_of(n).some, shared.item().at.row0);
-    shared.ring_q().release_alone(n);
-    shared.ring_turn().acquire(n);
-    while (turn.nth >= 0 && ptx::load_acquire(counter) != turn.nth) {
+
+  // The thread that copies tiles.
+  __device__ __forceinline__ void load() const {
+    const int b = shared.item().at.b, first = shared.item().met.first, tiles = this->tiles();
+    int h = shared.item().at.head * plan.group, tile = 0;
+    const float* rows = work.rows + ((i64{b} * x.H + h) * plan.tiles + first) * Stage::floats;
+    const int* seen = work.seen + (i64{b} * plan.tiles + first) * Stage::ints;
+    const auto acquire = [](auto ring, u32 n) {
+      if constexpr (At::blocks > 1)
+        ring.acquire_of_cluster(n);
+      else
+        ring.acquire(n);
+    };
+    const auto fetch = [&](auto tile, const CUtensorMap& map, u32 barrier, int i0) {
+      if constexpr (At::blocks > 1)
+        load_half_for_both(tile, map, barrier, i0, h, b);
+      else
+        load_boxes(tile, map, barrier, i0, h, b);
+    };
+#pragma unroll 1
+    for (u32 n = 0, all = passes(); n < all; ++n) {
+      const u32 to = shared_address(&shared.rows_of(n)), barrier = shared.ring_q().full(n);
+      const int i0 = (first + tile) * At::queries;
+      acquire(shared.ring_q(), n);
+      shared.ring_q().expect(n, At::Q::bytes + sizeof(Stage));
+      ptx::bulk_load(to, rows, Stage::floats * 4, barrier);
+      ptx::bulk_load(to + Stage::floats * 4, seen + tile * Stage::ints, Stage::ints * 4, barrier);
+      fetch(shared.tile_q(n), plan.q, barrier, i0);
+      acquire(shared.ring_z_o(), n);
+      shared.ring_z_o().expect(n, At::ZO::bytes);
+      fetch(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0);
+      rows += Stage::floats;
+      if (++tile < tiles) continue;
+      rows += i64{plan.tiles - tiles} * Stage::floats;
+      tile = 0, ++h;
     }
-    shared.turn(n) = turn;
-    if (At::last_stores && turn.last && turn.nth > 0) {
-      if (n > 0) shared.ring_added().wait(n - 1);  // the tile before may have had sums there
-      ptx::fence_async_global();
-      shared.ring_turn().expect(n, At::sums * 4);
-      ptx::bulk_load(shared.sums_so_far(), work.z_q + (counter - work.turns) * At::sums, At::sums * 4,
-                     shared.ring_turn().full(n));
-    } else {
-      shared.ring_turn().announce(n);
+  }
+
+  // The thread that passes the block's z_A to the other block of its cluster, and tells that block when its
+  // own has come.
+  __device__ __forceinline__ void pass_z_a() const {
+    const Ring<1> own = shared.ring_z_a(), passed = shared.ring_passed();
+    const u32 other = ptx::cluster_rank() ^ 1, all = passes();
+#pragma unroll 1
+    for (u32 n = 0; n < all; ++n) {
+      passed.expect(n, At::ZA::bytes);
+      own.wait(n);
+      passed.acquire_of_cluster(n);
+      ptx::bulk_copy_to(ptx::shared_of(shared.others_z_a().base, other), shared.tile_z_a(n).base,
+                        At::ZA::bytes, ptx::shared_of(passed.full(n), other));
+      passed.wait(n);
+      ptx::mbarrier_arrive_at(ptx::shared_of(own.empty(n), other));
     }
-  });
-}
-template <class At>
-__device__ __forceinline__ void end_turns(const Shared<At>& shared, const AttentionCall& x,
-                                          const Workspace& work, const Plan& plan) {
-  for_each_turn(shared, x, work, plan, [&](u32 n, int* counter) {
-    shared.ring_added().wait(n);
-    if (shared.turn(n).nth >= 0) ptx::add_release(counter, 1);
-    shared.ring_turn().release_alone(n);
-  });
-}
+  }
+
+  // The thread that waits for the block's turns, and the one that ends them.
+  __device__ __forceinline__ void await_turns() const {
+    for_each_turn([&](u32 n, const int* counter) {
+      shared.ring_q().wait(n);
+      const Turn turn = turn_of(shared.rows_of(n).some, shared.item().at.row0);
+      shared.ring_q().release_alone(n);
+      shared.ring_turn().acquire(n);
+      while (turn.nth >= 0 && ptx::load_acquire(counter) != turn.nth) {
+      }
+      shared.turn(n) = turn;
+      if (At::last_stores && turn.last && turn.nth > 0) {
+        if (n > 0) shared.ring_added().wait(n - 1);  // the tile before may have had sums there
+        ptx::fence_async_global();
+        shared.ring_turn().expect(n, At::sums * 4);
+        ptx::bulk_load(shared.sums_so_far(), work.z_q + (counter - work.turns) * At::sums, At::sums * 4,
+                       shared.ring_turn().full(n));
+      } else {
+        shared.ring_turn().announce(n);
+      }
+    });
+  }
+  __device__ __forceinline__ void end_turns() const {
+    for_each_turn([&](u32 n, int* counter) {
+      shared.ring_added().wait(n);
+      if (shared.turn(n).nth >= 0) ptx::add_release(counter, 1);
+      shared.ring_turn().release_alone(n);
+    });
+  }
+
+ private:
+  // The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the
+  // first keys first; those of a cluster each to its own columns. A block waits for blocks before its cluster
+  // in the grid only.
+  __device__ __forceinline__ static Turn turn_of(KeyRange some, int row0) {
+    constexpr int keys = At::keys * At::blocks;
+    const int nth = row0 / keys;
+    if (some.from >= (nth + 1) * keys || some.to <= nth * keys) return {-1, false};
+    return {nth - some.from / keys, some.to <= (nth + 1) * keys};
+  }
+  // Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
+  __device__ __forceinline__ void for_each_turn(auto&& f) const {
+    const Place at = shared.item().at;
+    const int first = shared.item().met.first, tiles = this->tiles();
+    int* counter = work.turns + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
+    if constexpr (At::blocks > 1) counter += ptx::cluster_rank();
+    int tile = 0;
+#pragma unroll 1
+    for (u32 n = 0, all = passes(); n < all; ++n) {
+      f(n, counter + tile * At::blocks);
+      if (++tile == tiles) tile = 0, counter += plan.tiles * At::blocks;
+    }
+  }
+};
 
 // scale·sums, without the powers of two of split operands: 2^e().
-template <class At, int Columns, class Power>
-__device__ __forceinline__ void scale_result(Accumulator<16, Columns>& sums, float factor, Power&& e) {
+template <class At>
+__device__ __forceinline__ void scale_result(auto& sums, float factor, auto&& e) {
   if constexpr (At::split)
     scale(sums, factor, e());
   else
@@ -339,40 +341,31 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
   using R = Result<S, At>;
   if constexpr (IsTurned<At>) factors.template turn_rows<R>(part);
   R* const out = x.z_q.at<R>(b, h);
-  if constexpr (At::wide)
-    store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
-  else if constexpr (At::by_columns)
-    store(part, out + nth * (At::K::columns / 2), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 2));
-  else if constexpr (At::transposes)
+  constexpr int columns = At::wide ? At::D / 4 : At::by_columns ? At::D / 2 : 0;  // of a part; 0: all
+  if constexpr (At::transposes)
     store_transposed(part, out, x.z_q.row, nth * 64 + row, i0, x.L, x.d);
   else
-    store(part, out, x.z_q.row, i0 + nth * 64 + row, x.L, x.d);
+    store(part, out + nth * columns, x.z_q.row, i0 + (columns ? 0 : nth * 64) + row, x.L,
+          x.d - nth * columns);
 }
 
 // What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp. Split
 // operands have powers of two: then P is held times 2^room_for_p, which ξ includes, and z_A times 2^of_z_a().
 template <class S, class At, Options options>
-struct Steps {
+struct Steps : Block<S, At> {
   using R = Result<S, At>;
   static constexpr int queries = At::queries;
   using Scores = Accumulator<16, queries>;
   using T = Terms<S, At::terms>;
-  using Operand = std::conditional_t<At::terms == 1, Packed<queries>, PackedTerms<T, queries>>;
+  using Operand = PackedTerms<T, queries>;
 
-  const Shared<At>& shared;
-  const AttentionCall& x;
-  const Workspace& work;
-  const PlanOf<At>& plan;
+  using Block<S, At>::shared, Block<S, At>::x, Block<S, At>::work, Block<S, At>::plan;
   int group;
 
   // The warp's first row of the block's keys, computed where needed to save a register.
   __device__ __forceinline__ static int row() {
     return (static_cast<int>(threadIdx.x) / 32 * 16 - 64) & (At::keys - 1);
   }
-  // Tiles of queries that the block passes, each once for each query head.
-  __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
-  __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
-
   // Those of the key head.
   __device__ __forceinline__ const Powers& powers() const {
     const Place at = place();
@@ -385,56 +378,46 @@ struct Steps {
   // From q·k to P, rounded: of P itself there are no registers to keep it. A mask has code of its own,
   // because most tiles have none.
   __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
-                                                const Score<S>& score, int j0, bool masked) const {
-    probabilities(s, p, rows, StatRows{rows.lse, rows.u}, score, j0, masked);
-  }
-  template <class Stats>
-  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
-                                                const Stats& stats, const Score<S>& score, int j0,
+                                                const auto& stats, const Score<S>& score, int j0,
                                                 bool masked) const {
     if constexpr (options == any) score.template apply<!At::split>(s);
-    if (masked)
-      probabilities<true>(s, p, rows, stats, score, j0);
-    else
-      probabilities<false>(s, p, rows, stats, score, j0);
-  }
-  template <bool masked, class Stats>
-  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
-                                                const Stats& stats, const Score<S>& score, int j0) const {
     const Dropout<float> dropout(x);
     const Score<S> rest(options == any ? 1.f : score.factor, 0.f);
-    const ScoreGradient<S, none, false, Stats> stage{x, rest, dropout, stats, 0, 0, 0};
-    const auto of_part = [&](int, int column, float(&a)[4]) {
-      float slope[4];
-      stage.probability({0, column}, a, slope);
+    const ScoreGradient<S, none, false, std::decay_t<decltype(stats)>> stage{x, rest, dropout, stats,
+                                                                             0, 0,    0};
+    const auto finish = [&](auto with_mask) {
+      const auto of_part = [&](int, int column, float(&a)[4]) {
+        float slope[4];
+        stage.probability({0, column}, a, slope);
+      };
+      for_each_part(of_part, s);
+      if constexpr (with_mask) mask<false>(s, rows.seen, row(), 0, j0, 0);
+      pack<S>(p, s);
     };
-    for_each_part(of_part, s);
-    if constexpr (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
-    pack<S>(p, s);
+    masked ? finish(std::true_type()) : finish(std::false_type());
   }
   // Two neighbours of a rounded operand.
-  __device__ __forceinline__ static float2 pair(const Packed<queries>& p, int k, int e) {
-    return unpack(p.x[k][e], S());
+  __device__ __forceinline__ static float2 pair(const Operand& p, int k, int e) {
+    float2 sum = unpack(p.term[0].x[k][e], S());
+    if constexpr (At::terms == 2) {
+      const float2 low = unpack(p.term[1].x[k][e], S());
+      sum.x += low.x, sum.y += low.y;
+    }
+    return sum;
   }
-  __device__ __forceinline__ static float2 pair(const PackedTerms<T, queries>& p, int k, int e) {
-    const float2 high = unpack(p.term[0].x[k][e], S()), low = unpack(p.term[1].x[k][e], S());
-    return {high.x + low.x, high.y + low.y};
-  }
-  __device__ __forceinline__ static void put_pair(Packed<queries>& to, int k, int e, float x, float y) {
-    to.x[k][e] = tile::pack(x, y, S());
-  }
-  __device__ __forceinline__ static void put_pair(PackedTerms<T, queries>& to, int k, int e, float x,
-                                                  float y) {
-    put_pair(to.term[0], k, e, x, y);
-    const float2 high = pair(to.term[0], k, e);
-    put_pair(to.term[1], k, e, x - high.x, y - high.y);
+  __device__ __forceinline__ static void put_pair(Operand& to, int k, int e, float x, float y) {
+    to.term[0].x[k][e] = tile::pack(x, y, S());
+    if constexpr (At::terms == 2) {
+      const float2 high = unpack(to.term[0].x[k][e], S());
+      to.term[1].x[k][e] = tile::pack(x - high.x, y - high.y, S());
+    }
   }
   // z_A = P ⊛ (z_P·unit − u)·slope, rounded.
   __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
                                             const Rows<queries>& rows, const Score<S>& score) const {
     const float unit = At::split ? shared.item().unit : 1.f,
                 inverse = options == any ? tile::reciprocal(score.cap) : 0;
-    const StatRows stats{rows.lse, rows.u};
+    const StatRows stats = rows.stats();
 #pragma unroll
     for (int part = 0; part < z_p.parts; ++part) {
       const Part<false> at{0, 8 * part + lane_column()};
@@ -457,19 +440,46 @@ struct Steps {
     return to.base +
            to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
   }
-  // z_A to shared memory, [queries, keys].
-  __device__ __forceinline__ void share(Packed<queries>& z_a, u32 n, int term = 0) const {
+  // z_A to shared memory, [queries, keys]. A loop over the terms would make ptxas spill a register.
+  __device__ __forceinline__ void share(Operand& z_a, u32 n) const {
+    share(z_a.term[0], n, 0);
+    if constexpr (At::terms == 2) share(z_a.term[1], n, 1);
+  }
+  __device__ __forceinline__ void share(Packed<queries>& z_a, u32 n, int term) const {
 #pragma unroll
     for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k, term), z_a.x[k]);
     ptx::fence_async();
-  }
-  __device__ __forceinline__ void share(PackedTerms<T, queries>& z_a, u32 n) const {
-    share(z_a.term[0], n), share(z_a.term[1], n, 1);
   }
   // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile
   // ahead of the other.
   __device__ __forceinline__ static int z_a_for(int group, u32 n) {
     return 1 + 2 * (n % 2) + group;
+  }
+
+  // From S and z_P of the nth tile, whose last `products` products make z_P and are under way, to P and z_A,
+  // of which the other warpgroup hears. `to` stays as it is while sums of the tile before leave.
+  template <int products>
+  __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, Operand& p, Operand& z_a, u32 n,
+                                                const auto& stats, const Score<S>& score, int j0, bool masked,
+                                                const float* to) const {
+    const auto& rows = shared.rows_of(n);
+    wait_for_products<products>();
+    keep(s);
+    probabilities(s, p, rows, stats, score, j0, masked);
+    keep(p);
+    ptx::hold(to);
+    wait_for_products<0>();
+    keep(z_p);
+    gradients(p, z_p, z_a, rows, score);
+    share(z_a, n);
+    ptx::bar_arrive(z_a_for(group ^ 1, n), 256);
+  }
+
+  // The same tile, of which the compiler does not know it: so it computes descriptors where they are used.
+  // Those of all products would take registers.
+  __device__ __forceinline__ static auto again(auto tile) {
+    ptx::keep(tile.base);
+    return tile;
   }
 
   // Queries outside of all sequences, where memory may hold anything, become zeros; by both warpgroups.
@@ -481,15 +491,21 @@ struct Steps {
     ptx::fence_async();
     ptx::barrier_sync(5, 256);  // warpgroups with code of their own call this at places of their own
   }
-  template <class Tile>
-  __device__ __forceinline__ static void clear(Tile tile, int i0, KeyRange valid) {
-    constexpr int pieces = Tile::blocks * 8;
+  __device__ __forceinline__ static void clear(auto tile, int i0, KeyRange valid) {
+    constexpr int pieces = tile.blocks * 8;
 #pragma unroll 1
     for (int k = threadIdx.x - 128; k < queries * pieces; k += 256) {
       const int r = k / pieces;
       if (i0 + r < valid.from || i0 + r >= valid.to)
-        ptx::st_shared_v4(tile.base + Tile::offset(r, k % pieces), {});
+        ptx::st_shared_v4(tile.base + tile.offset(r, k % pieces), {});
     }
+  }
+
+  // S = K·Qᵀ of the nth tile, when it is there.
+  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
+    shared.ring_q().wait(n);
+    if (x.cu_q) clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
+    begin_ABt<S, At::D>(s, again(shared.tile_k()), At::wide ? 0 : 64 * group, shared.tile_q(n));
   }
 
   // The thread's sums of z_Q of the tile before the first, and the step to the next one's.
@@ -500,7 +516,7 @@ struct Steps {
            threadIdx.x % 128 * 4;
   }
   __device__ __forceinline__ i64 step(u32 n, int tile) const {
-    return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;
+    return i64{tile == 0 && n > 0 ? plan.tiles - this->tiles() + 1 : 1} * At::sums;
   }
   // Until the block may add to a tile's z_Q. And when it has.
   __device__ __forceinline__ Turn await_turn(u32 n) const {
@@ -527,7 +543,7 @@ struct Steps {
                                                int nth) const {
     if (!At::last_stores || !turn.last) return add(part, to, turn.nth);
     const int i0 = (shared.item().met.first + tile) * At::queries;
-    const Factors<At> factors(plan, i0 + nth * 64 + row() % 64);
+    const Factors<At> factors(plan.ropes, i0 + nth * 64 + row() % 64);
     if (turn.nth > 0) {
       const u32 from = shared.sums_so_far() + nth * At::sums_between * 4 + threadIdx.x % 128 * 16;
 #pragma unroll
@@ -538,7 +554,7 @@ struct Steps {
       }
     }
     const Place at = place();
-    const int h = at.head * plan.group + static_cast<int>(n) / tiles();
+    const int h = at.head * plan.group + static_cast<int>(n) / this->tiles();
     store_z_q<S, At>(part, x, plan.powers, factors, at.b, h, i0, nth, row() % 64);
   }
 
@@ -546,14 +562,14 @@ struct Steps {
   __device__ __forceinline__ Place place() const {
     return shared.item().at;
   }
-  template <int Columns>
-  __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
+  __device__ __forceinline__ void store_z_k(auto& z_k) const {
+    const Place at = place();
     scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
-    if constexpr (IsTurned<At>) Factors<At>(plan, at.row0 + row()).template turn_rows<R>(z_k);
+    if constexpr (IsTurned<At>) Factors<At>(plan.ropes, at.row0 + row()).template turn_rows<R>(z_k);
     store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
-  template <int Columns>
-  __device__ __forceinline__ void store_z_v(Accumulator<16, Columns>& z_v, Place at) const {
+  __device__ __forceinline__ void store_z_v(auto& z_v) const {
+    const Place at = place();
     scale_result<At>(z_v, 1, [&] { return -Powers::room_for_p - powers().z_o; });
     store(z_v, x.z_v.template at<R>(at.b, at.head), x.z_v.row, at.row0 + row(), x.T, x.dv);
   }

@@ -31,7 +31,8 @@ struct WideConsumer : Steps<S, At, options> {
   __device__ __forceinline__ void send(const Operand& p, u32 n) const {
 #pragma unroll
     for (int k = 0; k < At::queries / 16; ++k)
-      ptx::st_shared_v4(this->place_of_z_a(n, k), {p.x[k][0], p.x[k][1], p.x[k][2], p.x[k][3]});
+      ptx::st_shared_v4(this->place_of_z_a(n, k),
+                        {p.term[0].x[k][0], p.term[0].x[k][1], p.term[0].x[k][2], p.term[0].x[k][3]});
     ptx::bar_arrive(p_shared, 256);
   }
   __device__ __forceinline__ void receive(Operand& p, u32 n) const {
@@ -39,24 +40,30 @@ struct WideConsumer : Steps<S, At, options> {
 #pragma unroll
     for (int k = 0; k < At::queries / 16; ++k) {
       const uint4 v = ptx::ld_shared_v4(this->place_of_z_a(n, k));
-      p.x[k][0] = v.x, p.x[k][1] = v.y, p.x[k][2] = v.z, p.x[k][3] = v.w;
+      p.term[0].x[k][0] = v.x, p.term[0].x[k][1] = v.y, p.term[0].x[k][2] = v.z, p.term[0].x[k][3] = v.w;
     }
     __syncwarp();
   }
 
+  __device__ __forceinline__ void run() const {
+    if (group == 0)
+      run_first();
+    else
+      run_second();
+  }
   __device__ __forceinline__ void run_first() const {
     Accumulator<16, DV> z_v;
     z_v.fill(0);
     keep(z_v);
     if (const u32 all = this->passes()) multiply_first(z_v, all);
-    this->store_z_v(z_v, this->place());
+    this->store_z_v(z_v);
   }
   __device__ __forceinline__ void multiply_first(Accumulator<16, DV>& z_v, u32 all) const {
     const int j0 = shared.item().at.row0;
     const Score<S> score = this->score();
     const auto probabilities = [&](Scores& s, Operand& p, u32 n) {
       const auto& rows = shared.rows_of(n);
-      this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0, At::keys));
+      this->probabilities(s, p, rows, rows.stats(), score, j0, !covers(rows.every, j0, At::keys));
       shared.ring_q().release_to_both(n);
     };
     Scores s;
@@ -65,7 +72,7 @@ struct WideConsumer : Steps<S, At, options> {
     z_q.fill(0);
     float* to = first_sums();
     shared.ring_kept().wait(0);
-    begin_scores(s, 0);
+    this->begin_scores(s, 0);
     wait_for_products<0>();
     keep(s);
     probabilities(s, p, 0);
@@ -73,8 +80,8 @@ struct WideConsumer : Steps<S, At, options> {
       shared.ring_z_a().acquire_of_cluster(n);
       send(p, n);
       shared.ring_z_o().wait(n);
-      begin_AB<S>(z_v, p, shared.tile_z_o(n));  // z_V += P·z_O
-      if constexpr (more) begin_scores(s, n + 1);
+      begin_AB<S>(z_v, p.term[0], shared.tile_z_o(n));  // z_V += P·z_O
+      if constexpr (more) this->begin_scores(s, n + 1);
       if (n > 0) add_to_z_q(z_q, n - 1, to);
       shared.ring_z_a().wait(n);
       wait_for_products<more>();
@@ -100,7 +107,7 @@ struct WideConsumer : Steps<S, At, options> {
     z_k.fill(0);
     keep(z_k);
     if (const u32 all = this->passes()) multiply_second(z_k, all);
-    this->store_z_k(z_k, this->place());
+    this->store_z_k(z_k);
   }
   __device__ __forceinline__ void multiply_second(Accumulator<16, D>& z_k, u32 all) const {
     const Score<S> score = this->score();
@@ -119,7 +126,7 @@ struct WideConsumer : Steps<S, At, options> {
       this->gradients(p, z_p, z_a, shared.rows_of(n), score);
       this->share(z_a, n);
       shared.ring_z_a().announce_by_warp(n);
-      begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
+      begin_AB<S>(z_k, z_a.term[0], shared.tile_q(n));  // z_K += z_A·Q
       if constexpr (more) begin_z_p(z_p, n + 1);
       wait_for_products<more>();
       keep(z_k), keep(z_a);
@@ -141,8 +148,7 @@ struct WideConsumer : Steps<S, At, options> {
   }
 
   // pass(n, more), the last without more tiles after it: the compiler must know which products are under way.
-  template <class Pass>
-  __device__ __forceinline__ static void for_each_tile(u32 all, Pass&& pass) {
+  __device__ __forceinline__ static void for_each_tile(u32 all, auto&& pass) {
 #pragma unroll 1
     for (u32 n = 0; n + 1 < all; ++n) pass(n, std::true_type());
     pass(all - 1, std::false_type());
@@ -152,14 +158,7 @@ struct WideConsumer : Steps<S, At, options> {
     return Base::first_sums() + ptx::cluster_rank() * (2 * At::sums_between);
   }
 
-  // S = K·Qᵀ of the nth tile, and z_P = V·z_Oᵀ.
-  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
-    shared.ring_q().wait(n);
-    if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
-    auto k = shared.tile_k();
-    ptx::keep(k.base);  // so that descriptors are computed where they are used: they would take registers
-    begin_ABt<S, D>(s, k, 0, shared.tile_q(n));
-  }
+  // z_P = V·z_Oᵀ of the nth tile.
   __device__ __forceinline__ void begin_z_p(Scores& z_p, u32 n) const {
     shared.ring_z_o().wait(n);
     if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);

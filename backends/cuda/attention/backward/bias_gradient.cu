@@ -13,7 +13,7 @@ struct BiasGrid {
   explicit BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;
     batches = z.batch ? int(x.B) : 1, heads = z.head ? x.H : 1;
-    tiles = z.row ? (x.L + edge - 1) / edge : 1, blocks = z.col ? (x.T + edge - 1) / edge : 1;
+    tiles = z.row ? tiles_of(x.L) : 1, blocks = z.col ? tiles_of(x.T) : 1;
   }
   i64 parts() const { return i64(batches) * heads * tiles * blocks; }
 };
@@ -30,9 +30,8 @@ __global__ void __launch_bounds__(threads, 1)
   int part = blockIdx.x;
   const int block = part % grid.blocks, t0 = (part /= grid.blocks) % grid.tiles,
             head = (part /= grid.tiles) % grid.heads, batch = part / grid.heads;
-  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : int(x.B),
-            h1 = z.head ? head + 1 : x.H, t1 = z.row ? t0 + 1 : tiles,
-            j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
+  const int tiles = tiles_of(x.L), b1 = z.batch ? batch + 1 : int(x.B), h1 = z.head ? head + 1 : x.H,
+            t1 = z.row ? t0 + 1 : tiles, j1 = z.col ? block + 1 : tiles_of(x.T);
   const Dropout<C> dropout(x);
   C sum[4][4] = {};
   for (int b = batch; b < b1; ++b)

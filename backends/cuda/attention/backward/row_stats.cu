@@ -2,7 +2,6 @@
 // cores need them, and the keys that tiles of queries see.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/far_rows.cuh"
-#include "backends/cuda/attention/stages/powers.cuh"
 #include "backends/cuda/attention/stages/row_dot.cuh"
 #include "backends/cuda/attention/stages/score.cuh"
 #include "backends/cuda/attention/stages/visible_keys.cuh"
@@ -19,26 +18,16 @@ __global__ void __launch_bounds__(256)
   using C = compute_t<S>;
   const int tiles = work.tiles(x), tile = blockIdx.x % tiles, h = blockIdx.x / tiles % x.H,
             b = blockIdx.x / tiles / x.H;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
+  const int i0 = tile * range_tile;
   for (int w = 0; work.z_q && w < work.workers; ++w) {
     float4* sums = reinterpret_cast<float4*>(
         work.z_q_part(x, i64(w * int(x.B) + b) * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   }
-  const S* o = x.o.at<S>(b, h);
-  const S* z = x.z_o.at<S>(b, h);
-  const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
-  for (int r = warp * rows; r < range_tile && i0 + r < x.L; r += 8 * rows) {
-    const int i = i0 + r + lane / lanes;
-    C sum = i < x.L ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes) : C(0);
-    sum = sum_over(sum, lanes);
-    const i64 row = (i64(b) * x.H + h) * x.L + i;
-    if (i >= x.L || lane % lanes > 0) continue;
-    if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];
-    static_cast<C*>(work.u)[row] = sum;
+  for_each_u<S, V, range_tile, 1, S>(x, work, b, h, i0, 1, [&](int, i64 row, bool inside, C u) {
     if constexpr (sizeof(S) <= 4) {
+      if (!inside) return;
       const float lse = static_cast<const float*>(x.lse)[row];
-      float u = sum;
       if (powers) {
         const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
         u *= static_cast<float>(1 - x.dropout) * power_of_two(p.z_o + p.v);
@@ -46,14 +35,11 @@ __global__ void __launch_bounds__(256)
       const bool is_empty = lse == -INFINITY || is_far(x.type, lse);
       work.stats[row] = {is_empty ? INFINITY : lse * static_cast<float>(log2_e), u};
     }
-  }
+  });
   mark_far_rows<S, range_tile>(x, work, b, h, i0);  // now ξ is in the first-level cache
   if (h > 0) return;
   __shared__ SeenKeys<range_tile> seen;
-  seen.set(x, b, i0);
-  __syncthreads();
-  KeyRange some, every;
-  seen.unite(min(range_tile, x.L - i0), some, every);
+  const auto [some, every] = seen.set_and_unite(x, b, i0);
   if (threadIdx.x > 0) return;
   work.some[b * tiles + tile] = {some.from, some.to};
   work.every[b * tiles + tile] = {every.from, every.to};

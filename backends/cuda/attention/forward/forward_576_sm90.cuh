@@ -14,7 +14,8 @@
 namespace tg::cuda::attention::forward_576_sm90 {
 
 using namespace tile;
-using forward_sm90::Destination, forward_sm90::Item, forward_sm90::Plan, forward_sm90::sink_of;
+using forward_sm90::Destination, forward_sm90::fill, forward_sm90::Item, forward_sm90::Plan,
+    forward_sm90::uniform, forward_sm90::sink_of;
 
 // What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
 // c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
@@ -77,23 +78,10 @@ __device__ __forceinline__ Third<Tile> third(Tile tile, int n) {
 template <class S, class At>
 __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
-  const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch,
-                       int column0) {
-    __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
-    if (lane_id() > 0) return;
-    ring.expect(use, to.bytes);
-    load_boxes(to, map, ring.full(use), row0, head, batch, column0);
-  };
   u32 tiles = 0;
-#pragma unroll 1
-  for (u32 items = 0;; ++items) {
-    shared.ring_items().wait(items);
-    const auto& item = shared.item_of(items);
-    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    const int b = item.b, h = item.h, i0 = item.i0, key_head = h / (x.H / x.Hk);
-    const KeyRange some = item.some;
-    const Tiles range = item.range;
-    shared.ring_items().release(items);
+  forward_sm90::for_each_item(shared, [&](const forward_sm90::Source& item, u32 items) {
+    const auto [b, h, i0, some, range] = item;
+    const int key_head = h / (x.H / x.Hk);
     shared.ring_q().acquire(items);
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from; --j, ++tiles) {
@@ -118,21 +106,11 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
         copy_rows(shared.tile_v(tiles), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
         if (lane_id() == 0) shared.ring_v().announce(tiles);
       } else {
-        fill(shared.tile_v(tiles), plan.v, shared.ring_v(), tiles, row0, key_head, b, 0);
+        fill(shared.tile_v(tiles), plan.v, shared.ring_v(), tiles, row0, key_head, b);
       }
     }
-  }
+  });
 }
-
-// An item as consumers read it, the same for all lanes.
-struct Work {
-  int batch_head, i0;
-  Tiles range;
-  __device__ explicit Work(const Item<1>& item)
-      : batch_head(__reduce_max_sync(~0u, item.batch_head)),
-        i0(__reduce_max_sync(~0u, item.i0)),
-        range{__reduce_max_sync(~0u, item.range.from), __reduce_max_sync(~0u, item.range.to)} {}
-};
 
 // The first warpgroup. `row` is the warp's first of the block's queries.
 template <class S, class At, class Memory = Shared<At>>
@@ -174,21 +152,22 @@ struct Scorer {
     for (;; ++items) {
       shared.ring_items().wait(items);
       const auto& item = shared.item_of(items);
-      const Work work(item);
-      if (work.batch_head < 0) return;
+      const int batch_head = uniform(item.batch_head), i0 = uniform(item.i0);
+      const Tiles range = uniform(item.range);
+      if (batch_head < 0) return;
       const KeyRange every = item.every[0];
       const Score<S> score(plan.factor, plan.cap);
       const bool plain = score.is_plain();
       const Units units = units_of(x);
       OnlineSoftmax<16, false, true> softmax(  // as decoding, with which it shares its parts
-          [&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); }, units.exponent,
+          [&](int i) { return sink_of<S, At>(x, plan, item, i0 + row + i); }, units.exponent,
           units.natural.x);
 #pragma unroll 1
-      for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
+      for (int j = range.to - 1; j >= range.from; --j, ++tiles) {
         Scores s;
         multiply(s);
         if (!At::values_are_keys) shared.ring_k().release(tiles);
-        if (j == work.range.from) shared.ring_q().release(items);
+        if (j == range.from) shared.ring_q().release(items);
         if (!plain) score.template apply<true>(s);
         if (!covers(every, j * At::keys, At::keys)) mask(s, item.seen, row, 0, j * At::keys);
         const bool moved = softmax.raise(s);
@@ -205,9 +184,9 @@ struct Scorer {
 #pragma unroll
           for (int k = 0; k < steps; ++k)
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
-          if (half == 1 && j == work.range.from)
-            softmax.finish(Destination<S, At>(x, plan, work.batch_head, 0, 0).lse, work.i0 + row, x.L,
-                           units.natural, [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+          if (half == 1 && j == range.from)
+            softmax.finish(Destination<S, At>{x, plan, batch_head, 0, 0}.lse(), i0 + row, x.L, units.natural,
+                           [&](int r, float inverse) { tell(to.inverse, r, inverse); });
           shared.ring_p(half).announce_by_warp(tiles);
         };
         pass(constant<0>()), pass(constant<1>());
@@ -240,15 +219,17 @@ struct Adder {
 #pragma unroll 1
     for (;; ++items) {
       shared.ring_items().wait(items);
-      const Work work(shared.item_of(items));
+      const auto& item = shared.item_of(items);
+      const int batch_head = uniform(item.batch_head), i0 = uniform(item.i0);
+      const Tiles range = uniform(item.range);
       shared.ring_items().release(items);
-      if (work.batch_head < 0) return;
+      if (batch_head < 0) return;
       Half left, right;
       left.fill(0), right.fill(0);
       keep(left), keep(right);
       RowVector<16> inverse;
 #pragma unroll 1
-      for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
+      for (int j = range.to - 1; j >= range.from; --j, ++tiles) {
         const Passed& from = shared.passed();
         Packed<At::keys / 2> p[2];
 #pragma unroll
@@ -267,7 +248,7 @@ struct Adder {
             }
             if (!At::values_are_keys) shared.ring_v().wait(tiles);
           } else {
-            if (j == work.range.from) inverse = told(from.inverse);
+            if (j == range.from) inverse = told(from.inverse);
             shared.ring_p().release(tiles);
           }
           const typename At::V v{shared.tile_v(tiles).base + half * At::keys / 2 * 128};  // from a row on
@@ -282,9 +263,9 @@ struct Adder {
           shared.ring_v().release(tiles);
       }
       scale_rows(left, inverse), scale_rows(right, inverse);
-      const Destination<S, At> to(x, plan, work.batch_head, work.batch_head / x.H, work.batch_head % x.H);
-      to.take(left, x, work.i0 + row, column0);
-      to.take(right, x, work.i0 + row, column0 + Half::parts * 8);
+      const Destination<S, At> to{x, plan, batch_head, batch_head / x.H, batch_head % x.H};
+      to.take(left, i0 + row, column0);
+      to.take(right, i0 + row, column0 + Half::parts * 8);
     }
   }
 };
@@ -311,12 +292,6 @@ __global__ void __launch_bounds__(At::threads, 1)
     Adder<S, At>{shared, x, plan, row, (group - 2) * Adder<S, At>::columns}.run();
   }
 #endif
-}
-
-template <class S, class At>
-void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
-  forward_sm90::launch_items<At>(s, x, queries, x.d + (At::values_are_keys ? 0 : x.dv), work,
-                                 Shared<At>::bytes, attend<S, At>);
 }
 
 }  // namespace tg::cuda::attention::forward_576_sm90

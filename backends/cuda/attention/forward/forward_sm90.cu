@@ -1,28 +1,36 @@
-// The forward of bf16 and f16 on Hopper.
+// The forward on Hopper of bf16, f16 and f32 as f16 terms.
+#include "backends/cuda/attention/forward/forward_576_sm90.cuh"
 #include "backends/cuda/attention/forward/forward_sm90.cuh"
-#include "backends/cuda/attention/kernels.h"
 
 namespace tg::cuda::attention {
 
 void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
                          const Powers* powers) {
-  if (powers) return launch_f32_forward_sm90(s, x, work, powers);
-  if (x.d > 256 || x.dv > 256) return launch_wide_forward_sm90(s, x, work);
   using namespace forward_sm90;
-  const AttentionCall rows = with_heads_as_rows(x);
+  const AttentionCall rows = powers ? x : with_heads_as_rows(x);
+  const auto launch = [&]<class S, class At, Options options>(S, At, constant<options>) {
+    launch_items<At>(s, rows, x.L, work, Shared<At>::bytes, attend<S, At, options>, powers);
+  };
+  if (powers) return with_f32_shape(x, [&](auto shape) { launch(__half(), shape, constant<any>()); });
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
+    if (x.d > 256 || x.dv > 256)
+      return with_constant<false, true>(values_are_keys(x), [&](auto values_are_keys) {
+        using At = forward_576_sm90::Shape<values_are_keys>;
+        launch_items<At>(s, rows, x.L, work, forward_576_sm90::Shared<At>::bytes,
+                         forward_576_sm90::attend<S, At>, powers);
+      });
     forward_sm90::with_shape(rows, [&](auto shape) {
       using Whole = decltype(shape);
       // More than two consumer warpgroups leave the one that schedules too few registers for parts.
       using Few = std::conditional_t<(Whole::groups > 2), Shape<64, 64, 2>, Whole>;
       // The kernels that take parts or short heads take any scores: a branch for each tile costs them little.
       if constexpr (Whole::divided)
-        launch<S, Whole, any>(s, rows, x.L, work);
+        launch(zero, shape, constant<any>());
       else if (has_plain_scores(x) && work.parts == 1 && x.L == rows.L)
-        launch<S, Whole, none>(s, rows, x.L, work);
+        launch(zero, shape, constant<none>());
       else
-        launch<S, Divided<Few>, any>(s, rows, x.L, work);
+        launch(zero, Divided<Few>(), constant<any>());
     });
   });
 }

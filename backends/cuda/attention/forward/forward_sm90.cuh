@@ -7,17 +7,13 @@
 //   O = G ⊘ π, ξ = c + log π
 #pragma once
 
-#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes_sm90.h"
 #include "backends/cuda/attention/stages/epilogue.cuh"
-#include "backends/cuda/attention/stages/epilogue_sm90.cuh"
 #include "backends/cuda/attention/stages/key_source_sm90.cuh"
-#include "backends/cuda/attention/stages/powers.cuh"
 #include "backends/cuda/attention/stages/schedule.cuh"
 #include "backends/cuda/attention/stages/softmax.cuh"
 #include "backends/cuda/attention/stages/visible_keys.cuh"
-#include "backends/cuda/attention/tensor_map.h"
 #include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
@@ -117,15 +113,13 @@ __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, con
       item.seen.set(x, at.b, at.row0, lane_id(), 32);
     __syncwarp();
     if (in_parts) {
-      KeyRange all, every;
-      item.seen.unite(rows, all, every);
-      item.seen.keep(keys_of_part({all, At::keys}, At::keys, part, plan.parts));
+      const Tiles all(item.seen.unite(0, rows).some, At::keys);
+      item.seen.keep(keys_of_part(all, At::keys, part, plan.parts));
       __syncwarp();
     }
 #pragma unroll 1
     for (int g = 0; g < At::groups; ++g) {
-      KeyRange own, every;
-      item.seen.unite(64 * g, min(64 * g + 64, rows), own, every);
+      const auto [own, every] = item.seen.unite(64 * g, min(64 * g + 64, rows));
       if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
       if (lane_id() == 0) item.own[g] = {own, At::keys}, item.every[g] = every;
     }
@@ -167,13 +161,39 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
 }
 
 // Starts filling a stage by TMA; by a warp.
-template <class Tile, class Stages>
-__device__ __forceinline__ void fill(Tile to, const CUtensorMap& map, Stages ring, u32 use, int row0,
-                                     int head, int batch) {
+__device__ __forceinline__ void fill(auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head,
+                                     int batch, int column0 = 0) {
   __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
   if (lane_id() > 0) return;
   ring.expect(use, to.bytes);
-  load_boxes(to, map, ring.full(use), row0, head, batch);
+  load_boxes(to, map, ring.full(use), row0, head, batch, column0);
+}
+
+// The same for all lanes of a warp, as the compiler learns.
+__device__ __forceinline__ int uniform(int n) {
+  return __reduce_max_sync(~0u, n);
+}
+__device__ __forceinline__ Tiles uniform(const Tiles& t) {
+  return {uniform(t.from), uniform(t.to)};
+}
+
+// Calls f(item, items before it) for each item of the block, of which it copies what warps that load tiles
+// read, so that consumers alone keep it; by a warp.
+struct Source {
+  int b, h, i0;
+  KeyRange some;
+  Tiles range;
+};
+__device__ __forceinline__ void for_each_item(const auto& shared, auto&& f) {
+#pragma unroll 1
+  for (u32 items = 0;; ++items) {
+    shared.ring_items().wait(items);
+    const auto& item = shared.item_of(items);
+    if (uniform(item.batch_head) < 0) return;
+    const Source source{item.b, item.h, item.i0, item.some, item.range};
+    shared.ring_items().release(items);
+    f(source, items);
+  }
 }
 
 // The warp that copies tiles of queries: those of the first item before it is known which keys they see.
@@ -188,15 +208,9 @@ __device__ __forceinline__ void load_queries(const Shared<At>& shared, const Pla
   };
   const Place first = plan.sections.place(blockIdx.x / (At::divided ? plan.parts : 1), true);
   load(0, first.b, first.head, first.row0);
-#pragma unroll 1
-  for (u32 items = 0;; ++items) {
-    shared.ring_items().wait(items);
-    const auto& item = shared.item_of(items);
-    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    const int b = item.b, h = item.h, i0 = item.i0;
-    shared.ring_items().release(items);
-    if (items > 0) load(items, b, h, i0);
-  }
+  for_each_item(shared, [&](const Source& item, u32 n) {
+    if (n > 0) load(n, item.b, item.h, item.i0);
+  });
 }
 
 // The warp that copies tiles of keys and values.
@@ -204,15 +218,9 @@ template <class S, class At>
 __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
   u32 tiles = 0;
-#pragma unroll 1
-  for (u32 items = 0;; ++items) {
-    shared.ring_items().wait(items);
-    const auto& item = shared.item_of(items);
-    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    const int b = item.b, key_head = item.h / (x.H / x.Hk);
-    const KeyRange some = item.some;
-    const Tiles range = item.range;
-    shared.ring_items().release(items);
+  for_each_item(shared, [&](const Source& item, u32) {
+    const auto [b, h, i0, some, range] = item;
+    const int key_head = h / (x.H / x.Hk);
     // The values of a tile are needed a step after its keys.
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
@@ -233,7 +241,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
       }
     }
     --tiles;
-  }
+  });
 }
 
 // The sink of a row of an item's head: a key of the first part.
@@ -247,27 +255,21 @@ __device__ __forceinline__ float sink_of(const AttentionCall& x, const Plan& pla
 // Where results of an item go: to the call's, of head (b, h), or to those of parts, of head batch_head.
 template <class R, class At>
 struct Destination {
-  bool in_parts;
-  int b, h;
-  LseRows lse;
-  R* o;
-  float* part;  // instead of o
-  __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
-                                         int h)
-      : in_parts(At::divided && plan.o),
-        b(b),
-        h(h),
-        lse(in_parts ? LseRows{nullptr, nullptr, plan.lse + i64{batch_head} * x.L}
-                     : lse_of_call(x, i64{batch_head} * x.L)),
-        o(x.o.at<R>(b, h)),
-        part(plan.o + i64{batch_head} * x.L * x.dv) {}
+  const AttentionCall& x;
+  const Plan& plan;
+  int batch_head, b, h;
+
+  __device__ __forceinline__ bool is_part() const { return At::divided && plan.o; }
+  __device__ __forceinline__ LseRows lse() const {
+    const i64 row = i64{batch_head} * x.L;
+    return is_part() ? LseRows{nullptr, nullptr, plan.lse + row} : lse_of_call(x, row);
+  }
   // Stores columns of O, from column0 on, of a warp's queries from i0 on.
-  template <class Columns>
-  __device__ __forceinline__ void take(Columns& from, const AttentionCall& x, int i0, int column0 = 0) const {
-    if (in_parts)
-      store(from, part + column0, x.dv, i0, x.L, x.dv - column0);
+  __device__ __forceinline__ void take(auto& from, int i0, int column0 = 0) const {
+    if (is_part())
+      store(from, plan.o + i64{batch_head} * x.L * x.dv + column0, x.dv, i0, x.L, x.dv - column0);
     else
-      store(from, o + column0, x.o.row, i0, x.L, x.dv - column0);
+      store(from, x.o.template at<R>(b, h) + column0, x.o.row, i0, x.L, x.dv - column0);
   }
 };
 
@@ -313,13 +315,10 @@ struct Consumer {
     begin_terms_ABt<T, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
   }
 
-  __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
-    return {__reduce_max_sync(~0u, t.from), __reduce_max_sync(~0u, t.to)};
-  }
   // Whether there is an item of that number.
   __device__ __forceinline__ bool wait_for_item(u32 n) const {
     shared.ring_items().wait(n);
-    return __reduce_max_sync(~0u, shared.item_of(n).batch_head) >= 0;
+    return uniform(shared.item_of(n).batch_head) >= 0;
   }
 
   __device__ __forceinline__ void run() {
@@ -426,20 +425,20 @@ struct Consumer {
     }
     shared.ring_v().wait(tiles);
     o.begin_AB(p, shared.tile_v(tiles));
-    const Destination<Result<S, At>, At> to(x, plan, item.batch_head, item.b, item.h);
+    const Destination<Result<S, At>, At> to{x, plan, item.batch_head, item.b, item.h};
     const int i0 = item.i0 + 64 * group() + row(), power = At::split ? powers(item).v : 0;
     const auto way_out = shared.tile_q(warpgroup, items);
     shared.ring_items().release(items);
     const auto end = [&](u32 last_tile) {
       o.end(), keep(p);
       shared.ring_v().release(last_tile);
-      softmax.finish(o.all, to.lse, i0, x.L, plan.unit);
+      softmax.finish(o.all, to.lse(), i0, x.L, plan.unit);
       if constexpr (At::split) scale(o.all, 1, -power);
       if constexpr (At::stores_boxes) {
         ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp multiplies the tile of Q
         store_boxes<S>(o.all, way_out, row(), plan.to, i0, to.h, to.b);
       } else {
-        to.take(o.all, x, i0);
+        to.take(o.all, i0);
       }
     };
     if constexpr (At::begins_early) {
@@ -489,51 +488,34 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
 #endif
 }
 
-// The order of items of `queries` queries; a key with its value has that many numbers.
-inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
-  Sections sections{(x.L + queries - 1) / queries, 1, x.H, static_cast<int>(x.B) * x.H, queries};
+// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal. `x` is
+// the call with_heads_as_rows(); `queries` those of a head of the call before.
+template <class At, class Kernel>
+void launch_items(const Stream& s, const AttentionCall& x, int queries, const Workspace& work,
+                  std::size_t shared, Kernel kernel, const Powers* powers) {
+  Sections sections{(x.L + At::queries - 1) / At::queries, 1, x.H, static_cast<int>(x.B) * x.H, At::queries};
   if (is_uneven(x)) {
     // Few keys with few queries an item: mixed lengths, so that some blocks read while others multiply.
-    const i64 cached = (queries <= 128 && x.T <= 512 ? 8 : 32) << 20;  // bytes
+    const i64 cached = (At::queries <= 128 && x.T <= 512 ? 8 : 32) << 20;  // bytes
+    const int numbers =                                                    // of a key with its value
+        size_in_memory<At>(x.k, x.d) + (At::values_are_keys ? 0 : size_in_memory<At>(x.v, x.dv));
     const i64 head = i64{x.T} * numbers * 2,
               heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
     sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));
   }
-  return sections;
-}
-// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal. `x` is
-// the call with_heads_as_rows(); `queries` those of a head of the call before; `numbers` as above.
-template <class At, class Kernel>
-void launch_items(const Stream& s, const AttentionCall& x, int queries, int numbers, const Workspace& work,
-                  std::size_t shared, Kernel kernel, const Powers* powers = nullptr) {
-  const Sections sections = sections_of(x, At::queries, numbers);
   const i64 all = i64{sections.blocks} * sections.all_heads * work.parts;
   const int grid = static_cast<int>(std::min<i64>(all, i64{s.gpu.processors} * At::blocks));
   if (grid == 0) return;
-  const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, size_in_memory<At>(x.q, x.d), 64),
-                  tensor_map(x.type, x.k, x.B, x.Hk, x.T, size_in_memory<At>(x.k, x.d), At::keys),
-                  tensor_map(x.type, x.v, x.B, x.Hk, x.T, size_in_memory<At>(x.v, x.dv), At::keys),
-                  At::stores_boxes ? tensor_map(x.type, x.o, x.B, x.H, x.L, x.dv, 16) : CUtensorMap{},
-                  sections,
-                  is_uneven(x) && all > grid ? work.taken : nullptr,
-                  static_cast<float>(factor_of(x)),
-                  static_cast<float>(cap_of(x)),
-                  unit_of_exponents(x),
-                  powers,
-                  queries,
-                  work.parts,
-                  work.o,
-                  work.lse};
+  Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, size_in_memory<At>(x.q, x.d), 64),
+            tensor_map(x.type, x.k, x.B, x.Hk, x.T, size_in_memory<At>(x.k, x.d), At::keys),
+            tensor_map(x.type, x.v, x.B, x.Hk, x.T, size_in_memory<At>(x.v, x.dv), At::keys)};
+  if constexpr (At::stores_boxes) plan.to = tensor_map(x.type, x.o, x.B, x.H, x.L, x.dv, 16);
+  plan.sections = sections, plan.taken = is_uneven(x) && all > grid ? work.taken : nullptr;
+  plan.factor = static_cast<float>(factor_of(x)), plan.cap = static_cast<float>(cap_of(x));
+  plan.unit = unit_of_exponents(x), plan.powers = powers, plan.queries = queries;
+  plan.parts = work.parts, plan.o = work.o, plan.lse = work.lse;
   launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, plan);
   if (work.parts > 1) launch_merge(s, x, work, At::by_scores);
-}
-
-// `x` and `queries` as above.
-template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work,
-            const Powers* powers = nullptr) {
-  const int numbers = size_in_memory<At>(x.k, x.d) + size_in_memory<At>(x.v, x.dv);
-  launch_items<At>(s, x, queries, numbers, work, Shared<At>::bytes, attend<S, At, options>, powers);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

@@ -11,8 +11,7 @@ namespace tg::cuda::attention {
 
 namespace {
 
-template <class F>
-__device__ __forceinline__ float over_warp(float x, F&& f) {
+__device__ __forceinline__ float over_warp(float x, auto&& f) {
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) x = f(x, __shfl_xor_sync(~0u, x, by));
   return x;
@@ -85,10 +84,9 @@ void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work
   with_16_bits(x.type, [&](auto zero) {
     with_constant<1, 8>(work.parts <= 8 ? 1 : 8, [&](auto warps) {
       const i64 pieces = (x.dv + piece - 1) / piece * i64{warps};
-      LaunchShape shape{blocks_for(x.B * x.H * x.L * pieces, threads / 32), threads};
-      shape.early = true;
-      launch_kernel(s, shape, merge_parts<decltype(zero), warps>, x, work.parts, work.o, work.lse, c,
-                    unit_of_exponents(x));
+      launch_early(s, {blocks_for(x.B * x.H * x.L * pieces, threads / 32), threads},
+                   merge_parts<decltype(zero), warps>, x, work.parts, work.o, work.lse, c,
+                   unit_of_exponents(x));
     });
   });
 }

@@ -77,9 +77,7 @@ __device__ inline void column_words(const Dropout<float>& d, int batch_head, int
 }
 
 // P ⊛ keep of queries from i0 and keys from j0 on.
-template <int Rows, int Columns>
-__device__ __forceinline__ void drop(tile::Accumulator<Rows, Columns>& p, const Dropout<float>& dropout,
-                                     int batch_head, int i0, int j0) {
+__device__ __forceinline__ void drop(auto& p, const Dropout<float>& dropout, int batch_head, int i0, int j0) {
   const auto drop_part = [&](int row, int column, float(&e)[4]) {
     std::uint32_t w[4];
     row_words(dropout, batch_head, i0 + row, j0 + column - tile::lane_column(), w);

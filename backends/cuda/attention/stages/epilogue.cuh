@@ -7,22 +7,53 @@
 
 namespace tg::cuda::attention {
 
-// Rows row0 … of data [rows, size] = c in f32, straight from registers; rows begin at multiples of 8 bytes.
-template <int Rows, int Columns>
-__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, float* data, long long stride,
-                                      int row0, int rows, int size) {
+// Exchanges words between the four lanes of a quad: afterwards lane t has word t of lanes 0 … 3.
+__device__ __forceinline__ void transpose_quad(tile::u32 (&x)[4]) {
+  const int t = tile::lane_id() % 4;
 #pragma unroll
-  for (int r = 0; r < c.rows; ++r)
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = t & step;
 #pragma unroll
-    for (int k = 0; k < c.columns; k += 2) {
-      const int row = row0 + c.row(r) + tile::lane_row(), column = c.column(k) + tile::lane_column();
-      if (row < rows && column < size)
-        *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
+    for (int n = 0; n < 2; ++n) {
+      tile::u32 &low = x[step == 1 ? 2 * n : n], &high = x[step == 1 ? 2 * n + 1 : n + 2];
+      const tile::u32 got = __shfl_xor_sync(~0u, upper ? low : high, step);
+      (upper ? low : high) = got;
     }
+  }
 }
 
-// The same in any type: f32, or rounded to 16 bits, with rows as load_rows needs them, through rows tile_row
-// … of a shared tile, of any architecture, that only this warp uses.
+// Rows row0 … of data [rows, size] = c, straight from registers: in f32, where rows begin at multiples of 8
+// bytes, or rounded to 16 bits, of which each lane stores 16 bytes.
+template <class R, int Rows, int Columns>
+__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* data, long long stride,
+                                      int row0, int rows, int size) {
+#pragma unroll
+  for (int r = 0; r < c.rows; ++r) {
+    const int row = row0 + c.row(r) + tile::lane_row();
+    if constexpr (std::is_same_v<R, float>) {
+#pragma unroll
+      for (int k = 0; k < c.columns; k += 2) {
+        const int column = c.column(k) + tile::lane_column();
+        if (row < rows && column < size)
+          *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
+      }
+    } else {
+      R* const to = data + row * stride + tile::lane_id() % 4 * 8;
+#pragma unroll
+      for (int part = 0; part < c.parts; part += 4) {
+        tile::u32 x[4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) x[n] = tile::pack(c(r, 2 * (part + n)), c(r, 2 * (part + n) + 1), R());
+        transpose_quad(x);
+        if (row < rows && part * 8 + tile::lane_id() % 4 * 8 < size)
+          *reinterpret_cast<uint4*>(to + part * 8) = {x[0], x[1], x[2], x[3]};
+      }
+    }
+  }
+}
+
+// The same, but 16 bits pass through rows tile_row … of a shared tile, of any architecture, that only this
+// warp uses; rows as load_rows needs them.
 template <class R, int Rows, int Columns, class SharedTile>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
                                       R* data, long long stride, int row0, int rows, int size) {
@@ -40,71 +71,34 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, Share
   }
 }
 
-// Exchanges words between the four lanes of a quad: afterwards lane t has word t of lanes 0 … 3.
-__device__ __forceinline__ void transpose_quad(tile::u32 (&x)[4]) {
-  const int t = tile::lane_id() % 4;
-#pragma unroll
-  for (int step = 1; step <= 2; step *= 2) {
-    const bool upper = t & step;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      tile::u32 &low = x[step == 1 ? 2 * n : n], &high = x[step == 1 ? 2 * n + 1 : n + 2];
-      const tile::u32 got = __shfl_xor_sync(~0u, upper ? low : high, step);
-      (upper ? low : high) = got;
-    }
-  }
-}
-// Rows row0 … of data [rows, size] = c, rounded to 16 bits, straight from registers: each lane stores 16
-// bytes.
-template <class R, int Rows, int Columns>
-__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* data, long long stride,
-                                      int row0, int rows, int size) {
-#pragma unroll
-  for (int r = 0; r < c.rows; ++r) {
-    const int row = row0 + c.row(r) + tile::lane_row();
-    R* const to = data + row * stride + tile::lane_id() % 4 * 8;
-#pragma unroll
-    for (int part = 0; part < c.parts; part += 4) {
-      tile::u32 x[4];
-#pragma unroll
-      for (int n = 0; n < 4; ++n) x[n] = tile::pack(c(r, 2 * (part + n)), c(r, 2 * (part + n) + 1), R());
-      transpose_quad(x);
-      if (row < rows && part * 8 + tile::lane_id() % 4 * 8 < size)
-        *reinterpret_cast<uint4*>(to + part * 8) = {x[0], x[1], x[2], x[3]};
-    }
-  }
-}
-// c transposed, rows of c being columns column0 … of data, which has `size`, in f32.
-template <int Columns>
-__device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, float* data,
-                                                 long long stride, int column0, int row0, int rows,
-                                                 int size) {
-#pragma unroll
-  for (int k = 0; k < c.columns; ++k)
-#pragma unroll
-    for (int r = 0; r < c.rows; ++r) {
-      const int row = row0 + c.column(k) + tile::lane_column(),
-                column = column0 + c.row(r) + tile::lane_row();
-      if (row < rows && column < size) data[row * stride + column] = c(r, k);
-    }
-}
-// The same rounded to 16 bits, rows of c being columns column0 … of data, which has `size`.
+// c transposed, rows of c being columns column0 … of data, which has `size`, in f32 or rounded to 16 bits.
 template <class R, int Columns>
 __device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, R* data, long long stride,
                                                  int column0, int row0, int rows, int size) {
-  const int lane = tile::lane_id(), column = column0 + lane % 2 * 8;
+  if constexpr (std::is_same_v<R, float>) {
 #pragma unroll
-  for (int part = 0; part < c.parts; part += 2) {
-    tile::u32 x[4];
+    for (int k = 0; k < c.columns; ++k)
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float(&e)[4] = c.x[0][part + n / 2];
-      x[n] = ptx::transpose_8x8(tile::pack(e[n % 2 * 2], e[n % 2 * 2 + 1], R()));
+      for (int r = 0; r < c.rows; ++r) {
+        const int row = row0 + c.column(k) + tile::lane_column(),
+                  column = column0 + c.row(r) + tile::lane_row();
+        if (row < rows && column < size) data[row * stride + column] = c(r, k);
+      }
+  } else {
+    const int lane = tile::lane_id(), column = column0 + lane % 2 * 8;
+#pragma unroll
+    for (int part = 0; part < c.parts; part += 2) {
+      tile::u32 x[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float(&e)[4] = c.x[0][part + n / 2];
+        x[n] = ptx::transpose_8x8(tile::pack(e[n % 2 * 2], e[n % 2 * 2 + 1], R()));
+      }
+      transpose_quad(x);
+      const int row = row0 + 8 * (part + lane % 4 / 2) + tile::lane_row();
+      if (row < rows && column < size)
+        *reinterpret_cast<uint4*>(data + row * stride + column) = {x[0], x[1], x[2], x[3]};
     }
-    transpose_quad(x);
-    const int row = row0 + 8 * (part + lane % 4 / 2) + tile::lane_row();
-    if (row < rows && column < size)
-      *reinterpret_cast<uint4*>(data + row * stride + column) = {x[0], x[1], x[2], x[3]};
   }
 }
 

@@ -1,6 +1,7 @@
-// (a ⊛ b).sum of rows, each shared by some lanes of a warp.
+// (a ⊛ b).sum of rows, each shared by some lanes of a warp; and u of the rows of a tile of queries.
 #pragma once
 
+#include "backends/cuda/attention/workspace.h"
 #include "backends/cuda/kernels/elements.cuh"
 
 namespace tg::cuda::attention {
@@ -34,6 +35,34 @@ template <class C>
 __device__ __forceinline__ C sum_over(C own, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) own += __shfl_xor_sync(~0u, own, step);
   return own;
+}
+
+// u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] of `queries` rows of a head, from i0 on: is stored, and passed
+// on by f(r, row, is_inside, u), by one lane for each, where `row` is that of all heads. z_O is terms, V
+// elements of which are read at a time, and is multiplied by `unit`. By a block of 256 threads.
+template <class S, int V, int queries, int terms, class Z, class F>
+__device__ __forceinline__ void for_each_u(const AttentionCall& x, const Workspace& work, int b, int h,
+                                           int i0, compute_t<S> unit, F&& f) {
+  using C = compute_t<S>;
+  const S* o = x.o.at<S>(b, h);
+  const Z* z = x.z_o.at<Z>(b, h);
+  const int lane = threadIdx.x % 32, lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
+  for (int r0 = threadIdx.x / 32 * rows; r0 < queries; r0 += 8 * rows) {
+    const int r = r0 + lane / lanes, i = i0 + r;
+    const bool inside = r < queries && i < x.L;
+    C u = 0;
+#pragma unroll
+    for (int n = 0; n < terms; ++n)
+      if (inside)
+        u += partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + n * (x.z_o.row / 2), x.dv, lane % lanes,
+                            lanes, unit);
+    u = sum_over(u, lanes);
+    if (lane % lanes > 0 || r >= queries) continue;
+    const i64 row = (i64{b} * x.H + h) * x.L + i;
+    if (inside && x.z_lse) u -= static_cast<const C*>(x.z_lse)[row];
+    if (inside) static_cast<C*>(work.u)[row] = u;
+    f(r, row, inside, u);
+  }
 }
 
 }  // namespace tg::cuda::attention

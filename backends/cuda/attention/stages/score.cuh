@@ -1,9 +1,9 @@
-// From q·k to the score of one head: scale, softcap, bias.
+// From q·k to the score of one head: scale, softcap, bias; and powers of two (Powers of workspace.h).
 #pragma once
 
 #include <cmath>
 
-#include "backends/cuda/attention/options.h"
+#include "backends/cuda/attention/workspace.h"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/tile/accumulator.cuh"
 
@@ -70,6 +70,20 @@ TG_HOST_DEVICE inline MantissaAndPower parts_of(float x) {
 #endif
 }
 
+// 2ᵉ, of e outside −126 … 127 the nearest that f32 has.
+__device__ __forceinline__ float power_of_two(int e) {
+  return __int_as_float((min(max(e, -126), 127) + 127) << 23);
+}
+// x ⋅ 2ᵉ
+__device__ __forceinline__ float times_power_of_two(float x, int e) {
+  return x * power_of_two(e / 2) * power_of_two(e - e / 2);
+}
+// sums ⋅ factor ⋅ 2ᵉ
+__device__ __forceinline__ void scale(auto& sums, float factor, int e) {
+  const float first = factor * power_of_two(e / 2), second = power_of_two(e - e / 2);
+  tile::for_each(sums, [&](int, int, float& x) { x = x * first * second; });
+}
+
 template <class S>
 struct Score {
   using C = compute_t<S>;
@@ -122,8 +136,8 @@ struct Score {
   }
   // In place, without a bias. `fast`: with tanh x = 1 − 2 / (exp(2·x) + 1), a quarter of the instructions, to
   // 2⁻²¹ of the cap, where operands have fewer bits.
-  template <bool fast = false, int Rows, int Columns>
-  __device__ __forceinline__ void apply(tile::Accumulator<Rows, Columns>& s) const {
+  template <bool fast = false>
+  __device__ __forceinline__ void apply(auto& s) const {
     if constexpr (fast) {
       if (cap == 0) return tile::scale(s, factor);
       const float twice = factor * static_cast<float>(2 * log2_e);
@@ -137,9 +151,7 @@ struct Score {
     }
   }
   // Of queries from i0 and keys from j0 on, in place.
-  template <int Rows, int Columns>
-  __device__ __forceinline__ void apply(tile::Accumulator<Rows, Columns>& s, const AttentionCall& x, int i0,
-                                        int j0) const {
+  __device__ __forceinline__ void apply(auto& s, const AttentionCall& x, int i0, int j0) const {
     tile::for_each(s, [&](int r, int c, float& a) {
       const int i = i0 + s.row(r) + tile::lane_row(), j = j0 + s.column(c) + tile::lane_column();
       float slope;

@@ -40,12 +40,9 @@ template <bool by_query, int kept, int passing, int Queries>
 __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Workspace& work, int b, int h,
                                                int kept0, SeenKeys<Queries>& seen, float2* stats) {
   if constexpr (by_query) {
-    seen.set(x, b, kept0);
     for (int n = threadIdx.x, i = kept0 + n; n < kept; n += blockDim.x, i += blockDim.x)
       stats[n] = i < x.L ? work.stats[(i64(b) * x.H + h) * x.L + i] : float2{INFINITY, 0};
-    __syncthreads();
-    KeyRange some, every;
-    seen.unite(min(kept, x.L - kept0), some, every);
+    const auto [some, every] = seen.set_and_unite(x, b, kept0);
     const Tiles tiles(some, passing);
     return {tiles.from, tiles.to, {0, x.L}, some, every};
   } else {
@@ -93,14 +90,10 @@ struct HeldTimes {
 // queries.
 struct StatPairs {
   const float2* at;
-  template <bool by_query>
-  __device__ __forceinline__ float2 lse(Part<by_query> part) const {
+  __device__ __forceinline__ float2 lse(auto part) const {
     return {at[part.query(0)].x, at[part.query(3)].x};
   }
-  template <bool by_query>
-  __device__ __forceinline__ float2 u(Part<by_query> part) const {
-    return {at[part.query(0)].y, at[part.query(3)].y};
-  }
+  __device__ __forceinline__ float2 u(auto part) const { return {at[part.query(0)].y, at[part.query(3)].y}; }
 };
 struct StatRows {
   const float *lse_, *u_;  // at multiples of 8 bytes
@@ -168,10 +161,7 @@ struct ScoreGradient {
       }
   }
   // p: from q·k to P. Tiles begin at (row0, column0) here and below.
-  template <int Rows, int Columns>
-  __device__ __forceinline__ void probabilities(Accumulator<Rows, Columns>& p,
-                                                Accumulator<Rows, Columns>& slopes, int row0,
-                                                int column0) const {
+  __device__ __forceinline__ void probabilities(auto& p, auto& slopes, int row0, int column0) const {
     tile::for_each_part(
         [&](int row, int column, float(&a)[4], float(&slope)[4]) {
           probability({row0 + row, column0 + column}, a, slope);
@@ -179,9 +169,7 @@ struct ScoreGradient {
         p, slopes);
   }
   // z: from z_P to z_A; p: from P to P ⊛ keep.
-  template <int Rows, int Columns>
-  __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
-                                            Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
+  __device__ __forceinline__ void gradients(auto& p, auto& z, auto& slopes, int row0, int column0) const {
     tile::for_each_part(
         [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
           gradient({row0 + row, column0 + column}, a, b, slope);
@@ -191,9 +179,8 @@ struct ScoreGradient {
 };
 
 // The initial value of z_P's accumulator: −u if nothing is applied between z_P and z_P − u.
-template <Options options, bool by_query, int Rows, int Columns>
-__device__ __forceinline__ void begin(Accumulator<Rows, Columns>& z, const float2* stats, int row0,
-                                      int column0) {
+template <Options options, bool by_query>
+__device__ __forceinline__ void begin(auto& z, const float2* stats, int row0, int column0) {
   const auto begin_part = [&](int row, int column, float(&b)[4]) {
     const Part<by_query> at{row0 + row, column0 + column};
 #pragma unroll

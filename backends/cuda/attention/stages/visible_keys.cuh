@@ -18,6 +18,11 @@ __device__ inline KeyRange warp_union(KeyRange r) {
   return from < to ? KeyRange{from, to} : KeyRange{0, 0};
 }
 
+// Keys that some of a tile's queries see, and those that every one of them sees.
+struct SeenByTile {
+  KeyRange some, every;
+};
+
 // Keys of each of the block's queries, in shared memory.
 template <int Queries>
 struct SeenKeys {
@@ -26,52 +31,35 @@ struct SeenKeys {
   // By `threads` threads, those of the block if not given.
   __device__ void set(const AttentionCall& x, int b, int i0) { set(x, b, i0, threadIdx.x, blockDim.x); }
   __device__ void set(const AttentionCall& x, int b, int i0, int thread, int threads) {
-#pragma unroll 1
-    for (int n = thread; n < Queries; n += threads) {
-      const KeyRange r = keys_of_query(x, b, i0 + n);
-      first[n] = r.from, last[n] = r.to;
-    }
+    set_each([&](int n) { return keys_of_query(x, b, i0 + n); }, thread, threads);
   }
   // The same by a warp, where x.L queries are those of several heads, `each` of a head.
   __device__ void set_of_heads(const AttentionCall& x, int b, int i0, int each) {
     AttentionCall one = x;
     one.L = each;
-#pragma unroll 1
-    for (int n = lane_id(); n < Queries; n += 32) {
-      const int i = i0 + n;
-      const KeyRange r = i < x.L ? keys_of_query(one, b, i % each) : KeyRange{0, 0};
-      first[n] = r.from, last[n] = r.to;
-    }
+    set_each([&](int n) { return i0 + n < x.L ? keys_of_query(one, b, (i0 + n) % each) : KeyRange{0, 0}; });
   }
   // The same of one sequence whose band is known, where rows from row0 on are the first query of each of a
   // group of heads, then the second; others than those see none.
   __device__ void set_of_groups(const Band& band, int group, int row0, int rows) {
-#pragma unroll 1
-    for (int n = lane_id(); n < Queries; n += 32) {
-      const KeyRange r = n < rows ? band.of((row0 + n) / group) : KeyRange{0, 0};
-      first[n] = r.from, last[n] = r.to;
-    }
+    set_each([&](int n) { return n < rows ? band.of((row0 + n) / group) : KeyRange{0, 0}; });
+  }
+  // The same of queries that are rows of one sequence, from row0 on.
+  __device__ void set(const Band& band, int row0, int rows) {
+    set_each<2>([&](int n) { return n < rows ? band.of(row0 + n) : KeyRange{0, 0}; });
   }
   // Other keys than these are no longer seen; by a warp, each lane for the queries that it has set.
   __device__ void keep(KeyRange keys) {
-#pragma unroll 1
-    for (int n = lane_id(); n < Queries; n += 32)
-      first[n] = max(first[n], keys.from), last[n] = min(last[n], keys.to);
+    set_each([&](int n) { return KeyRange{max(first[n], keys.from), min(last[n], keys.to)}; });
   }
-  // The same of queries that are rows of one sequence, from row0 on, by a warp; others have none.
-  __device__ void set(const Band& band, int row0, int rows) {
-#pragma unroll 2
-    for (int n = lane_id(); n < Queries; n += 32) {
-      const KeyRange r = n < rows ? band.of(row0 + n) : KeyRange{0, 0};
-      first[n] = r.from, last[n] = r.to;
-    }
+  // set() by the block, and unite() of the queries below x.L.
+  __device__ SeenByTile set_and_unite(const AttentionCall& x, int b, int i0) {
+    set(x, b, i0);
+    __syncthreads();
+    return unite(0, min(Queries, x.L - i0));
   }
-  // Keys that some of the queries below L sees, and those that every one of them sees; by any warp, after a
-  // barrier.
-  __device__ void unite(int queries, KeyRange& some, KeyRange& every) const {
-    unite(0, queries, some, every);
-  }
-  __device__ void unite(int from, int to, KeyRange& some, KeyRange& every) const {
+  // Of the queries [from, to); by any warp, after a barrier.
+  __device__ SeenByTile unite(int from, int to) const {
     int low = INT_MAX, high = 0, most = 0, least = INT_MAX;
 #pragma unroll 1
     for (int n = from + lane_id(); n < to; n += 32) {
@@ -80,8 +68,19 @@ struct SeenKeys {
       most = max(most, first[n]), least = min(least, last[n]);
     }
     low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
-    some = low < high ? KeyRange{low, high} : KeyRange{0, 0};
-    every = {__reduce_max_sync(~0u, most), __reduce_min_sync(~0u, least)};
+    return {low < high ? KeyRange{low, high} : KeyRange{0, 0},
+            {__reduce_max_sync(~0u, most), __reduce_min_sync(~0u, least)}};
+  }
+
+ private:
+  // The nth query sees keys(n); by a warp if nothing else is given.
+  template <int unrolled = 1>
+  __device__ __forceinline__ void set_each(auto&& keys, int thread = lane_id(), int threads = 32) {
+#pragma unroll unrolled
+    for (int n = thread; n < Queries; n += threads) {
+      const KeyRange r = keys(n);
+      first[n] = r.from, last[n] = r.to;
+    }
   }
 };
 
@@ -117,9 +116,9 @@ __device__ __forceinline__ Meeting tiles_that_meet(const int2* keys_of_tiles, in
 
 // x [queries, keys], or [keys, queries] if not by_query, = `value` where a query does not see the key. x
 // begins at (row0, column0) of a tile whose first key is j0.
-template <bool by_query = true, int Rows, int Columns, int Queries>
-__device__ __forceinline__ void mask(Accumulator<Rows, Columns>& x, const SeenKeys<Queries>& seen, int row0,
-                                     int column0, int j0, float value = -INFINITY) {
+template <bool by_query = true>
+__device__ __forceinline__ void mask(auto& x, const auto& seen, int row0, int column0, int j0,
+                                     float value = -INFINITY) {
   const int row = row0 + lane_row(), column = column0 + lane_column(), key0 = j0 + (by_query ? column : row);
 #pragma unroll
   for (int q = 0; q < (by_query ? x.rows : x.columns); ++q) {

@@ -6,17 +6,17 @@
 //
 // in registers, with kept rows as rows and the tile's as columns, which is the layout of the next product's
 // left operand. For bf16, f16, and f32 as f16 terms; the latter are scaled by powers of two, and dropout's
-// factor 1/(1 − p) is applied at the end.
-#pragma once
-
+// factor 1/(1 − p) is applied at the end. Heads of 96 have no kernels of their own: they take long to
+// compile, and only few or short sequences come here.
 #include "backends/cuda/attention/backward/backward_memory_sm80.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/stages/epilogue.cuh"
-#include "backends/cuda/attention/stages/powers.cuh"
 #include "backends/cuda/tile/mma_sm80.cuh"
 
-namespace tg::cuda::attention::two_passes {
+namespace tg::cuda::attention {
+
+namespace two_passes {
 
 using namespace tile;
 
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
 }
 
 template <class S, class R, Numbers numbers, int D, Options options>
-void launch_passes(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
   const auto run = [&](auto pass, i64 heads, i64 rows) {
     using At = Shape<numbers, pass, D, options>;
     const i64 blocks = x.B * heads * ((rows + At::kept - 1) / At::kept);
@@ -166,4 +166,20 @@ void launch_passes(const Stream& s, const AttentionCall& x, const Workspace& wor
   run(std::integral_constant<Pass, for_queries>(), x.H, x.L);
 }
 
-}  // namespace tg::cuda::attention::two_passes
+}  // namespace two_passes
+
+void launch_two_passes(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
+  with_shape<32, 64, 128>(x, [&](auto size, auto, auto options) {
+    if (!powers)
+      with_16_bits(x.type, [&](auto zero) {
+        using S = decltype(zero);
+        two_passes::launch<S, S, of_16_bits, size, options>(s, x, work, nullptr);
+      });
+    else if (x.tf32)
+      two_passes::launch<__half, float, one_term, size, options>(s, x, work, powers);
+    else
+      two_passes::launch<__half, float, two_terms, size, options>(s, x, work, powers);
+  });
+}
+
+}  // namespace tg::cuda::attention
