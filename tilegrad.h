@@ -8,7 +8,7 @@
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/checkpoints/model_file.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/layers/attention.h>

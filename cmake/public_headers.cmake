@@ -38,8 +38,8 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/files/json.h
     io/files/mapped_file.h
     io/files/safetensors.h
-    io/interop/peft.h
-    io/interop/pretrained.h
+    io/models/peft.h
+    io/models/pretrained.h
     io/plots/heat_map.h
     io/plots/image.h
     io/plots/png_plot.h

@@ -1,7 +1,7 @@
 // Fine-tunes the model of a Hugging Face folder with LoRA until it knows some tokens by heart, writes them,
 // and saves the adapter for PEFT.
 //   lora FOLDER ADAPTER TOKEN...
-#include <tilegrad/io/interop/peft.h>
+#include <tilegrad/io/models/peft.h>
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>

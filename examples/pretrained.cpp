@@ -1,6 +1,6 @@
 // A model of a Hugging Face folder: what it is, and how it continues some tokens.
 //   pretrained FOLDER TOKEN...
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>

@@ -11,12 +11,12 @@
 #include <tilegrad/io/checkpoints/checkpoint.h>
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/interop/peft.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/peft.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
-#include "io/interop/adapter_source.h"
-#include "io/interop/gguf.h"
-#include "io/interop/model_source.h"
+#include "io/files/gguf.h"
+#include "io/models/adapter_source.h"
+#include "io/models/model_source.h"
 #include "tools/train_report.h"
 
 namespace tg {

@@ -14,7 +14,7 @@
 #include <tilegrad/train/sums.h>
 #include <tilegrad/train/trainer.h>
 #include "core/os/signals.h"
-#include "io/interop/adapter_source.h"
+#include "io/models/adapter_source.h"
 #include "tools/memory_size.h"
 #include "tools/opened_model.h"
 #include "tools/output_files.h"

@@ -29,7 +29,7 @@ struct LoraOptions {
   std::map<std::string, std::int64_t> ranks = {};
   std::map<std::string, double> alphas = {};
   std::uint64_t seed = 0;   // of A
-  std::string origin = {};  // adapter_config.json of the PEFT folder that it came from (io/interop/peft.h)
+  std::string origin = {};  // adapter_config.json of the PEFT folder that it came from (io/models/peft.h)
   DType dtype = f32;        // of A and B, whatever that of the weights is
 };
 

@@ -7,7 +7,7 @@
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/files/safetensors.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/gguf.h"
+#include "io/files/gguf.h"
 #include "tests/support/hf_folder.h"
 
 namespace tg {

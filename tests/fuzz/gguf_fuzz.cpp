@@ -1,7 +1,7 @@
 // Fuzz target of the GGUF container. Whatever the bytes are, FormatError is the only way out; what is
 // accepted lies in the file, and no tensor lies on another. No piece of memory is asked for that is larger
 // than the file and 64 KiB.
-#include "io/interop/gguf.h"
+#include "io/files/gguf.h"
 
 #include <tilegrad/core/base/error.h>
 #include "tests/fuzz/target.h"

@@ -2,7 +2,7 @@
 // is accepted is a model that passes its own checks. No piece of memory is asked for that is larger than the
 // file and 64 KiB.
 #include <tilegrad/core/base/error.h>
-#include "io/interop/gguf_metadata.h"
+#include "io/models/gguf_metadata.h"
 #include "io/text/unicode.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/largest_piece.h"

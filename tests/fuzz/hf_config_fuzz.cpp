@@ -4,7 +4,7 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 
 #include <tilegrad/core/base/error.h>
-#include "io/interop/hf_config.h"
+#include "io/models/hf_config.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/largest_piece.h"
 

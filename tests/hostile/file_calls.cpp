@@ -5,8 +5,8 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/files/mapped_file.h>
-#include <tilegrad/io/interop/peft.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/peft.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>

@@ -11,9 +11,9 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/ops/ops.h>
-#include "io/interop/hf_config.h"
+#include "io/models/hf_config.h"
 
 namespace {
 

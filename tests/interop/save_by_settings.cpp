@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <tilegrad/core/base/error.h>
-#include "io/interop/hf_writer.h"
+#include "io/models/hf_writer.h"
 
 int main(int argc, char** argv) {
   using namespace tg;

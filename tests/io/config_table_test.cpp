@@ -9,10 +9,10 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
-#include "io/interop/gguf_metadata.h"
-#include "io/interop/hf_config.h"
-#include "io/interop/json_object.h"
-#include "io/interop/tensor_names.h"
+#include "io/files/json_object.h"
+#include "io/models/gguf_metadata.h"
+#include "io/models/hf_config.h"
+#include "io/models/tensor_names.h"
 #include "tests/support/gguf_keys.h"
 
 namespace {

@@ -15,7 +15,7 @@
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/safetensors.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/token_file.h>
 #include <tilegrad/nn/models/model.h>

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include <tilegrad/io/checkpoints/manifest.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
@@ -15,12 +15,12 @@
 #include <tilegrad/train/metrics.h>
 #include <tilegrad/train/progress.h>
 #include <tilegrad/train/trainer.h>
-#include "io/interop/adapter_source.h"
-#include "io/interop/gguf_metadata.h"
-#include "io/interop/gguf_record.h"
-#include "io/interop/gguf_rules.h"
-#include "io/interop/hf_config.h"
-#include "io/interop/tensor_names.h"
+#include "io/files/gguf_record.h"
+#include "io/models/adapter_source.h"
+#include "io/models/gguf_metadata.h"
+#include "io/models/gguf_rules.h"
+#include "io/models/hf_config.h"
+#include "io/models/tensor_names.h"
 #include "io/plots/plot_parts.h"
 #include "io/text/hf_parts.h"
 

@@ -14,10 +14,10 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/gguf_metadata.h"
-#include "io/interop/gguf_rules.h"
-#include "io/interop/gguf_writer.h"
-#include "io/interop/json_object.h"
+#include "io/files/json_object.h"
+#include "io/models/gguf_metadata.h"
+#include "io/models/gguf_rules.h"
+#include "io/models/gguf_writer.h"
 #include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 

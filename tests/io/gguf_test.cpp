@@ -6,8 +6,8 @@
 #include <random>
 
 #include <tilegrad/core/base/dtype.h>
-#include "io/interop/gguf.h"
-#include "io/interop/gguf_format.h"
+#include "io/files/gguf.h"
+#include "io/files/gguf_format.h"
 #include "tests/support/files.h"
 #include "tests/support/gguf_bytes.h"
 #include "tests/support/largest_piece.h"

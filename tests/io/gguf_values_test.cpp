@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "io/interop/gguf.h"
+#include "io/files/gguf.h"
 #include "tests/support/files.h"
 #include "tests/support/gguf_bytes.h"
 

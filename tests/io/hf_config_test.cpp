@@ -1,5 +1,5 @@
 // What the keys of config.json mean, in old and new spellings, and which are refused.
-#include "io/interop/hf_config.h"
+#include "io/models/hf_config.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/tilegrad.h>
-#include "io/interop/tensor_names.h"
+#include "io/models/tensor_names.h"
 #include "tests/support/hf_folder.h"
 
 namespace {

@@ -9,10 +9,10 @@
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/tilegrad.h>
-#include "io/interop/tensor_names.h"
+#include "io/models/tensor_names.h"
 #include "tests/support/hf_folder.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Files of a model with a tensor of more than the 2²⁰ numbers that are converted at a time.
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 
 #include <gtest/gtest.h>
 

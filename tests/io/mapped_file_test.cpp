@@ -16,11 +16,11 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/safetensors.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/token_file.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/model_source.h"
+#include "io/models/model_source.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/files.h"
 

@@ -11,17 +11,17 @@
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/files/file.h>
-#include <tilegrad/io/interop/peft.h>
+#include <tilegrad/io/models/peft.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include "io/checkpoints/tensor_values.h"
-#include "io/interop/adapter_source.h"
-#include "io/interop/gguf_format.h"
-#include "io/interop/gguf_writer.h"
-#include "io/interop/hf_config.h"
-#include "io/interop/hf_writer.h"
+#include "io/files/gguf_format.h"
+#include "io/models/adapter_source.h"
+#include "io/models/gguf_writer.h"
+#include "io/models/hf_config.h"
+#include "io/models/hf_writer.h"
 #include "tests/support/files.h"
 
 namespace {

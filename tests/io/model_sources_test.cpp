@@ -15,9 +15,9 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/gguf_metadata.h"
-#include "io/interop/gguf_writer.h"
-#include "io/interop/hf_writer.h"
+#include "io/models/gguf_metadata.h"
+#include "io/models/gguf_writer.h"
+#include "io/models/hf_writer.h"
 #include "tests/support/files.h"
 
 namespace {

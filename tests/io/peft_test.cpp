@@ -5,8 +5,8 @@
 #include <fstream>
 #include <functional>
 
-#include <tilegrad/io/interop/peft.h>
-#include "io/interop/adapter_source.h"
+#include <tilegrad/io/models/peft.h>
+#include "io/models/adapter_source.h"
 #include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include <tilegrad/io/files/file.h>
-#include "io/interop/tensor_names.h"
+#include "io/models/tensor_names.h"
 #include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 

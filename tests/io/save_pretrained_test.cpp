@@ -12,10 +12,10 @@
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
-#include "io/interop/hf_config.h"
-#include "io/interop/hf_writer.h"
-#include "io/interop/json_object.h"
-#include "io/interop/model_source.h"
+#include "io/files/json_object.h"
+#include "io/models/hf_config.h"
+#include "io/models/hf_writer.h"
+#include "io/models/model_source.h"
 #include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 

@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "io/interop/adapter_source.h"
-#include "io/interop/json_object.h"
+#include "io/files/json_object.h"
+#include "io/models/adapter_source.h"
 #include "tests/support/files.h"
 
 namespace {

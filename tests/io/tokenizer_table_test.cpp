@@ -3,7 +3,7 @@
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <tilegrad/io/files/json.h>
-#include "io/interop/gguf_metadata.h"
+#include "io/models/gguf_metadata.h"
 #include "tests/support/gguf_keys.h"
 
 namespace {

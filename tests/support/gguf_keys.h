@@ -4,7 +4,7 @@
 #include <string>
 
 #include <tilegrad/io/files/json.h>
-#include "io/interop/gguf.h"
+#include "io/files/gguf.h"
 #include "tests/support/case_table.h"
 #include "tests/support/files.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/tilegrad.h>
 
 namespace tg::testing {

@@ -9,9 +9,9 @@
 
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/files/json.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/tilegrad.h>
-#include "io/interop/hf_config.h"
+#include "io/models/hf_config.h"
 #include "tests/support/files.h"
 
 namespace tg::testing {

@@ -18,17 +18,21 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
       may["backends/cuda"] = "core ops backends/cuda"
       may["backends"] = "core backends/cpu backends/cuda"
       may["nn"] = "core ops autograd nn"
-      may["io"] = "core nn io"
-      may["train"] = "core ops autograd nn io train"
+      may["io/files"] = "core io/files"
+      may["io/plots"] = "core io/files io/plots"
+      may["io/text"] = "core io/files io/text"
+      may["io/checkpoints"] = "core nn io/files io/checkpoints"
+      may["io/models"] = "core nn io/files io/text io/checkpoints io/models"
+      may["train"] = "core ops autograd nn io/files io/plots io/text io/checkpoints io/models train"
       may["parallel"] = "core parallel"
       rooms = "base os graph run compile report"  # of core/, in the order in which headers include each other
       package["xxhash"] = "core"
-      package["stb"] = "io"
+      package["stb"] = "io/plots"
       package["gtest"] = "tests"
     }
     function folder(path) {
       if (path !~ /\//) return "."
-      return match(path, /^backends\/[^\/]+\//) ? substr(path, 1, RLENGTH - 1) : substr(path, 1, index(path, "/") - 1)
+      return match(path, /^(backends|io)\/[^\/]+\//) ? substr(path, 1, RLENGTH - 1) : substr(path, 1, index(path, "/") - 1)
     }
     function room(path) { split(path, parts, "/"); return index(rooms, parts[2]) }
     function wrong(why) { printf "%s:%d: %s\n", FILENAME, FNR, why; faults++ }
@@ -55,15 +59,16 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
 self_test() {
   tree=$(mktemp -d)
   trap 'rm -rf "$tree"' EXIT
-  mkdir -p "$tree"/{core/base,core/graph,ops,autograd,backends/cpu/kernels,backends/cuda,nn,io,train,parallel}
+  mkdir -p "$tree"/{core/base,core/graph,ops,autograd,backends/cpu/kernels,backends/cuda,nn,io/files,io/plots,io/models,train,parallel}
   plant() { printf '%s\n' "$2" >"$tree/$1"; }
   plant core/base/a.h '#include <xxhash.h>'
   plant core/graph/a.h '#include <tilegrad/core/base/a.h>'
   plant ops/a.h '#include "core/graph/a.h"'
   plant backends/cpu/kernels/a.cpp '#include "backends/cpu/a.h"'
   plant nn/a.cpp '#include "autograd/a.h"'
-  plant io/a.cpp '#include <stb/stb_image_write.h>'
-  plant train/a.cpp '#include "io/a.h"'
+  plant io/plots/a.cpp '#include <stb/stb_image_write.h>'
+  plant io/models/a.cpp '#include "nn/a.h"'
+  plant train/a.cpp '#include "io/files/a.h"'
   plant parallel/a.cpp '#include <tilegrad/core/base/a.h>'
   (check "$tree") || { echo "a clean tree was refused"; exit 1; }
   while IFS='|' read -r file line; do
@@ -80,12 +85,14 @@ ops/bad.cpp|#include "autograd/a.h"
 autograd/bad.h|#include "nn/a.h"
 backends/cpu/kernels/bad.cpp|#include "autograd/a.h"
 backends/cpu/bad.h|#include "backends/cuda/a.h"
-nn/bad.h|#include "io/a.h"
-io/bad.h|#include "ops/a.h"
-io/bad.h|#include "train/a.h"
+nn/bad.h|#include "io/files/a.h"
+io/files/bad.h|#include "ops/a.h"
+io/files/bad.h|#include "nn/a.h"
+io/files/bad.h|#include "io/models/a.h"
+io/models/bad.h|#include "train/a.h"
 nn/bad.h|#include "train/a.h"
-io/bad.cpp|#include "parallel/a.h"
-parallel/bad.cpp|#include "io/a.h"
+io/plots/bad.cpp|#include "parallel/a.h"
+parallel/bad.cpp|#include "io/files/a.h"
 parallel/bad.h|#include "ops/a.h"
 parallel/bad.cpp|#include "backends/cpu/a.h"
 core/base/bad.cpp|#include "parallel/a.h"
@@ -94,7 +101,7 @@ ops/bad.h|#include "../core/base/a.h"
 ops/bad.cpp|#include "a.h"
 ops/bad.cpp|#include <xxhash.h>
 nn/bad.cpp|#include <stb/stb_image_write.h>
-io/bad.cpp|#include <gtest/gtest.h>
+io/plots/bad.cpp|#include <gtest/gtest.h>
 EOF
 }
 

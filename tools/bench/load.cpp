@@ -7,7 +7,7 @@
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/safetensors.h>
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/nn/models/llama.h>
 #include "tools/bench/measure.h"
 #include "tools/bench/report.h"

@@ -6,9 +6,9 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/files/gguf.h"
 #include "io/files/json_tree.h"
-#include "io/interop/gguf.h"
-#include "io/interop/model_source.h"
+#include "io/models/model_source.h"
 #include "tools/train_report.h"
 
 namespace tg {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/io/models/pretrained.h>
 
 namespace tg {
 

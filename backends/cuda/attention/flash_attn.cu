@@ -99,9 +99,7 @@ struct BackwardPlan final : KernelPlan {
     launch_bias_and_sink(s, c.x, c.work);
   }
   std::size_t workspace(const Call& call) const override { return choice_of(call).bytes(); }
-  std::string choice(const Call& call) const override {
-    return in_words(choice_of(call), beside.ropes);
-  }
+  std::string choice(const Call& call) const override { return in_words(choice_of(call), beside.ropes); }
 };
 
 template <Choose* choose>

@@ -1,0 +1,63 @@
+// GgufWriter: a model as a GGUF file.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/models/gguf_metadata.h"
+#include "io/models/model_source.h"
+#include "io/models/tensor_names.h"
+
+namespace tg::io {
+
+class GgufWriter {
+ public:
+  // Finds out what the file will be, without a look at the weights. The source must outlive the writer.
+  // Throws FormatError for a model or a tokenizer that llama.cpp has not, naming the setting, and Error for
+  // an unknown options.dtype.
+  GgufWriter(ModelSource& source, const nn::GgufOptions& options);
+
+  const std::string& architecture() const { return architecture_; }
+  GgufType type() const { return type_; }         // of matrices
+  std::uint64_t bytes() const { return bytes_; }  // of the tensors
+  bool has_tokenizer() const { return has_tokenizer_; }
+  // What differs in llama.cpp, and which tensors have another type: a sentence each.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // Makes the file, which must not exist: it appears when everything is on the disk, or not at all. Needs
+  // memory for one tensor at a time. Throws Error (full disk …), and FormatError for a number that is not
+  // finite, or too large for the type.
+  void write(const std::string& path);
+
+ private:
+  struct Part {  // rows of the tensor, after those of the part before it
+    std::string parameter;
+    Shape shape;
+    GgufPlace place;
+    bool is_there;  // else it is zeros
+  };
+  struct Tensor {
+    std::string name;
+    GgufType type = GgufType::f32;
+    std::vector<std::int64_t> shape = {};
+    std::vector<Part> parts = {};
+    std::vector<float> factors = {};  // instead of parts
+  };
+  void plan_tensors(const HfConfig& config);
+  GgufType type_of(const GgufPlace& place);
+  void write_part(const Tensor& tensor, const Part& part, const std::function<void(std::string_view)>& write);
+
+  ModelSource& source_;
+  nn::GgufOptions options_;
+  std::string architecture_;
+  GgufType type_ = GgufType::f32;
+  std::vector<Tensor> tensors_;
+  std::vector<std::string> notes_;
+  bool has_tokenizer_ = false;
+  std::uint64_t bytes_ = 0;
+  GgufStart start_;
+};
+
+}  // namespace tg::io

@@ -1,0 +1,63 @@
+// HfWriter: a model as a Hugging Face folder.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "io/models/model_source.h"
+
+namespace tg::io {
+
+class HfWriter {
+ public:
+  // Finds out what every file will be, without a look at the weights. The source must outlive the writer.
+  // Throws FormatError for a model that no class of theirs can hold, naming the settings, and Error for a
+  // tokenizer that no tokenizer.json can say.
+  HfWriter(ModelSource& source, const nn::SaveOptions& options);
+
+  const HfConfig& config() const { return config_; }
+  std::uint64_t bytes() const { return bytes_; }  // of the weights
+  std::vector<std::string> files() const;         // their names
+  std::vector<DType> dtypes() const;              // of the weights, each once
+  bool has_tokenizer() const { return !tokenizer_.empty(); }
+
+  // Makes the folder, which must not exist: it appears when everything is on the disk, or not at all. Needs
+  // memory for one tensor at a time. Throws Error (full disk …), and FormatError for a number that is not
+  // finite, or too large for the dtype.
+  void write(const std::string& folder);
+
+ private:
+  struct Part {  // a parameter: rows of the tensor
+    std::string parameter;
+    Shape shape;
+    std::int64_t first_row;
+    bool is_there;  // else it is zeros
+  };
+  struct Tensor {
+    DType dtype = f32;
+    Shape shape = {};
+    bool is_transposed = false;
+    std::vector<Part> parts = {};
+    std::uint64_t bytes() const { return static_cast<std::uint64_t>(numel(shape)) * size_of(dtype); }
+  };
+  void plan_tensors(std::optional<DType> dtype);
+  void plan_shards(std::uint64_t most);
+  std::string shard_name(std::size_t shard) const;
+  std::string config_text() const;
+  std::string tokenizer_config_text() const;
+  void write_shard(const std::string& path, const std::vector<std::string>& names);
+  void write_tensor(const Tensor& tensor, const std::function<void(std::string_view)>& write);
+  std::string index_text() const;
+
+  ModelSource& source_;
+  nn::SaveOptions options_;
+  HfConfig config_;
+  std::string tokenizer_;  // the text of tokenizer.json; empty: none
+  std::map<std::string, Tensor> tensors_;
+  std::vector<std::string> order_;                // of the tensors: as the model makes them
+  std::vector<std::vector<std::string>> shards_;  // tensors of each file
+  std::uint64_t bytes_ = 0, written_ = 0;
+};
+
+}  // namespace tg::io
