@@ -59,7 +59,7 @@ target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-r
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
   set_source_files_properties(backends/cuda/backend.cpp PROPERTIES COMPILE_DEFINITIONS TILEGRAD_SM90A)
 endif()
-set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/gemm/matmul.cpp backends/cuda/gemm/matmul_in_units.cpp backends/cuda/gemm/turned_product.cpp backends/cuda/jit/reduced_chain.cpp backends/cuda/runtime/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/gemm/matmul.cpp backends/cuda/gemm/matmul_in_units.cpp backends/cuda/gemm/transposed_product.cpp backends/cuda/jit/reduced_chain.cpp backends/cuda/runtime/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity}
                       RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/check_wgmma.sh")
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.

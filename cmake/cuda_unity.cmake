@@ -11,7 +11,7 @@ set(together
   "kernels/norm kernels/norm_backward"
   "attention/forward/forward_sm90"
   "attention/decoding/decoding_sm80"
-  "attention/decoding/decoding_apart_sm80"
+  "attention/decoding/decoding_split_kv_sm80"
   "attention/decoding/decoding_f32"
   "attention/backward/backward_sm90"
   "attention/decoding/decoding_latent_sm90 attention/forward/merge_sm90"

@@ -28,7 +28,7 @@ int main() try {
     training.run(x, y, step < 150 ? 1e-2 : 2e-3);
   }
 
-  nn::Engine engine(model, {.seats = 4, .cache_tokens = 96, .page_size = 8, .threads = 1});
+  nn::Engine engine(model, {.slots = 4, .cache_tokens = 96, .page_size = 8, .threads = 1});
   bool good = true;
   // Is told each token as it comes; false would end the text.
   const auto report = [&](std::string text, bool is_likeliest) {

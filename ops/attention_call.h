@@ -52,7 +52,7 @@ struct AttentionCall {
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
   bool causal = false, top_left = false;  // bottom-right alignment unless top_left
-  bool free_order = false;                // terms of z_Q may be added in any order
+  bool nondeterministic = false;          // terms of z_Q may be added in any order
   AttentionKernels kernels = AttentionKernels::best;
   int window_left = -1, window_right = -1;  // of the bottom-right position; -1: no end
   Bias bias, z_bias;           // z_bias has stride 0 where the bias was broadcast: summed over that axis
@@ -220,7 +220,7 @@ namespace detail {
   n.d = static_cast<int>(q[3]);
   n.Hk = static_cast<int>(v[1]), n.T = static_cast<int>(v[2]), n.dv = static_cast<int>(v[3]);
   n.q = operand_of(x.q), n.k = operand_of(x.k), n.v = operand_of(x.v);
-  n.scale = a.scale, n.softcap = a.softcap, n.free_order = a.free_order;
+  n.scale = a.scale, n.softcap = a.softcap, n.nondeterministic = a.nondeterministic;
   n.kernels = a.kernels;
   set_mask(n, a);
   n.bias = bias_of(x.bias);

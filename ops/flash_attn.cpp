@@ -237,7 +237,7 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
               .has_sink = o.sink.defined(),
               .packed = o.cu_seqlens_q.defined(),
               .has_lengths = o.kv_lengths.defined(),
-              .free_order = o.free_order,
+              .nondeterministic = o.nondeterministic,
               .kernels = o.kernels}};
   AttentionAttrs& a = p.attrs;
   for (const TensorArg* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));

@@ -47,7 +47,7 @@ struct AttentionOptions {
   double dropout = 0;        // of P, in [0, 1); ξ is computed without dropout
   // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
   // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
-  bool free_order = false;
+  bool nondeterministic = false;
   // Of the forward and of its backward. compile() throws DeviceError, with the reason, if those kernels
   // cannot compute one of the two that the program has. standard_attn has no kernels of its own and ignores
   // it.
@@ -78,7 +78,7 @@ struct AttentionAttrs {
   double softcap = 0, dropout = 0;
   std::int64_t stream = 0;  // the random node's number
   bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
-  bool free_order = false;
+  bool nondeterministic = false;
   AttentionKernels kernels = AttentionKernels::best;
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
   bool has_lse_rest = false;  // of a forward: a third result, ξ minus its rounded value
@@ -87,7 +87,7 @@ struct AttentionAttrs {
     field("window_left", window_left, -1), field("window_right", window_right, -1);
     field("softcap", softcap, 0), field("dropout", dropout, 0), field("stream", stream, stream);
     field("bias", has_bias, false), field("sink", has_sink, false), field("packed", packed, false);
-    field("lengths", has_lengths, false), field("free_order", free_order, false);
+    field("lengths", has_lengths, false), field("nondeterministic", nondeterministic, false);
     field("kernels", std::string(name_of(kernels)), std::string("best"));
     field("backward", backward, false), field("z_lse", has_z_lse, false);
     field("z_bias", needs_z_bias, false), field("z_sink", needs_z_sink, false);

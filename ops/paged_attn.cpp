@@ -37,11 +37,11 @@ void check_texts(const Operand& q, const Operand& k, const Operand& table, const
   const std::int64_t B = q.shape()[0];
   if (table.dtype != i32 || lengths.dtype != i32) throw DTypeError("table and lengths must be i32");
   if (table.layout.rank() != 2 || table.shape()[0] != B)
-    refuse_shape("table", table, "[" + std::to_string(B) + ", pages of a text]");
+    refuse_shape("table", table, "[" + std::to_string(B) + ", pages of a sequence]");
   if (lengths.shape() != Shape{B}) refuse_shape("lengths", lengths, Shape{B}.text());
   for (const Operand* x : {&table, &lengths})
     if (!x->layout.is_contiguous()) throw ShapeError("needs a contiguous table and lengths");
-  // What kernels count in 32 bits: pages, heads, queries, head sizes, and the keys of a text.
+  // What kernels count in 32 bits: pages, heads, queries, head sizes, and the keys of a sequence.
   const Shape &s = q.shape(), &n = k.shape();
   const auto is_large = [](std::int64_t e) { return e > INT32_MAX; };
   if (std::any_of(s.begin() + 1, s.end(), is_large) || std::any_of(n.begin(), n.end(), is_large) ||
@@ -72,7 +72,7 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
   return {{q.dtype, o}, {compute_type(q.dtype), row_major({s[0], s[1], s[2]})}};
 }
 
-// The pages of each text one after the other: [P, page, Hk, d] becomes [B, Hk, n·page, d].
+// The pages of each sequence one after the other: [P, page, Hk, d] becomes [B, Hk, n·page, d].
 Tensor cache_of_texts(const Tensor& pool, const Tensor& table) {
   const Tensor pages = index_select(pool, 0, table);
   const Shape& s = pages.shape();
@@ -91,8 +91,8 @@ Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
   return {o, lse};
 }
 
-// As if all texts were as long as there is room for. The pools count as operands, but of them just the pages
-// of the texts are read, whatever the size of the pools and however often a page is in the table.
+// As if all sequences were as long as there is room for. The pools count as operands, but of them just the
+// pages of the sequences are read, whatever the size of the pools and however often a page is in the table.
 Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   const Shape &q = in[0].shape(), &k = in[1].shape(), &v = in[2].shape();
   const double keys = static_cast<double>(in[3].layout.numel() * k[1]),
@@ -102,7 +102,7 @@ Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Att
           .bytes = size * (keys * static_cast<double>(k[2] * (k[3] + v[3])) - of_pools)};
 }
 
-// A way to call it: sizes, the lengths that texts have, and options.
+// A way to call it: sizes, the lengths that sequences have, and options.
 struct PagedVariant {
   const char* name;
   std::int64_t B, H, Hk, L, d, dv, P, page, n;
@@ -154,7 +154,7 @@ const Op& paged_attn_op = *define_op(
      .doc =
          "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "
          "H, L, dv], ξ [B, H, L]: flash_attn of the keys k[table[b, t / page], t % page], t < lengths[b], "
-         "causal: the queries are the last L of each text",
+         "causal: the queries are the last L of each sequence",
      .infer = infer_paged,
      .not_differentiable = "a cache is for evaluation",
      .decompose = decompose_paged,

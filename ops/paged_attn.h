@@ -14,11 +14,11 @@ struct PagedAttentionOptions {
 };
 
 // q [B, H, L, d]; pools of pages k [P, page, Hk, d] and v [P, page, Hk, dv], which may be the first columns
-// of k (MLA with absorbed projections: then they are read once); one floating dtype, any strides. Of text b
-// there are lengths[b] keys, 0 … n·page, i32 [B], those of the new tokens included: key t is
-// k[table[b, t / page], t % page], with table i32 [B, n]. What a text has no keys for, in the table and in
-// its last page, is never used. Query i of L is the token at position lengths[b] − L + i and sees the keys up
-// to there. Before position 0 it is padding: o = 0, ξ = −∞ (the sink's value if there is one).
+// of k (MLA with absorbed projections: then they are read once); one floating dtype, any strides. Of sequence
+// b there are lengths[b] keys, 0 … n·page, i32 [B], those of the new tokens included: key t is k[table[b, t /
+// page], t % page], with table i32 [B, n]. What a sequence has no keys for, in the table and in its last
+// page, is never used. Query i of L is the token at position lengths[b] − L + i and sees the keys up to
+// there. Before position 0 it is padding: o = 0, ξ = −∞ (the sink's value if there is one).
 //
 // A row's bits depend on its own query, keys and position alone: they are the same in any batch, with any
 // pages and room for pages, whether a prompt is read at once, in parts or token by token, and on any number

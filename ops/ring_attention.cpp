@@ -206,7 +206,7 @@ Tensors call_backward(const Tensors& in, const Tensor& z_lse, const AttentionOpt
                    .window_right = o.window_right,
                    .softcap = o.softcap,
                    .has_lengths = o.kv_lengths.defined(),
-                   .free_order = o.free_order,
+                   .nondeterministic = o.nondeterministic,
                    .kernels = o.kernels,
                    .backward = true,
                    .has_z_lse = z_lse.defined()};

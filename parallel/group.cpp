@@ -105,7 +105,7 @@ std::shared_ptr<Group> join(const World& world, const JoinOptions& options) {
     parts->memory = meeting.memory, parts->rank = world.rank;
     JoinOptions watched = options;
     watched.on_lost = [ranks = parts->communicator.get(), f = options.on_lost](const RankLost& e) {
-      ranks->tell_lost();
+      ranks->report_lost();
       if (f) f(e);
     };
     parts->watchdog = std::make_unique<Watchdog>(meeting.memory, std::move(meeting.connections),

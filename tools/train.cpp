@@ -87,7 +87,7 @@ class Run {
                                          .accumulate = o_.learning.accumulate,
                                          .ranks = ranks(),
                                          .context_parallel = divides_tokens(),
-                                         .scatter_early = o_.zero == 2,
+                                         .hoist_collectives = o_.zero == 2,
                                          .recompute = o_.recompute,
                                          .memory_budget = o_.budget};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);

@@ -13,28 +13,30 @@
 #include "core/compile/budget.h"
 #include "core/run/arena_use.h"
 #include "train/gradient_tree.h"
-#include "train/own_tokens.h"
+#include "train/local_tokens.h"
 
 namespace tg::train {
 
 namespace {
 
-std::shared_ptr<const OwnTokens> own_tokens(const nn::LanguageModel& model, const ProgramOptions& options) {
+std::shared_ptr<const LocalTokens> local_tokens(const nn::LanguageModel& model,
+                                                const ProgramOptions& options) {
   check_options<ShapeError>("training", {{"batch", options.batch, Range::whole_from(1)},
                                          {"the model's context", model.context, Range::whole_from(1)},
                                          {"threads", options.threads, Range::whole_from(0)}});
-  return std::make_shared<OwnTokens>(options.context_parallel ? options.ranks.get() : nullptr, model.context);
+  return std::make_shared<LocalTokens>(options.context_parallel ? options.ranks.get() : nullptr,
+                                       model.context);
 }
 
-Tensor token_input(Graph& graph, const char* name, const ProgramOptions& options, const OwnTokens& own,
+Tensor token_input(Graph& graph, const char* name, const ProgramOptions& options, const LocalTokens& own,
                    const std::source_location& where) {
   return graph.input(name, {options.batch, own.in_row()}, i32, where);
 }
 
 // The mean loss of a training step.
 Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor& targets,
-                  const ProgramOptions& o, const OwnTokens& own, std::int64_t chunks,
-                  nn::HalfCopies* copies) {
+                  const ProgramOptions& o, const LocalTokens& own, std::int64_t chunks,
+                  nn::LowPrecisionCopies* copies) {
   const nn::ContextParallel parallel(tokens.tensor().graph(), own.ranks());
   const nn::Autocast autocast(tokens.tensor().graph(), o.precision, true, copies);
   const Tensor x = model.features_of(tokens, {.mode = nn::Mode::train, .recompute = o.recompute});
@@ -45,7 +47,7 @@ Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor
 
 // The logits of an evaluation.
 Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Precision precision,
-                    const OwnTokens& own) {
+                    const LocalTokens& own) {
   const nn::ContextParallel parallel(tokens.tensor().graph(), own.ranks());
   const nn::Autocast autocast(tokens.tensor().graph(), precision, true);
   return model.logits(tokens, {.mode = nn::Mode::evaluate});
@@ -128,7 +130,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
   constexpr std::int64_t most = 64, least_rows = 128;  // products of fewer rows are slow
   check_options("training", {{"loss_chunks", options.loss_chunks, Range::whole_from(0)}});
   const std::int64_t first = std::max<std::int64_t>(1, options.loss_chunks);
-  const bool may_copy = options.half_copies && nn::half_type(options.precision);
+  const bool may_copy = options.low_precision_copies && nn::half_type(options.precision);
   if (options.memory_budget == 0) return {first, may_copy};
   struct Plan {
     Variant variant;
@@ -160,7 +162,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
       return std::nullopt;
     }
   };
-  const std::int64_t rows = options.batch * own_tokens(model, options)->in_row();
+  const std::int64_t rows = options.batch * local_tokens(model, options)->in_row();
   std::size_t nodes = 0;  // with fewer chunks
   const auto is_possible = [&](std::int64_t n) {
     return options.loss_chunks == 0 && n <= most && rows / n >= least_rows;
@@ -186,10 +188,10 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
                                  const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
                                  const std::source_location& where)
     : variant_(variant),
-      copies_(variant.has_copies ? std::optional(nn::HalfCopies(*nn::half_type(options.precision)))
+      copies_(variant.has_copies ? std::optional(nn::LowPrecisionCopies(*nn::half_type(options.precision)))
                                  : std::nullopt),
-      scatter_early_(options.scatter_early),
-      own_(own_tokens(model, options)),
+      hoist_collectives_(options.hoist_collectives),
+      own_(local_tokens(model, options)),
       tokens_(token_input(graph_, "tokens", options, *own_, where)),
       targets_(token_input(graph_, "targets", options, *own_, where)),
       loss_(model_loss(model, {tokens_, where}, targets_, options, *own_, variant.chunks,
@@ -235,7 +237,8 @@ void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<T
   loss_ = sums.back();
   sums.pop_back();
   update_ = optimizer.update(
-      loss_, sums, {.reading = reading_, .scatter_early = scatter_early_, .norm_of_blocks = accumulate_ > 1});
+      loss_, sums,
+      {.reading = reading_, .hoist_collectives = hoist_collectives_, .norm_of_blocks = accumulate_ > 1});
   loss_ = update_.loss;
   results_ = results_of(loss_, update_);
 }
@@ -417,7 +420,7 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
 
 EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
                                      const std::source_location& where)
-    : own_(own_tokens(model, options)),
+    : own_(local_tokens(model, options)),
       tokens_(token_input(graph_, "tokens", options, *own_, where)),
       targets_(token_input(graph_, "targets", options, *own_, where)),
       logits_(model_logits(model, {tokens_, where}, options.precision, *own_)),

@@ -12,7 +12,7 @@
 namespace tg::train {
 
 class GradientTree;
-class OwnTokens;
+class LocalTokens;
 
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
@@ -31,7 +31,7 @@ struct ProgramOptions {
   // With an optimizer that divides its update among ranks: gradients are added few at a time, as soon as they
   // are there, and only the rank's piece of the sum is kept (ZeRO stage 2). The bits are the same. Of use
   // where a rank has one batch of a step.
-  bool scatter_early = false;
+  bool hoist_collectives = false;
   // Parts of a batch's rows in which head and loss are computed one after the other, so that the logits of
   // one need exist at a time; 0: as many as memory_budget asks for. A step has the same bits with any number.
   // They are of whole units of rows (LinearCrossEntropyOptions), and so not of one size and not always as
@@ -44,9 +44,9 @@ struct ProgramOptions {
   // has no use for it.
   std::size_t memory_budget = 0;
   std::size_t memory_held = 0;  // bytes of memory_budget that other objects already use
-  // In bf16 and f16 weights are read from copies that the optimizer's pass writes (nn::HalfCopies), 2 bytes
-  // for each number; false: they are cast in every step, with the same bits.
-  bool half_copies = true;
+  // In bf16 and f16 weights are read from copies that the optimizer's pass writes (nn::LowPrecisionCopies), 2
+  // bytes for each number; false: they are cast in every step, with the same bits.
+  bool low_precision_copies = true;
   // Of programs that never run at the same time; default: memory of its own, one for both of `accumulate`.
   std::shared_ptr<SharedArena> arena = {};
 };
@@ -141,10 +141,10 @@ class TrainingProgram {
                          const std::vector<std::int32_t>& targets) const;
 
   Variant variant_;
-  std::optional<nn::HalfCopies> copies_;
-  bool scatter_early_;
+  std::optional<nn::LowPrecisionCopies> copies_;
+  bool hoist_collectives_;
   optim::WeightReading reading_;  // of weights, by the step
-  std::shared_ptr<const OwnTokens> own_;
+  std::shared_ptr<const LocalTokens> own_;
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   Tensor share_;  // [], an input where a step has several parts: of its targets, those that the part has
@@ -181,7 +181,7 @@ class EvaluationProgram {
   Program& program() { return program_; }
 
  private:
-  std::shared_ptr<const OwnTokens> own_;
+  std::shared_ptr<const LocalTokens> own_;
   Graph graph_;
   Tensor tokens_, targets_, logits_, loss_, predictions_;
   std::vector<Tensor> results_;

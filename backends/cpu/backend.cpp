@@ -84,7 +84,7 @@ struct Copies final : Transfer {
 class CpuExecutable final : public Executable, private Job {
  public:
   CpuExecutable(std::span<const Step> steps, int threads, const PrepareOptions& options)
-      : threads_(threads), rows_alone_(options.rows_alone), ranks_(options.ranks), steps_(steps) {
+      : threads_(threads), batch_invariant_(options.batch_invariant), ranks_(options.ranks), steps_(steps) {
     tasks_.reserve(steps.size());
     for (const Step& s : steps) add(s);
     workspace_bytes_ = shared_;
@@ -166,7 +166,7 @@ class CpuExecutable final : public Executable, private Job {
   void add(const Step& s) {
     // A chain that ends in a reduction is run by the reduction's kernel, with the chain's plan.
     const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
-    Task t{find_kernel(op.name), {s.in, s.out, &s.attrs, nullptr, rows_alone_}, nullptr, false};
+    Task t{find_kernel(op.name), {s.in, s.out, &s.attrs, nullptr, batch_invariant_}, nullptr, false};
     std::string why = "no CPU kernel for op '" + s.op->name + "'";
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
@@ -178,8 +178,8 @@ class CpuExecutable final : public Executable, private Job {
         t.kernel = &host_kernel;
       }
       t.call.plan = t.plan.get();
-      if (t.kernel && t.kernel->obstacle)
-        if (const char* obstacle = t.kernel->obstacle(t.call)) throw DeviceError(obstacle);
+      if (t.kernel && t.kernel->reason)
+        if (const char* reason = t.kernel->reason(t.call)) throw DeviceError(reason);
     } catch (const DeviceError& e) {
       why = e.what();
       t.kernel = nullptr;
@@ -248,7 +248,7 @@ class CpuExecutable final : public Executable, private Job {
   }
 
   const int threads_;
-  const bool rows_alone_;
+  const bool batch_invariant_;
   const std::shared_ptr<Communicator> ranks_;
   std::vector<Task> tasks_;
   std::size_t per_thread_ = 0, shared_ = 0, workspace_bytes_ = 0;

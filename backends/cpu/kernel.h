@@ -22,7 +22,7 @@ struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
   const void* plan;
-  bool rows_alone;  // the order of a row's additions must not depend on the number of rows
+  bool batch_invariant;  // the order of a row's additions must not depend on the number of rows
 };
 
 struct Scratch {
@@ -38,7 +38,7 @@ struct Kernel {
   // Describes how it computes a call: algorithm, tiles. Writes at most `size` bytes with the closing 0.
   void (*choice)(const Call&, int threads, char* text, std::size_t size) = nullptr;
   // Why it cannot compute a call as its attributes ask; null if it can.
-  const char* (*obstacle)(const Call&) = nullptr;
+  const char* (*reason)(const Call&) = nullptr;
   // It must run on the thread that called Program::run: it calls a user's function, or waits for other
   // processes.
   bool on_caller = false;

@@ -76,7 +76,7 @@ class CudaBackend final : public Backend {
     for (CudaExecutable* p : programs_)
       if (p->begin_read() && p->ranks()) ranks = p->ranks();
     {
-      const WaitsForRanks waits(ranks);
+      const RankWait waits(ranks);
       check(cudaStreamSynchronize(stream_), "running programs");
     }
     for (CudaExecutable* p : programs_) p->end_read();

@@ -65,7 +65,7 @@ class BufferList {
 
 // Whether `next` reads rows that an index_assign before it writes, as attention does those of a cache: then a
 // kernel may do both, and what is assigned stays until `next` has been computed.
-bool reads_what_is_assigned(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
+bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
   if (!assign.op->assigns) return false;
   return std::any_of(next.in.begin(), next.in.end(), [&](ValueId v) {
     return std::ranges::find(assign.out, graph.values()[v].root) != assign.out.end();
@@ -95,7 +95,7 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
     for (ValueId v : steps[s].out) buffers.use(v, s);
     for (ValueId v : steps[s].in) buffers.use(v, end[s]);
-    if (s > 0 && reads_what_is_assigned(graph, steps[s - 1], steps[s]))
+    if (s > 0 && reads_assigned_value(graph, steps[s - 1], steps[s]))
       for (std::size_t i = 1; i < steps[s - 1].in.size(); i += 2) buffers.use(steps[s - 1].in[i], s);
     if (s > 0 && may_round_otherwise(graph, steps[s - 1], steps[s]))
       for (ValueId v : steps[s - 1].in) buffers.use(v, s);

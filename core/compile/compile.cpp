@@ -72,7 +72,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->device = device_of(graph, options);
   state->backend = &backend(state->device);
   if (reuse) state->arena = options.arena;  // a program to compare with has memory of its own
-  state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone, options.ranks};
+  state->prepared = {options.threads, options.tf32, options.verify, options.batch_invariant, options.ranks};
 
   const std::size_t status_bytes = state->backend->status_bytes();
   Passes passed = run_passes(graph, fetch, options, reuse, state->backend->scheduler(), status_bytes);

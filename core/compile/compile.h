@@ -25,7 +25,7 @@ struct CompileOptions {
   // indexing work row by row in any case, and so does paged_attn. Not covered are flash_attn, sums over rows
   // and other reductions. Rows are those of equal programs: the same ops on more or fewer rows. Products of
   // many rows may take longer (docs/benchmarks.md).
-  bool rows_alone = false;
+  bool batch_invariant = false;
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own
   // Bytes that memory().peak() may have; 0: no limit. Where the program would need more, its steps run in

@@ -45,11 +45,11 @@ Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileO
   const std::vector<ValueId> outputs = p.outputs.all();
   p.steps = lower(graph, outputs, options.fuse);
   p.joined = join_in_place(graph, p.steps, outputs);
-  if (options.fuse && !options.rows_alone) add_in_products(graph, p.steps, p.joined, p.outputs);
+  if (options.fuse && !options.batch_invariant) add_in_products(graph, p.steps, p.joined, p.outputs);
   if (options.fuse) merge_fused(graph, p.steps, outputs);
-  if (options.fuse && !options.rows_alone) reduce_chains(graph, p.steps, outputs, scheduler);
+  if (options.fuse && !options.batch_invariant) reduce_chains(graph, p.steps, outputs, scheduler);
   if (options.fuse) scheduler.order(graph, p.steps);
-  if (options.ranks) scatter_early(graph, p.steps, scheduler);
+  if (options.ranks) hoist_collectives(graph, p.steps, scheduler);
   p.directly = written_directly(graph, p.steps, p.outputs, options.assign);
   append_copies(graph, p.steps, p.outputs, options.assign, p.directly);
 

@@ -18,8 +18,8 @@ namespace tg {
 // where, if the sum has another shape. In half types the sum so far is rounded, as it is stored, but the
 // product that it is added to is not.
 //
-// Not for programs of rows_alone: a term that is broadcast over texts lies as the sum does if there is one
-// text, and a row of a half type would have other bits alone.
+// Not for programs of batch_invariant: a term that is broadcast over texts lies as the sum does if there is
+// one text, and a row of a half type would have other bits alone.
 void add_in_products(const Graph& graph, std::vector<LoweredStep>& steps, Joined& joined,
                      const Outputs& outputs);
 
@@ -31,7 +31,7 @@ void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<
 // Collective ops that a rank runs as soon as their operands exist (Op::early), which it then frees before the
 // end of the backward pass. With reductions of a few gradients each that is ZeRO stage 2 (Rajbhandari et al.,
 // 2020). A backend may run them a little later, at the same time as a step that leaves resources for it.
-void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler);
+void hoist_collectives(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler);
 
 // What the compiler knows of a program when its steps are final, but for their order and their memory.
 struct Scheduled {

@@ -79,7 +79,7 @@ struct PrepareOptions {
   bool tf32 = false;  // f32 products may round their operands to TF32 (10 bits of fraction)
   bool in_order =
       false;  // ops that may add in any order add in a fixed one, so that runs can be compared bit by bit
-  bool rows_alone = false;  // a row of a product has the same bits however many rows there are
+  bool batch_invariant = false;  // a row of a product has the same bits however many rows there are
   std::shared_ptr<Communicator> ranks = {};  // null: one rank
 };
 

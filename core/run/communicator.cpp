@@ -27,7 +27,7 @@ std::shared_ptr<void> Communicator::on_lost(std::function<void()> f) {
   return registered;
 }
 
-void Communicator::tell_lost() {
+void Communicator::report_lost() {
   const std::lock_guard lock(listeners_->mutex);
   if (std::exchange(listeners_->is_lost, true)) return;
   for (const std::function<void()>& f : listeners_->functions) f();

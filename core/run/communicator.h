@@ -43,7 +43,7 @@ class Communicator {
   // lost, or here if one is. It must not wait itself. To let the result go waits for a call that is under
   // way.
   [[nodiscard]] std::shared_ptr<void> on_lost(std::function<void()> f);
-  void tell_lost();  // that a rank is lost: calls those functions. For who watches over the ranks
+  void report_lost();  // that a rank is lost: calls those functions. For who watches over the ranks
 
  private:
   struct Listeners;

@@ -368,7 +368,7 @@ def attention_backward():
     p.text(bx + 14, 368, "who adds to z_Q, and in which order", 13.5, AMBER, weight="bold")
     p.lines(bx + 14, 392, ["CPU, Hopper: in the order of the key blocks, by turns.", "CUDA, two passes: a second pass, by queries, makes z_Q.",
                            "CUDA, one pass: each of up to 8 blocks has sums of its", "own, which are then added in order.",
-                           "CUDA, free_order: all add to the same sums."], 11.5, 19)
+                           "CUDA, nondeterministic: all add to the same sums."], 11.5, 19)
     p.text(bx + 14, 495, "All but the last give the same bits on every run.", 11.5, SOFT)
     p.write("attention-backward.svg")
 
@@ -487,7 +487,7 @@ def attention_accumulator():
                 p.rect(x0 + 2 * t * cw, y0 + r * ch, 2 * cw, ch, "#ffffff" if r < 8 else "#f7f9fb", LINE, 0, 1)
             p.text(x0 + (2 * t + 1) * cw, y0 + (r + 0.5) * ch + 4, f"{4 * (r % 8) + t}", 10.5, INK if mine else SOFT, anchor="middle", mono=True,
                    weight="bold" if mine else "normal")
-    p.lines(20, y0 + 16 * ch + 20, ["Lane 9 (g = 2, t = 1) has rows 2 and 10,", "columns 2 and 3 of every part. A row lies", "in four lanes: its maximum takes two shuffles."],
+    p.lines(20, y0 + 16 * ch + 20, ["SideStream 9 (g = 2, t = 1) has rows 2 and 10,", "columns 2 and 3 of every part. A row lies", "in four lanes: its maximum takes two shuffles."],
             11.5, 17, color=SOFT)
 
     bx = 404

@@ -28,7 +28,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 const Engine::Options& checked(const Engine::Options& o) {
-  check_options<ShapeError>("engine", {{"seats", o.seats, Range::whole_from(1)},
+  check_options<ShapeError>("engine", {{"slots", o.slots, Range::whole_from(1)},
                                        {"cache_tokens", o.cache_tokens, Range::whole_from(0)},
                                        {"page_size", o.page_size, Range::whole_from(1)},
                                        {"chunk", o.chunk, Range::whole_from(1)},
@@ -39,35 +39,35 @@ const Engine::Options& checked(const Engine::Options& o) {
 
 Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
   constexpr i64 most = std::numeric_limits<std::int32_t>::max();
-  const i64 size = std::min(o.page_size, most), text = std::max<i64>(context, 0),
-            tokens = o.cache_tokens > 0      ? o.cache_tokens
-                     : text > most / o.seats ? most
-                                             : o.seats * pages_for(text, size) * size,
+  const i64 size = std::min(o.page_size, most), sequence = std::max<i64>(context, 0),
+            tokens = o.cache_tokens > 0          ? o.cache_tokens
+                     : sequence > most / o.slots ? most
+                                                 : o.slots * pages_for(sequence, size) * size,
             pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
   if (pages < 1 || tokens > most || host > most)
     throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
                      std::to_string(o.page_size) + ", expected 1 to 2^31 - 1 in whole pages");
   return {.pages = static_cast<std::int32_t>(pages),
           .page_size = static_cast<std::int32_t>(o.page_size),
-          .seats = o.seats,
+          .slots = o.slots,
           .chunk = o.chunk,
           .group = group_size,
           .host_pages = static_cast<std::int32_t>(host)};
 }
 
-// Few programs serve every number of texts and of groups. On an H200 products of 65 to 128 rows take tiles
-// whose time grows with the number of texts, hence 80.
+// Few programs serve every number of sequences and of groups. On an H200 products of 65 to 128 rows take
+// tiles whose time grows with the number of sequences, hence 80.
 i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
   for (const i64 size : sizes)
     if (n <= size) return std::min(size, most);
   return std::min((n + 63) / 64 * 64, most);
 }
-i64 texts_in_program(i64 texts, i64 most) {
-  return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96}, texts, most);
+i64 sequences_in_program(i64 sequences, i64 most) {
+  return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96}, sequences, most);
 }
 // Of those that are read beside prompts, whose rows are many in any case.
-i64 texts_beside_groups(i64 texts, i64 most) {
-  return one_of({0, 16, 64, 80, 96}, texts, most);
+i64 sequences_beside_groups(i64 sequences, i64 most) {
+  return one_of({0, 16, 64, 80, 96}, sequences, most);
 }
 i64 groups_in_program(i64 groups, i64 most) {
   return one_of({2, 4, 8, 16, 24, 32}, groups, most);
@@ -75,7 +75,7 @@ i64 groups_in_program(i64 groups, i64 most) {
 
 }  // namespace
 
-struct Engine::Text {
+struct Engine::Sequence {
   Request request;
   i64 written = 0;  // and reported
   std::shared_ptr<Beams> search = {};
@@ -90,7 +90,7 @@ struct Engine::Beams {
   Handle handle;
   BeamSearch search;
   std::function<void(std::vector<Hypothesis>)> report;
-  std::vector<Handle> texts;  // of the live beams, in their order
+  std::vector<Handle> sequences;  // of the live beams, in their order
 };
 
 Engine::Engine(LanguageModel model, const Options& options, const std::source_location& where)
@@ -100,7 +100,7 @@ Engine::Engine(LanguageModel model, const Options& options, const std::source_lo
       scheduler_(scheduling(options_, model_.context)),
       cache_(scheduler_.pool().pages(), options_.page_size, model_.device(), options_.cache_dtype) {
   if (options_.ahead.value_or(model_.device().kind == Device::cuda_kind))
-    last_ = Parameter("engine.last", Array({options_.seats}, i32), model_.device());
+    last_ = Parameter("engine.last", Array({options_.slots}, i32), model_.device());
   vocabulary_ = run_of(1, 0).logits.size(-1);  // makes the cache's tensors
 }
 Engine::~Engine() = default;
@@ -121,12 +121,12 @@ i64 Engine::most_groups() const {
 
 void Engine::prepare() {
   const OneThread user(user_, "engine", used_by_two_threads);
-  const i64 seats = std::min<i64>(options_.seats, scheduler_.pool().pages()), most = most_groups();
+  const i64 slots = std::min<i64>(options_.slots, scheduler_.pool().pages()), most = most_groups();
   std::set<std::pair<i64, i64>> sizes;
-  for (i64 texts = 0; texts <= seats; ++texts) {
-    if (texts > 0) sizes.emplace(texts_in_program(texts, options_.seats), 0);
+  for (i64 sequences = 0; sequences <= slots; ++sequences) {
+    if (sequences > 0) sizes.emplace(sequences_in_program(sequences, options_.slots), 0);
     for (i64 groups = 1; groups <= most; ++groups)
-      sizes.emplace(texts_beside_groups(texts, options_.seats), groups_in_program(groups, most));
+      sizes.emplace(sequences_beside_groups(sequences, options_.slots), groups_in_program(groups, most));
   }
   for (const auto& [singles, groups] : sizes) {
     Run& run = run_of(singles, groups);
@@ -137,7 +137,7 @@ void Engine::prepare() {
   }
 }
 
-// How many tokens a text will get. Throws Error for a prompt or a number that does not fit.
+// How many tokens a sequence will get. Throws Error for a prompt or a number that does not fit.
 i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const {
   const auto refuse = [](const std::string& what) { throw Error("[engine] " + what); };
   if (prompt.empty()) refuse("the prompt is empty");
@@ -159,57 +159,59 @@ Engine::Handle Engine::add(Request request) {
   const OneThread user(user_, "engine", used_by_two_threads);
   request.tokens = room_for(request.prompt, request.tokens);
   check_sampling(request.sampling);
-  const Handle text = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
-  texts_.put(text, std::make_shared<Text>(Text{std::move(request)}));
-  return text;
+  const Handle sequence = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
+  sequences_.put(sequence, std::make_shared<Sequence>(Sequence{std::move(request)}));
+  return sequence;
 }
 
 Engine::Handle Engine::search(Search s) {
   const OneThread user(user_, "engine", used_by_two_threads);
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
             pages = pages_for(most, options_.page_size), room = scheduler_.pool().pages();
-  const i64 most_beams = std::min<i64>(options_.seats, room / pages);  // for which there are seats and pages
+  const i64 most_beams = std::min<i64>(options_.slots, room / pages);  // for which there are slots and pages
   check_options("engine", {{"beams", s.beams, Range::between(1, static_cast<double>(most_beams))}});
-  const Handle text = scheduler_.add(s.prompt, most);
-  auto search =
-      std::make_shared<Beams>(Beams{text, {s.beams, tokens, std::move(s.ends)}, std::move(s.report), {text}});
-  texts_.put(text, std::make_shared<Text>(Text{{.prompt = std::move(s.prompt)}, 0, search}));
-  searches_.emplace(text, std::move(search));
-  return text;
+  const Handle sequence = scheduler_.add(s.prompt, most);
+  auto search = std::make_shared<Beams>(
+      Beams{sequence, {s.beams, tokens, std::move(s.ends)}, std::move(s.report), {sequence}});
+  sequences_.put(sequence, std::make_shared<Sequence>(Sequence{{.prompt = std::move(s.prompt)}, 0, search}));
+  searches_.emplace(sequence, std::move(search));
+  return sequence;
 }
 
-Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report) {
+Engine::Handle Engine::fork(Handle sequence, std::uint64_t seed, std::function<bool(const Token&)> report) {
   const OneThread user(user_, "engine", used_by_two_threads);
-  const Text* const found = texts_.find(text);
-  if (!found || found->search) throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
-  auto copy = std::make_shared<Text>(Text{found->request, found->written});
+  const Sequence* const found = sequences_.find(sequence);
+  if (!found || found->search)
+    throw Error("[engine] there is no sequence " + std::to_string(sequence) + " to fork");
+  auto copy = std::make_shared<Sequence>(Sequence{found->request, found->written});
   // A run under way draws its next token, perhaps after one that its report has just got. The other draws its
   // own, so it reads the last token again.
   const Request& r = copy->request;
   const auto draws = [&](std::span<const Drawn> drawn) {
-    return std::ranges::find(drawn, text, &Drawn::text) != drawn.end();
+    return std::ranges::find(drawn, sequence, &Drawn::sequence) != drawn.end();
   };
   const bool is_drawn = draws(std::span(now_.drawn).subspan(reported_)) || draws(next_.drawn);
-  const Handle other = is_drawn ? scheduler_.add(scheduler_.tokens(text), std::ssize(r.prompt) + r.tokens - 1)
-                                : scheduler_.fork(text);
+  const Handle other = is_drawn
+                           ? scheduler_.add(scheduler_.tokens(sequence), std::ssize(r.prompt) + r.tokens - 1)
+                           : scheduler_.fork(sequence);
   copy->request.seed = seed;
   copy->request.report = std::move(report);
-  texts_.put(other, std::move(copy));
+  sequences_.put(other, std::move(copy));
   return other;
 }
 
-void Engine::remove(Handle text) {
-  if (texts_.erase(text)) scheduler_.remove(text);
-  if (texts_.empty()) next_.clear();  // nobody waits for what it draws
+void Engine::remove(Handle sequence) {
+  if (sequences_.erase(sequence)) scheduler_.remove(sequence);
+  if (sequences_.empty()) next_.clear();  // nobody waits for what it draws
 }
 
 void Engine::cancel(Handle handle) {
   const OneThread user(user_, "engine", used_by_two_threads);
   const auto search = searches_.find(handle);
   if (search != searches_.end()) {
-    for (const Handle text : search->second->texts) remove(text);
+    for (const Handle sequence : search->second->sequences) remove(sequence);
     searches_.erase(search);
-  } else if (const Text* const text = texts_.find(handle); text && !text->search) {
+  } else if (const Sequence* const sequence = sequences_.find(handle); sequence && !sequence->search) {
     remove(handle);
   }
 }
@@ -234,15 +236,15 @@ void Engine::move(const Scheduler::Plan& plan) {
     }
   };
   for (const Scheduler::Moved& m : plan.out) {
-    Text& text = *texts_.find(m.text);
-    text.rows.clear();
+    Sequence& sequence = *sequences_.find(m.sequence);
+    sequence.rows.clear();
     for (const auto& [name, held] : cache_.tensors()) {
       const Shape& s = held.shape();
-      text.rows.emplace(name, Array({std::ssize(m.pages) * size, s[1], s[2]}, held.dtype()));
+      sequence.rows.emplace(name, Array({std::ssize(m.pages) * size, s[1], s[2]}, held.dtype()));
     }
     in_runs(m.pages, nullptr, [&](i64 at, i64 n) {
       move_->leave->run({{move_->out, a}});
-      for (auto& [name, rows] : text.rows) {
+      for (auto& [name, rows] : sequence.rows) {
         const Array moved = move_->leave->fetch(move_->left.at(name));
         const std::size_t row = moved.bytes() / Move::rows_moved;
         std::memcpy(rows.raw() + at * row, moved.raw(), n * row);
@@ -250,9 +252,9 @@ void Engine::move(const Scheduler::Plan& plan) {
     });
   }
   for (const Scheduler::Moved& m : plan.in) {
-    Text& text = *texts_.find(m.text);
+    Sequence& sequence = *sequences_.find(m.sequence);
     in_runs(m.pages, &m.pages, [&](i64 at, i64 n) {
-      for (const auto& [name, rows] : text.rows) {
+      for (const auto& [name, rows] : sequence.rows) {
         const Tensor& input = move_->back.at(name);
         Array moved(input.shape(), input.dtype());
         const std::size_t row = moved.bytes() / Move::rows_moved;
@@ -261,7 +263,7 @@ void Engine::move(const Scheduler::Plan& plan) {
       }
       move_->come_back->run({{move_->in, b}});
     });
-    text.rows.clear();
+    sequence.rows.clear();
   }
   std::vector<std::int32_t> from, to;
   for (const PageCopy& c : plan.copies) from.push_back(c.from), to.push_back(c.to);
@@ -271,19 +273,19 @@ void Engine::move(const Scheduler::Plan& plan) {
 void Engine::forget() {
   const OneThread user(user_, "engine", used_by_two_threads);
   scheduler_.forget();
-  texts_.each([](Text& text) { text.rows.clear(); });
+  sequences_.each([](Sequence& sequence) { sequence.rows.clear(); });
 }
 
 // Starts to read what the scheduler plans. A later run, copy or transfer comes after this one on the device:
-// that is why the tokens count as cached from now on, and why pages that a text leaves while this runs may be
-// given to others at once.
+// that is why the tokens count as cached from now on, and why pages that a sequence leaves while this runs
+// may be given to others at once.
 void Engine::start(Step& step) {
   const Scheduler::Plan& plan = scheduler_.plan();
   move(plan);
   std::vector<Scheduler::Part> groups;
   for (const Scheduler::Part& p : plan.several)
     for (i64 done = 0; done < p.count; done += group_size)
-      groups.push_back({p.text, p.begin + done, std::min(group_size, p.count - done)});
+      groups.push_back({p.sequence, p.begin + done, std::min(group_size, p.count - done)});
   std::span<const Scheduler::Part> left = groups;
   std::span<const Scheduler::Part> singles = plan.single;
   // One run reads both; what is too much for it is read in others. Prompts come last: their first tokens are
@@ -291,10 +293,10 @@ void Engine::start(Step& step) {
   const i64 most = most_groups();
   while (!singles.empty() || !left.empty()) {
     const auto now = left.first(std::min(left.size(), static_cast<std::size_t>(most)));
-    const i64 texts = std::ssize(singles), n = std::ssize(now);
+    const i64 sequences = std::ssize(singles), n = std::ssize(now);
     start(step, singles, now,
-          n == 0 ? run_of(texts_in_program(texts, options_.seats), 0)
-                 : run_of(texts_beside_groups(texts, options_.seats), groups_in_program(n, most)));
+          n == 0 ? run_of(sequences_in_program(sequences, options_.slots), 0)
+                 : run_of(sequences_beside_groups(sequences, options_.slots), groups_in_program(n, most)));
     singles = {}, left = left.subspan(now.size());
   }
 }
@@ -304,15 +306,15 @@ void Engine::start(Step& step, std::span<const Scheduler::Part> singles,
   const std::size_t first = step.drawn.size();
   bool logits = false;
   const auto put = [&](std::size_t b, const Scheduler::Part& p) {
-    Text& t = *texts_.find(p.text);
-    const std::vector<std::int32_t>& tokens = scheduler_.tokens(p.text);
+    Sequence& t = *sequences_.find(p.sequence);
+    const std::vector<std::int32_t>& tokens = scheduler_.tokens(p.sequence);
     const i64 end = p.begin + p.count;
     const bool is_known = end <= std::ssize(tokens), is_last = end >= std::ssize(tokens);
     const std::int32_t read = is_known ? 0 : t.place;
-    run.set(b, p.begin, end, tokens, scheduler_.table(p.text));
+    run.set(b, p.begin, end, tokens, scheduler_.table(p.sequence));
     if (!is_last) return run.set_unread(b);
     t.place = static_cast<std::int32_t>(step.drawn.size());
-    step.drawn.push_back({p.text, step.runs.size(), static_cast<i64>(b)});
+    step.drawn.push_back({p.sequence, step.runs.size(), static_cast<i64>(b)});
     logits = logits || t.request.logits || t.search;
     if (!is_known) t.part = p;
     run.set_sampling(b, t.request.sampling, t.request.seed, end - std::ssize(t.request.prompt));
@@ -336,11 +338,11 @@ void Engine::start(Step& step, std::span<const Scheduler::Part> singles,
   run_seconds_ += seconds_since(start);
   for (const auto parts : {singles, groups})
     for (const Scheduler::Part& p : parts)
-      if (p.begin + p.count <= std::ssize(scheduler_.tokens(p.text))) scheduler_.done(p);
+      if (p.begin + p.count <= std::ssize(scheduler_.tokens(p.sequence))) scheduler_.done(p);
   if (last_)
     for (const Drawn& d : std::span(step.drawn).subspan(first))
-      if (const Text& t = *texts_.find(d.text); !t.part && !t.search && t.goes_on())
-        scheduler_.expect(d.text);
+      if (const Sequence& t = *sequences_.find(d.sequence); !t.part && !t.search && t.goes_on())
+        scheduler_.expect(d.sequence);
 }
 
 void Engine::wait(Step& step) {
@@ -354,7 +356,7 @@ void Engine::wait(Step& step) {
 }
 
 // After an error: what has not been reported is void, and some rows of the cache may have been written, and
-// others not. So every text is read again from its beginning.
+// others not. So every sequence is read again from its beginning.
 void Engine::lose_steps() {
   for (Step* const step : {&now_, &next_}) {
     for (const Step::Started& s : step->runs) try {
@@ -363,9 +365,9 @@ void Engine::lose_steps() {
         // Of several errors the first was thrown; the others must not come out of a later run.
       }
     for (const Drawn& d : step->drawn)
-      if (Text* const text = texts_.find(d.text)) {
-        text->part.reset();
-        scheduler_.read_again(d.text);
+      if (Sequence* const sequence = sequences_.find(d.sequence)) {
+        sequence->part.reset();
+        scheduler_.read_again(d.sequence);
       }
     step->clear();
   }
@@ -395,19 +397,19 @@ bool Engine::step() {
     ~Stepping() { now = false; }
   } const stepping(stepping_);
   while (reported_ < now_.drawn.size()) report(now_.drawn[reported_++]);
-  return !texts_.empty();
+  return !sequences_.empty();
 }
 
 void Engine::end_with(Handle handle, const std::string& why) {
   cancel(handle);
-  throw Error("[engine] text " + std::to_string(handle) + " ends: " + why);
+  throw Error("[engine] sequence " + std::to_string(handle) + " ends: " + why);
 }
 
 void Engine::report(const Drawn& drawn) {
-  const Handle text = drawn.text;
-  if (!texts_.find(text)) return;                         // cancelled by the report of another
-  const std::shared_ptr<Text> kept = texts_.owner(text);  // its report may cancel it
-  Text& t = *kept;
+  const Handle sequence = drawn.sequence;
+  if (!sequences_.find(sequence)) return;                             // cancelled by the report of another
+  const std::shared_ptr<Sequence> kept = sequences_.owner(sequence);  // its report may cancel it
+  Sequence& t = *kept;
   const Step::Started& run = now_.runs[drawn.run];
   const std::int32_t token = run.tokens[static_cast<std::size_t>(drawn.row)];
   std::span<const float> logits;
@@ -417,32 +419,34 @@ void Engine::report(const Drawn& drawn) {
   if (t.search) {
     Beams& s = *t.search;
     try {
-      s.search.offer(static_cast<std::size_t>(std::ranges::find(s.texts, text) - s.texts.begin()), logits);
+      s.search.offer(static_cast<std::size_t>(std::ranges::find(s.sequences, sequence) - s.sequences.begin()),
+                     logits);
     } catch (const Error& e) {
       end_with(s.handle, e.what());
     }
     if (s.search.complete()) advance(s);
     return;
   }
-  if (token < 0) end_with(text, "every logit is NaN");
+  if (token < 0) end_with(sequence, "every logit is NaN");
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
   if (std::ranges::find(t.request.ends, token) != t.request.ends.end()) end = End::token;
   if (end == End::no) {
-    scheduler_.append(text, token);
+    scheduler_.append(sequence, token);
     if (t.part) {
       scheduler_.done(*t.part);
       t.part.reset();
-      if (t.goes_on()) scheduler_.expect(text);
+      if (t.goes_on()) scheduler_.expect(sequence);
     }
   } else {
-    remove(text);
+    remove(sequence);
   }
-  const bool goes_on = !t.request.report || t.request.report({text, token, end, logits});
-  if (!goes_on) remove(text);
+  const bool goes_on = !t.request.report || t.request.report({sequence, token, end, logits});
+  if (!goes_on) remove(sequence);
 }
 
-// Each live beam goes on in the text of the beam that it continues, or in a fork of it if that has several.
+// Each live beam goes on in the sequence of the beam that it continues, or in a fork of it if that has
+// several.
 void Engine::advance(Beams& beams) {
   const std::shared_ptr<Beams> keep = searches_.at(beams.handle);
   const std::vector<std::size_t> parents = beams.search.advance();
@@ -451,19 +455,21 @@ void Engine::advance(Beams& beams) {
     if (beams.report) beams.report(beams.search.results());
     return;
   }
-  std::vector<Handle> before = std::exchange(beams.texts, {});
+  std::vector<Handle> before = std::exchange(beams.sequences, {});
   for (std::size_t b = 0; b < before.size(); ++b)
-    if (std::ranges::find(parents, b) == parents.end()) remove(before[b]);  // first: it leaves its seat
+    if (std::ranges::find(parents, b) == parents.end()) remove(before[b]);  // first: it leaves its slot
   for (std::size_t i = 0; i < parents.size(); ++i) {
     const Handle parent = before[parents[i]];
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
                                    parents[i]) == parents.end();
-    const Handle text = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
-    if (!is_last) texts_.put(text, std::make_shared<Text>(Text{texts_.find(parent)->request, 0, keep}));
-    beams.texts.push_back(text);
+    const Handle sequence = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
+    if (!is_last)
+      sequences_.put(sequence,
+                     std::make_shared<Sequence>(Sequence{sequences_.find(parent)->request, 0, keep}));
+    beams.sequences.push_back(sequence);
   }
   for (std::size_t i = 0; i < parents.size(); ++i)
-    scheduler_.append(beams.texts[i], beams.search.live()[i].tokens.back());
+    scheduler_.append(beams.sequences[i], beams.search.live()[i].tokens.back());
 }
 
 }  // namespace tg::nn

@@ -70,40 +70,41 @@ void Generator::read(std::span<const std::int32_t> tokens) {
   }
 }
 
-void Generator::read_window(std::span<const std::int32_t> text) {
+void Generator::read_window(std::span<const std::int32_t> sequence) {
   const std::int64_t context = model_.context;
   std::shared_ptr<Run>& run = runs_[0];
   if (!run) run = std::make_shared<Run>(model_, context, nullptr, options_, where_);
   // Positions after the last token are padding: the mask keeps them from what comes before.
   std::vector<std::int32_t> window(static_cast<std::size_t>(context));
-  const std::size_t used = std::min(window.size(), text.size());
-  std::copy(text.end() - static_cast<std::ptrdiff_t>(used), text.end(), window.begin());
+  const std::size_t used = std::min(window.size(), sequence.size());
+  std::copy(sequence.end() - static_cast<std::ptrdiff_t>(used), sequence.end(), window.begin());
   run->program.run({{run->tokens, window}, {run->last, used - 1}});
   logits_ = run->program.fetch(run->logits);
 }
 
-std::span<const float> Generator::next(std::span<const std::int32_t> text) {
-  if (text.empty()) throw Error("[generate] the text to continue is empty");
-  if (!options_.cache || static_cast<std::int64_t>(text.size()) > cache_.page_size()) {
-    read_window(text);
+std::span<const float> Generator::next(std::span<const std::int32_t> sequence) {
+  if (sequence.empty()) throw Error("[generate] the sequence to continue is empty");
+  if (!options_.cache || static_cast<std::int64_t>(sequence.size()) > cache_.page_size()) {
+    read_window(sequence);
   } else {
-    const auto common = std::mismatch(cached_.begin(), cached_.end(), text.begin(), text.end()).first;
+    const auto common = std::mismatch(cached_.begin(), cached_.end(), sequence.begin(), sequence.end()).first;
     // The last token is read again if all are there: its logits are needed.
-    const auto kept = std::min<std::ptrdiff_t>(common - cached_.begin(), std::ssize(text) - 1);
+    const auto kept = std::min<std::ptrdiff_t>(common - cached_.begin(), std::ssize(sequence) - 1);
     cached_.resize(static_cast<std::size_t>(kept));
-    read(text.subspan(static_cast<std::size_t>(kept)));
+    read(sequence.subspan(static_cast<std::size_t>(kept)));
   }
   return {logits_.data<float>(), static_cast<std::size_t>(logits_.numel())};
 }
 
-void Generator::extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
+void Generator::extend(std::vector<std::int32_t>& sequence, std::int64_t count, const Sampling& sampling,
                        std::uint64_t seed, const std::function<bool(std::int32_t)>& report) {
   check_sampling(sampling);
   check_options("generate", {{"count", count, Range::whole_from(0)}});
   forget();
   for (std::int64_t k = 0; k < count; ++k) {
-    text.push_back(sample_token(next(text), sampling, sampling_draw(seed, static_cast<std::uint64_t>(k))));
-    if (report && !report(text.back())) return;
+    sequence.push_back(
+        sample_token(next(sequence), sampling, sampling_draw(seed, static_cast<std::uint64_t>(k))));
+    if (report && !report(sequence.back())) return;
   }
 }
 

@@ -52,11 +52,11 @@ std::int32_t PagePool::holders(std::int32_t n) const {
   return pages_[n].holders;
 }
 
-PageTable PagePool::open(std::span<const std::int32_t> text) {
+PageTable PagePool::open(std::span<const std::int32_t> sequence) {
   PageTable table(*this);
   const auto size = static_cast<std::size_t>(page_size_);
-  for (std::size_t at = 0; at + size < text.size(); at += size) {
-    const auto tokens = text.subspan(at, size);
+  for (std::size_t at = 0; at + size < sequence.size(); at += size) {
+    const auto tokens = sequence.subspan(at, size);
     const std::int32_t n = find(hash_of(table.full_, tokens), table.full_, tokens);
     if (n == 0) break;
     hold(n);
@@ -175,7 +175,7 @@ void PageTable::append(std::span<const std::int32_t> tokens) {
     throw Error("PageTable::append got " + std::to_string(tokens.size()) + " tokens, with room for " +
                 std::to_string(std::ssize(pages_) * size - length_));
   if (!tokens.empty() && length_ % size != 0 && pool_->holders(pages_[length_ / size]) > 1)
-    throw Error("PageTable::append would write into a page that another text has too: reserve() first");
+    throw Error("PageTable::append would write into a page that another sequence has too: reserve() first");
   for (const std::int32_t token : tokens) {
     rest_.push_back(token);
     if (++length_ % size != 0) continue;

@@ -1,8 +1,8 @@
-// Which text has which pages of a paged cache [Stratos, PagedAttention]: bookkeeping on the host, no tensors.
-// A page has room for the keys and values of some tokens, one after the other. Texts that begin alike share
-// pages, and copy one only when they are about to write into it. Pages that no text has any more keep what
-// they hold, and are found again by the tokens in and before them, until their memory is needed: those left
-// longest ago go first.
+// Which sequence has which pages of a paged cache [Stratos, PagedAttention]: bookkeeping on the host, no
+// tensors. A page has room for the keys and values of some tokens, one after the other. Sequences that begin
+// alike share pages, and copy one only when they are about to write into it. Pages that no sequence has any
+// more keep what they hold, and are found again by the tokens in and before them, until their memory is
+// needed: those left longest ago go first.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class PageTable;
 
 class PagePool {
  public:
-  // Pages 1 … `pages` of `page_size` tokens each. Page 0 is no text's: for rows that are written nowhere.
+  // Pages 1 … `pages` of `page_size` tokens each. Page 0 is no sequence's: for rows that are written nowhere.
   // Throws ShapeError for sizes that are not positive, OutOfMemory for more pages than the host can keep
   // books on. A test may leave fewer bits of hashes, so that they collide: that takes longer, and changes
   // nothing else.
@@ -34,14 +34,14 @@ class PagePool {
 
   std::int32_t pages() const { return static_cast<std::int32_t>(pages_.size()) - 1; }
   std::int32_t page_size() const { return page_size_; }
-  // Pages that no text has, some of which may hold what another text will find.
+  // Pages that no sequence has, some of which may hold what another sequence will find.
   std::int32_t free() const { return free_; }
-  // How many texts have page n. Throws Error unless 1 ≤ n ≤ pages().
+  // How many sequences have page n. Throws Error unless 1 ≤ n ≤ pages().
   std::int32_t holders(std::int32_t n) const;
 
-  // The table of a text, with the longest beginning of it that the pool holds in full pages, at least one
-  // token shorter than the text: to continue it, its last token has to be read in any case.
-  PageTable open(std::span<const std::int32_t> text);
+  // The table of a sequence, with the longest beginning of it that the pool holds in full pages, at least one
+  // token shorter than the sequence: to continue it, its last token has to be read in any case.
+  PageTable open(std::span<const std::int32_t> sequence);
   // After a change of the weights: from now on, nothing that was computed before is found.
   void forget();
 
@@ -79,13 +79,13 @@ class PagePool {
   std::uint64_t epoch_ = 0;  // forget() begins another
 };
 
-// Before a text's next tokens are written, all of page `from` has to be copied to page `to`.
+// Before a sequence's next tokens are written, all of page `from` has to be copied to page `to`.
 struct PageCopy {
   std::int32_t from, to;
 };
 
-// The pages of one text, which it leaves when the table is destroyed. A run that still reads or writes them
-// must have ended by then.
+// The pages of one sequence, which it leaves when the table is destroyed. A run that still reads or writes
+// them must have ended by then.
 class PageTable {
  public:
   PageTable(PageTable&& other) noexcept = default;  // leaves it without pages
@@ -101,14 +101,14 @@ class PageTable {
   std::int64_t row(std::int64_t position) const;
 
   // Makes room for `count` more tokens. Where the first of them would be written into a page that another
-  // text has too, the table gets another page, and `copies` one more entry. Returns false, and changes
+  // sequence has too, the table gets another page, and `copies` one more entry. Returns false, and changes
   // nothing, if there are not enough free pages.
   bool reserve(std::int64_t count, std::vector<PageCopy>& copies);
   // The next tokens, for which there is room, are now in the cache: their pages, once full, are found by
-  // other texts. Throws Error if there is no room, or if another text has got the page of the first since
-  // reserve().
+  // other sequences. Throws Error if there is no room, or if another sequence has got the page of the first
+  // since reserve().
   void append(std::span<const std::int32_t> tokens);
-  // The same text once more, which may continue differently.
+  // The same sequence once more, which may continue differently.
   PageTable fork() const;
 
  private:

@@ -1,5 +1,5 @@
 // What the programs of Generator and Engine have in common. The programs of an Engine: those that read tokens
-// of texts, and those that move rows of its cache.
+// of sequences, and those that move rows of its cache.
 #pragma once
 
 #include <map>
@@ -44,9 +44,9 @@ inline CompileOptions options_for(const LanguageModel& model, std::int64_t token
 // tiles of attention. With larger groups more rows are padding, at the end of each prompt.
 constexpr std::int64_t group_size = 8;
 
-// Tokens of texts → for each single token, and for the last of each group, the logits of what follows it and
-// a token drawn from them: first those of the singles, then those of the groups. With `last`, what is drawn
-// is put there for the next step, and single tokens may come from there.
+// Tokens of sequences → for each single token, and for the last of each group, the logits of what follows it
+// and a token drawn from them: first those of the singles, then those of the groups. With `last`, what is
+// drawn is put there for the next step, and single tokens may come from there.
 struct Engine::Run {
   const std::int64_t singles, groups;
   Graph graph;
@@ -87,7 +87,7 @@ struct Engine::Run {
       // In i64, of which a chain of ops is one step.
       const Tensor drawn = cast(view(index_select(graph.param(*last), 0, from), {rows, 1}), i64),
                    known = cast(tokens, i64);
-      // −1, of logits that are all NaN, is no token: that text is about to end.
+      // −1, of logits that are all NaN, is no token: that sequence is about to end.
       read = cast(tg::where(less(known, 0), maximum(drawn, 0), known), i32);
     }
     if (last) to = graph.input("to", {entries}, i32, where);
@@ -105,7 +105,7 @@ struct Engine::Run {
     detail::check_cached_attention(graph, "engine");
     assign.insert(assign.end(), cache.assign().begin(), cache.assign().end());
     CompileOptions options = detail::options_for(model, tokens.numel(), o.threads, o.precision);
-    options.assign = assign, options.rows_alone = true, options.arena = arena;
+    options.assign = assign, options.batch_invariant = true, options.arena = arena;
     return compile(graph, {next, logits}, options);
   }
   // The rows that are drawn from, [singles + groups, 1, …] of x [rows, 1, …].
@@ -116,15 +116,15 @@ struct Engine::Run {
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
   }
 
-  // Entry b of the call, a single or a group: tokens [begin, end) of a text, at most as many as it has rows.
-  // All of them are known but perhaps the last.
-  void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> text,
+  // Entry b of the call, a single or a group: tokens [begin, end) of a sequence, at most as many as it has
+  // rows. All of them are known but perhaps the last.
+  void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> sequence,
            const PageTable& pages) {
     const auto [at, n] = rows_of(b);
-    const std::int64_t known = std::ssize(text);
+    const std::int64_t known = std::ssize(sequence);
     for (std::size_t i = 0; i < n; ++i) {
       const std::int64_t t = end - static_cast<std::int64_t>(n - i);
-      token[at + i] = t < 0 ? 0 : t < known ? text[static_cast<std::size_t>(t)] : -1;
+      token[at + i] = t < 0 ? 0 : t < known ? sequence[static_cast<std::size_t>(t)] : -1;
       // The pool counts pages from 1, the cache from 0.
       row[at + i] = t < begin ? -1 : static_cast<std::int32_t>(pages.row(t) - pages.page_size());
       position[at + i] = static_cast<std::int32_t>(std::max<std::int64_t>(t, 0));

@@ -18,7 +18,7 @@ struct Sampling {
 // drawn; throws Error if all are NaN, and for a u or a setting out of its range.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
-// The u of a text's k-th new token: texts with the same seed draw the same numbers.
+// The u of a sequence's k-th new token: sequences with the same seed draw the same numbers.
 double sampling_draw(std::uint64_t seed, std::uint64_t k);
 // Throws Error that names the setting out of its range: a temperature that is negative or not finite in f32,
 // a negative top_k, a top_p outside [0, 1].

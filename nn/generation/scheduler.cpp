@@ -12,14 +12,14 @@ namespace tg::nn {
 
 namespace {
 
-// A text that has lost its pages so often keeps them, while there is another to take them from.
+// A sequence that has lost its pages so often keeps them, while there is another to take them from.
 constexpr int most_preemptions = 3;
 
 const Scheduler::Options& checked(const Scheduler::Options& o) {
-  if (o.seats < 1 || o.chunk < 1 || o.group < 1 || o.host_pages < 0)
+  if (o.slots < 1 || o.chunk < 1 || o.group < 1 || o.host_pages < 0)
     throw ShapeError(
-        "[scheduler] expected positive numbers of seats and of tokens in a chunk and in a group, got " +
-        std::to_string(o.seats) + ", " + std::to_string(o.chunk) + " and " + std::to_string(o.group) +
+        "[scheduler] expected positive numbers of slots and of tokens in a chunk and in a group, got " +
+        std::to_string(o.slots) + ", " + std::to_string(o.chunk) + " and " + std::to_string(o.group) +
         ", with " + std::to_string(o.host_pages) + " pages on the host");
   return o;
 }
@@ -29,15 +29,15 @@ const Scheduler::Options& checked(const Scheduler::Options& o) {
 Scheduler::Scheduler(const Options& options)
     : options_(checked(options)), pool_(options.pages, options.page_size) {}
 
-const Scheduler::Text& Scheduler::at(Id text) const {
-  const Text* const found = texts_.find(text);
-  if (!found) throw Error("[scheduler] there is no text " + std::to_string(text));
+const Scheduler::Sequence& Scheduler::at(Id sequence) const {
+  const Sequence* const found = sequences_.find(sequence);
+  if (!found) throw Error("[scheduler] there is no sequence " + std::to_string(sequence));
   return *found;
 }
 
-const PageTable& Scheduler::table(Id text) const {
-  const Text& t = at(text);
-  if (!t.table) throw Error("[scheduler] text " + std::to_string(text) + " waits, and has no pages");
+const PageTable& Scheduler::table(Id sequence) const {
+  const Sequence& t = at(sequence);
+  if (!t.table) throw Error("[scheduler] sequence " + std::to_string(sequence) + " waits, and has no pages");
   return *t.table;
 }
 
@@ -46,29 +46,29 @@ std::int32_t Scheduler::pages_for(std::int64_t tokens) const {
   return static_cast<std::int32_t>(std::min<std::int64_t>(n, std::numeric_limits<std::int32_t>::max()));
 }
 
-Scheduler::Id Scheduler::add(std::vector<std::int32_t> text, std::int64_t most) {
-  if (text.empty()) throw Error("[scheduler] the text is empty");
-  if (std::ssize(text) > most)
-    throw Error("[scheduler] a text of " + std::to_string(text.size()) + " tokens, which was to have " +
-                std::to_string(most) + " at most");
+Scheduler::Id Scheduler::add(std::vector<std::int32_t> sequence, std::int64_t most) {
+  if (sequence.empty()) throw Error("[scheduler] the sequence is empty");
+  if (std::ssize(sequence) > most)
+    throw Error("[scheduler] a sequence of " + std::to_string(sequence.size()) +
+                " tokens, which was to have " + std::to_string(most) + " at most");
   if (pages_for(most) > pool_.pages())
-    throw Error("[scheduler] a text of up to " + std::to_string(most) +
+    throw Error("[scheduler] a sequence of up to " + std::to_string(most) +
                 " tokens does not fit in a cache of " + std::to_string(pool_.pages()) + " pages of " +
                 std::to_string(pool_.page_size()));
   const Id id = next_++;
-  texts_.put(id, std::unique_ptr<Text>(new Text{id, std::move(text), most}));
-  waiting_.emplace(id, texts_.find(id));
+  sequences_.put(id, std::unique_ptr<Sequence>(new Sequence{id, std::move(sequence), most}));
+  waiting_.emplace(id, sequences_.find(id));
   return id;
 }
 
-Scheduler::Id Scheduler::fork(Id text, Turn turn) {
-  const Text& from = at(text);
+Scheduler::Id Scheduler::fork(Id sequence, Turn turn) {
+  const Sequence& from = at(sequence);
   const bool waits = turn == Turn::last && std::ranges::any_of(waiting_, [](const auto& other) {
                        return !other.second->is_idle();
                      });
   const Id id = add(from.tokens, from.most);
   at(id).read = from.read;
-  if (from.table && !waits && std::ssize(running_) < options_.seats) {
+  if (from.table && !waits && std::ssize(running_) < options_.slots) {
     at(id).table.emplace(from.table->fork());
     at(id).is_old = from.is_old;
     running_.insert(waiting_.extract(id));
@@ -76,139 +76,140 @@ Scheduler::Id Scheduler::fork(Id text, Turn turn) {
   return id;
 }
 
-void Scheduler::append(Id text, std::int32_t token) {
-  Text& t = at(text);
+void Scheduler::append(Id sequence, std::int32_t token) {
+  Sequence& t = at(sequence);
   if (std::ssize(t.tokens) >= t.most)
-    throw Error("[scheduler] text " + std::to_string(text) + " has " + std::to_string(t.most) +
+    throw Error("[scheduler] sequence " + std::to_string(sequence) + " has " + std::to_string(t.most) +
                 " tokens already, which were to be all");
   t.tokens.push_back(token);
   t.expected = 0;
 }
 
-void Scheduler::expect(Id text) {
-  Text& t = at(text);
+void Scheduler::expect(Id sequence) {
+  Sequence& t = at(sequence);
   if (!t.is_idle() || t.size() >= t.most)  // it is not idle while a token is expected
-    throw Error("[scheduler] no token can be expected of text " + std::to_string(text) + ", which has read " +
-                std::to_string(t.read) + " of " + std::to_string(t.size()) + " tokens and may have " +
-                std::to_string(t.most));
+    throw Error("[scheduler] no token can be expected of sequence " + std::to_string(sequence) +
+                ", which has read " + std::to_string(t.read) + " of " + std::to_string(t.size()) +
+                " tokens and may have " + std::to_string(t.most));
   t.expected = 1;
 }
 
-void Scheduler::read_again(Id text) {
-  Text& t = at(text);
+void Scheduler::read_again(Id sequence) {
+  Sequence& t = at(sequence);
   t.expected = 0;
   t.read = std::min(t.read, std::ssize(t.tokens) - 1);
 }
 
-void Scheduler::remove(Id text) {
-  drop_from_host(at(text));
-  running_.erase(text), waiting_.erase(text), texts_.erase(text);
+void Scheduler::remove(Id sequence) {
+  drop_from_host(at(sequence));
+  running_.erase(sequence), waiting_.erase(sequence), sequences_.erase(sequence);
 }
 
 void Scheduler::forget() {
   pool_.forget();
-  texts_.each([&](Text& text) {
-    drop_from_host(text);
-    text.is_old = text.table.has_value();
+  sequences_.each([&](Sequence& sequence) {
+    drop_from_host(sequence);
+    sequence.is_old = sequence.table.has_value();
   });
 }
 
 void Scheduler::start_again() {
   forget();
-  for (const auto& [id, text] : running_) text->table.reset(), text->is_old = false;
+  for (const auto& [id, sequence] : running_) sequence->table.reset(), sequence->is_old = false;
   waiting_.merge(running_);
 }
 
 std::int64_t Scheduler::cached() const {
   std::int64_t n = 0;
-  for (const auto& [id, text] : running_) n += text->table->length();
+  for (const auto& [id, sequence] : running_) n += sequence->table->length();
   return n;
 }
 
-void Scheduler::drop_from_host(Text& text) {
-  host_used_ -= pages_for(text.on_host);
-  text.on_host = 0;
+void Scheduler::drop_from_host(Sequence& sequence) {
+  host_used_ -= pages_for(sequence.on_host);
+  sequence.on_host = 0;
 }
 
-void Scheduler::preempt(Text& text) {
-  const std::int64_t held = text.table->length();
+void Scheduler::preempt(Sequence& sequence) {
+  const std::int64_t held = sequence.table->length();
   const std::int32_t n = pages_for(held);
   // Of what was read before forget(), nothing may come back: from then on others would find it.
-  if (n > 0 && !text.is_old && n <= options_.host_pages - host_used_) {
-    const auto& pages = text.table->pages();
-    plan_.out.push_back({text.id, 0, {pages.begin(), pages.begin() + n}});
-    text.on_host = held;
+  if (n > 0 && !sequence.is_old && n <= options_.host_pages - host_used_) {
+    const auto& pages = sequence.table->pages();
+    plan_.out.push_back({sequence.id, 0, {pages.begin(), pages.begin() + n}});
+    sequence.on_host = held;
     host_used_ += n;
   }
-  text.table.reset();
-  text.is_old = false;
-  ++text.preemptions, ++preemptions_;
-  waiting_.insert(running_.extract(text.id));
+  sequence.table.reset();
+  sequence.is_old = false;
+  ++sequence.preemptions, ++preemptions_;
+  waiting_.insert(running_.extract(sequence.id));
 }
 
-// Takes pages from texts that came after this one, and if there is none, from this one. Those have no part in
-// the plan yet.
-bool Scheduler::make_room(Text& text, std::int64_t count) {
-  while (!text.table->reserve(count, plan_.copies)) {
-    Text* last = &text;
-    for (auto it = running_.rbegin(); it->first != text.id; ++it)
-      if (last == &text ||
+// Takes pages from sequences that came after this one, and if there is none, from this one. Those have no
+// part in the plan yet.
+bool Scheduler::make_room(Sequence& sequence, std::int64_t count) {
+  while (!sequence.table->reserve(count, plan_.copies)) {
+    Sequence* last = &sequence;
+    for (auto it = running_.rbegin(); it->first != sequence.id; ++it)
+      if (last == &sequence ||
           (last->preemptions >= most_preemptions && it->second->preemptions < most_preemptions))
         last = it->second;
     preempt(*last);
-    if (last == &text) return false;
+    if (last == &sequence) return false;
   }
   return true;
 }
 
-// Whether a text that is read in this step will have the next page of this one too.
-bool Scheduler::will_be_found(const Text& text) const {
-  const std::int64_t wanted = text.table->length() + options_.page_size;
-  if (wanted >= std::ssize(text.tokens)) return false;
+// Whether a sequence that is read in this step will have the next page of this one too.
+bool Scheduler::will_be_found(const Sequence& sequence) const {
+  const std::int64_t wanted = sequence.table->length() + options_.page_size;
+  if (wanted >= std::ssize(sequence.tokens)) return false;
   return std::ranges::any_of(plan_.several, [&](const Part& p) {
-    const auto& other = at(p.text).tokens;
+    const auto& other = at(p.sequence).tokens;
     return p.begin + p.count >= wanted && p.begin < wanted &&
-           std::equal(text.tokens.begin(), text.tokens.begin() + wanted, other.begin());
+           std::equal(sequence.tokens.begin(), sequence.tokens.begin() + wanted, other.begin());
   });
 }
 
-bool Scheduler::join(Text& text) {
-  text.table.emplace(pool_.open(text.tokens));
-  const std::int64_t found = text.table->length(),
-                     kept = std::clamp<std::int64_t>(text.on_host, found, std::ssize(text.tokens) - 1);
-  const auto size = std::ssize(text.tokens);
+bool Scheduler::join(Sequence& sequence) {
+  sequence.table.emplace(pool_.open(sequence.tokens));
+  const std::int64_t found = sequence.table->length(),
+                     kept =
+                         std::clamp<std::int64_t>(sequence.on_host, found, std::ssize(sequence.tokens) - 1);
+  const auto size = std::ssize(sequence.tokens);
   // Those that run will soon want another page, so some stay free.
   const std::int32_t free = pool_.free() - (running_.empty() ? 0 : pool_.pages() / 100);
-  if (pages_for(size) - pages_for(found) > free || will_be_found(text)) {
-    text.table.reset();
+  if (pages_for(size) - pages_for(found) > free || will_be_found(sequence)) {
+    sequence.table.reset();
     return false;
   }
   found_ += found;
-  if (text.on_host > 0) {
-    text.table->reserve(kept - found, plan_.copies);
-    const auto& pages = text.table->pages();
+  if (sequence.on_host > 0) {
+    sequence.table->reserve(kept - found, plan_.copies);
+    const auto& pages = sequence.table->pages();
     const std::int64_t first = pages_for(found);
-    plan_.in.push_back({text.id, first, {pages.begin() + first, pages.end()}});
-    text.table->append(std::span(text.tokens).subspan(found, kept - found));
+    plan_.in.push_back({sequence.id, first, {pages.begin() + first, pages.end()}});
+    sequence.table->append(std::span(sequence.tokens).subspan(found, kept - found));
   }
-  drop_from_host(text);
-  running_.insert(waiting_.extract(text.id));
+  drop_from_host(sequence);
+  running_.insert(waiting_.extract(sequence.id));
   return true;
 }
 
-// Gives the text its part of the plan, if it has pages for it.
-void Scheduler::read_on(Text& text) {
-  const std::int64_t held = text.table->length(), unread = text.size() - held,
+// Gives the sequence its part of the plan, if it has pages for it.
+void Scheduler::read_on(Sequence& sequence) {
+  const std::int64_t held = sequence.table->length(), unread = sequence.size() - held,
                      count = unread == 1 ? 1 : std::min(unread, left_);
-  if (count == 0 || !make_room(text, count)) return;
-  (unread == 1 ? plan_.single : plan_.several).push_back({text.id, held, count});
+  if (count == 0 || !make_room(sequence, count)) return;
+  (unread == 1 ? plan_.single : plan_.several).push_back({sequence.id, held, count});
   if (unread > 1) left_ -= std::min(left_, detail::pages_for(count, options_.group) * options_.group);
 }
 
-// A text of which a token is expected has just left, and nobody overtakes it.
-Scheduler::Text* Scheduler::next_waiting() {
-  for (const auto& [id, text] : waiting_)
-    if (!text->is_idle()) return text->expected > 0 ? nullptr : text;
+// A sequence of which a token is expected has just left, and nobody overtakes it.
+Scheduler::Sequence* Scheduler::next_waiting() {
+  for (const auto& [id, sequence] : waiting_)
+    if (!sequence->is_idle()) return sequence->expected > 0 ? nullptr : sequence;
   return nullptr;
 }
 
@@ -217,15 +218,15 @@ const Scheduler::Plan& Scheduler::plan() {
   plan_.single.clear(), plan_.several.clear();
   left_ = options_.chunk;
   const std::int64_t before = preemptions_;
-  // make_room() takes texts out of the list, but none up to the current one except itself.
+  // make_room() takes sequences out of the list, but none up to the current one except itself.
   for (auto it = running_.begin(); it != running_.end();) {
-    Text& t = *it->second;
+    Sequence& t = *it->second;
     read_on(t);
     it = t.table ? std::next(it) : running_.upper_bound(t.id);
   }
   if (preemptions_ > before && !plan_.is_empty()) return plan_;
-  for (Text* t = next_waiting(); t && left_ > 0; t = next_waiting()) {
-    if (std::ssize(running_) < options_.seats && join(*t)) {
+  for (Sequence* t = next_waiting(); t && left_ > 0; t = next_waiting()) {
+    if (std::ssize(running_) < options_.slots && join(*t)) {
       read_on(*t);
     } else if (plan_.is_empty() && !running_.empty()) {
       preempt(*running_.rbegin()->second);  // all that run are idle
@@ -237,11 +238,12 @@ const Scheduler::Plan& Scheduler::plan() {
 }
 
 void Scheduler::done(const Part& part) {
-  Text& t = at(part.text);
+  Sequence& t = at(part.sequence);
   if (!t.table || part.begin != t.table->length() || part.count < 0 ||
       part.count > std::ssize(t.tokens) - part.begin)
     throw Error("[scheduler] " + std::to_string(part.count) + " tokens from " + std::to_string(part.begin) +
-                " of text " + std::to_string(part.text) + ", which does not follow what is in the cache");
+                " of sequence " + std::to_string(part.sequence) +
+                ", which does not follow what is in the cache");
   const auto begin = static_cast<std::size_t>(part.begin), count = static_cast<std::size_t>(part.count);
   t.table->append(std::span(t.tokens).subspan(begin, count));
   t.read = std::max(t.read, part.begin + part.count);

@@ -28,7 +28,7 @@ std::optional<DType> half_type(Precision p) {
   return {};
 }
 
-struct HalfCopies::State {
+struct LowPrecisionCopies::State {
   struct Copy {
     Parameter of, copy;
     std::uint64_t of_change = 0, copy_change = 0;  // of both, when the copy was last made
@@ -63,16 +63,16 @@ struct HalfCopies::State {
   }
 };
 
-HalfCopies::HalfCopies(DType dtype) : state_(std::make_shared<State>()) {
+LowPrecisionCopies::LowPrecisionCopies(DType dtype) : state_(std::make_shared<State>()) {
   if (dtype != bf16 && dtype != f16)
-    throw DTypeError("[HalfCopies] got " + std::string(name_of(dtype)) + ", expected bf16 or f16");
+    throw DTypeError("[LowPrecisionCopies] got " + std::string(name_of(dtype)) + ", expected bf16 or f16");
   state_->dtype = dtype;
 }
 
-Tensor HalfCopies::tensor(const Parameter& p, Graph& graph, std::source_location where) {
+Tensor LowPrecisionCopies::tensor(const Parameter& p, Graph& graph, std::source_location where) {
   State& s = *state_;
   if (p.dtype() != f32 && p.dtype() != f64)
-    throw DTypeError("[HalfCopies] " + p.name() + " is " + std::string(name_of(p.dtype())) +
+    throw DTypeError("[LowPrecisionCopies] " + p.name() + " is " + std::string(name_of(p.dtype())) +
                      ", expected f32 or f64");
   if (!s.place.contains(p.key())) {
     s.all.push_back({p, {p.name() + "." + std::string(name_of(s.dtype)), p.shape(), s.dtype, p.device()}});
@@ -89,7 +89,7 @@ Tensor HalfCopies::tensor(const Parameter& p, Graph& graph, std::source_location
   return half;
 }
 
-std::vector<Parameter> HalfCopies::of(const std::vector<Parameter>& parameters) const {
+std::vector<Parameter> LowPrecisionCopies::of(const std::vector<Parameter>& parameters) const {
   std::vector<Parameter> copies(parameters.size());
   for (std::size_t i = 0; i < copies.size(); ++i)
     if (const auto at = state_->place.find(parameters[i].key()); at != state_->place.end())
@@ -97,13 +97,13 @@ std::vector<Parameter> HalfCopies::of(const std::vector<Parameter>& parameters) 
   return copies;
 }
 
-std::size_t HalfCopies::bytes() const {
+std::size_t LowPrecisionCopies::bytes() const {
   std::size_t sum = 0;
   for (const State::Copy& c : state_->all) sum += aligned_bytes(c.copy.bytes());
   return sum;
 }
 
-Autocast::Autocast(Graph& graph, Precision precision, bool half_logits, HalfCopies* copies)
+Autocast::Autocast(Graph& graph, Precision precision, bool half_logits, LowPrecisionCopies* copies)
     : graph_(graph),
       dtype_(half_type(precision)),
       half_logits_(half_logits),

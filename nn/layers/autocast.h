@@ -26,9 +26,9 @@ std::optional<DType> half_type(Precision precision);  // bf16 or f16; none for t
 
 // Copies of weights in a half type that last from step to step. An optimizer writes them together with the
 // weights (Optimizer::update), so that a step casts no weights (docs/training.md).
-class HalfCopies {
+class LowPrecisionCopies {
  public:
-  explicit HalfCopies(DType dtype);  // bf16 or f16; throws DTypeError for another
+  explicit LowPrecisionCopies(DType dtype);  // bf16 or f16; throws DTypeError for another
 
   // cast(p, dtype), its gradient too, read from a copy that is allocated when p is first asked for. Before
   // each run of the graph's programs, a copy is made again if its weight has been changed by anything but the
@@ -52,7 +52,7 @@ class Autocast {
   // A head that is held in a half type gives f32 logits, and with half_logits in the precision's half type,
   // as one in f32 does: in training, where logits and their gradients are the largest tensors.
   // With copies, weights that are wider than the half type are read from these instead of cast.
-  Autocast(Graph& graph, Precision precision, bool half_logits = false, HalfCopies* copies = nullptr);
+  Autocast(Graph& graph, Precision precision, bool half_logits = false, LowPrecisionCopies* copies = nullptr);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -71,7 +71,7 @@ class Autocast {
   Graph& graph_;
   std::optional<DType> dtype_;
   bool half_logits_;
-  HalfCopies* copies_;
+  LowPrecisionCopies* copies_;
   std::unordered_map<const void*, Tensor> weights_;  // cast, by the key of their parameter
   Autocast* outer_;
 };

@@ -44,13 +44,13 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
     throw ShapeError("[kv_cache] a call of " + std::to_string(length) + " tokens, expected 1 to " +
                      std::to_string(cache.page_size()) + ", the size of a page");
   const Scope scope("cache");
-  const std::int64_t texts = cache.pages(), size = cache.page_size();
-  const Tensor first = view(cached_, {texts, 1});
+  const std::int64_t sequences = cache.pages(), size = cache.page_size();
+  const Tensor first = view(cached_, {sequences, 1});
   positions_ = first + multiples(graph, {1, length}, 1);
   lengths_ = cached_ + length;
   // Beyond its page a token has no row: index_assign refuses the number.
-  const Tensor row = multiples(graph, {texts, 1}, size) + positions_;
-  rows_ = where(less(positions_, size), row, texts * size);
+  const Tensor row = multiples(graph, {sequences, 1}, size) + positions_;
+  rows_ = where(less(positions_, size), row, sequences * size);
 }
 
 CacheCall::CacheCall(Graph& graph, KvCache& cache, const InPages& call) : cache_(cache), parts_(call) {
@@ -75,7 +75,7 @@ void CacheCall::check(TensorArg x) const {
   const Shape &shape = x.tensor().shape(), &call = positions_.shape();
   if (shape.size() < 2 || shape[0] != call[0] || shape[1] != call[1])
     throw ShapeError(in_context("[kv_cache] the call is for " + std::to_string(call[1]) +
-                                    " tokens in each of " + std::to_string(call[0]) + " texts, got " +
+                                    " tokens in each of " + std::to_string(call[0]) + " sequences, got " +
                                     x.tensor().text(),
                                 x.where()));
 }
@@ -117,7 +117,7 @@ std::vector<Tensor> CacheCall::append(const std::vector<Rows>& tensors) {
   return extended;
 }
 
-// Singles and groups, one after the other: q [rows, H, 1, d] of a group is that of one text.
+// Singles and groups, one after the other: q [rows, H, 1, d] of a group is that of one sequence.
 Tensor CacheCall::attention_in_pages(const Tensor& q, const Tensor& k, const Tensor& v,
                                      const PagedAttentionOptions& o) const {
   const auto [singles, groups, length, room] = parts_;

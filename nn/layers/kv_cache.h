@@ -13,11 +13,11 @@ namespace tg::nn {
 
 class KvCache {
  public:
-  // Pages with room for `page_size` tokens each. Either every text has one page, which is then as large as a
-  // text may become, or many small ones, wherever there are free ones (PagePool). A tensor is allocated, with
-  // zeros, when the first graph extends it. Rows are kept in `dtype`, in which attention is then computed, or
-  // else as they come. Throws ShapeError for sizes that are not positive, DTypeError for a dtype that is not
-  // floating.
+  // Pages with room for `page_size` tokens each. Either every sequence has one page, which is then as large
+  // as a sequence may become, or many small ones, wherever there are free ones (PagePool). A tensor is
+  // allocated, with zeros, when the first graph extends it. Rows are kept in `dtype`, in which attention is
+  // then computed, or else as they come. Throws ShapeError for sizes that are not positive, DTypeError for a
+  // dtype that is not floating.
   KvCache(std::int64_t pages, std::int64_t page_size, Device device = Device::cpu(),
           std::optional<DType> dtype = {});
   KvCache(const KvCache&) = delete;
@@ -38,19 +38,20 @@ class KvCache {
 };
 
 // One call of a model on tokens that follow those in a cache: attention layers append to the cache and read
-// all of it. How many tokens a text has is an input, so one program serves every position in every text.
+// all of it. How many tokens a sequence has is an input, so one program serves every position in every
+// sequence.
 class CacheCall {
  public:
-  // For a cache with one page for each text: `length` new tokens in each of them. The graph gets the input
-  // "cached" (i32 [texts]); a run in which a text outgrows its page fails with an Error. Throws ShapeError
-  // for a length outside 1 … page_size.
+  // For a cache with one page for each sequence: `length` new tokens in each of them. The graph gets the
+  // input "cached" (i32 [sequences]); a run in which a sequence outgrows its page fails with an Error. Throws
+  // ShapeError for a length outside 1 … page_size.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
-  // For a cache in pages, rows of one token each, x [singles + groups · length, 1, …]: of `singles` texts the
-  // last token; then groups of `length` tokens that follow one another in a text, the last ones up to some
-  // place. A text may have several groups: they see the tokens of those before them. Rows are left out of
-  // what is written where their tokens are in the cache already, or are none. The graph gets the inputs
-  // "rows" and "positions" (i32 [singles + groups · length, 1]), "lengths" (i32 [singles + groups]) and
-  // "table" (i32 [singles + groups, `room` pages]). A token's results have the same bits in any company
+  // For a cache in pages, rows of one token each, x [singles + groups · length, 1, …]: of `singles` sequences
+  // the last token; then groups of `length` tokens that follow one another in a sequence, the last ones up to
+  // some place. A sequence may have several groups: they see the tokens of those before them. Rows are left
+  // out of what is written where their tokens are in the cache already, or are none. The graph gets the
+  // inputs "rows" and "positions" (i32 [singles + groups · length, 1]), "lengths" (i32 [singles + groups])
+  // and "table" (i32 [singles + groups, `room` pages]). A token's results have the same bits in any company
   // (paged_attn). Throws ShapeError for numbers that are negative, no row, a length or a room that is not
   // positive.
   struct InPages {
@@ -58,23 +59,25 @@ class CacheCall {
   };
   CacheCall(Graph& graph, KvCache& cache, const InPages& call);
 
-  // To be fed. Of a cache with one page for each text: tokens in the cache so far, i32 [texts].
+  // To be fed. Of a cache with one page for each sequence: tokens in the cache so far, i32 [sequences].
   const Tensor& cached() const { return cached_; }
   // Of a cache in pages: for each token the number of its row, page·page_size + place, or −1 to write none;
-  // its place in the text (0, where there is none); tokens up to the last of each single and of each group,
-  // that one included; the text's pages, as many as those take.
+  // its place in the sequence (0, where there is none); tokens up to the last of each single and of each
+  // group, that one included; the sequence's pages, as many as those take.
   const Tensor& rows() const { return rows_; }
   const Tensor& lengths() const { return lengths_; }
   const Tensor& table() const { return table_; }
 
-  const Tensor& positions() const { return positions_; }  // i32 [texts, length]: of the new tokens; see above
+  const Tensor& positions() const {
+    return positions_;
+  }  // i32 [sequences, length]: of the new tokens; see above
 
-  // Throws ShapeError for x [texts, length, …] of other sizes than the call's.
+  // Throws ShapeError for x [sequences, length, …] of other sizes than the call's.
   void check(TensorArg x) const;
-  // Appends keys [texts, Hk, length, d] and values [texts, Hk, length, dv] to the cache's tensors name + ".k"
-  // and ".v". Each query [texts, H, length, d] sees the keys of its text up to its own, → o [texts, H,
-  // length, dv] in q's dtype. Throws ShapeError and DTypeError for rows that do not fit the call or what the
-  // cache holds.
+  // Appends keys [sequences, Hk, length, d] and values [sequences, Hk, length, dv] to the cache's tensors
+  // name + ".k" and ".v". Each query [sequences, H, length, d] sees the keys of its sequence up to its own, →
+  // o [sequences, H, length, dv] in q's dtype. Throws ShapeError and DTypeError for rows that do not fit the
+  // call or what the cache holds.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
                 const PagedAttentionOptions& options = {});
   // The same where the first `value_width` numbers of a key, 1 … d, are its value; they are kept once, under
@@ -86,7 +89,8 @@ class CacheCall {
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:
-  // All rows of the cache's tensor of this name, and new ones [texts, length, heads, n] to be put among them.
+  // All rows of the cache's tensor of this name, and new ones [sequences, length, heads, n] to be put among
+  // them.
   struct Rows {
     Parameter held;
     Tensor added;

@@ -152,7 +152,7 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   const Scope scope("optimizer");
   Graph& graph = loss.graph();
   const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();
-  const auto [total_loss, sums] = shards_.sums(loss, z, o.scatter_early);
+  const auto [total_loss, sums] = shards_.sums(loss, z, o.hoist_collectives);
   Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : global_norm(sums);
   if (loss_scale.defined()) norm = norm / loss_scale;
   const Tensor finite = graph.common_condition(

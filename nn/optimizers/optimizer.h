@@ -60,7 +60,7 @@ class Optimizer {
   // its own gradients, as clip_grad_norm_ does for the parameters that are passed to it.
   //
   // `copies`, of parameters() in their order and empty where there is none, get the new weights in their own
-  // dtype (nn::HalfCopies).
+  // dtype (nn::LowPrecisionCopies).
   Update minimize(const Tensor& loss, const std::vector<Parameter>& copies = {}) const {
     return update(loss, differentiate(loss), {.reading = {.copies = copies}});
   }
@@ -71,7 +71,7 @@ class Optimizer {
   struct UpdateOptions {
     WeightReading reading = {};  // copies as for minimize(), and with ranks which weights nothing else reads
     // With ranks: gradients are added few at a time, when they are there, and freed.
-    bool scatter_early = false;
+    bool hoist_collectives = false;
     bool norm_of_blocks = false;  // the norm has the same bits for any number of ranks that divides 16
   };
   std::vector<Tensor> differentiate(const Tensor& loss) const;

@@ -41,7 +41,7 @@ TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
 // https://github.com/FlashML-org/FreeToken/pull/177
 // Rows of a group beyond the first block of a paged kernel were matched to the wrong head.
 TEST(BugsOfOthersAttention, RowsOfALargeGroupKeepTheirHeads) {
-  expect_defined(PagedCall{.H = 3, .Hk = 1, .L = 25, .texts = {0}, .lengths = {30}});
+  expect_defined(PagedCall{.H = 3, .Hk = 1, .L = 25, .sequences = {0}, .lengths = {30}});
 }
 
 // https://github.com/Dao-AILab/flash-attention/pull/1033
@@ -85,7 +85,7 @@ TEST(BugsOfOthersAttention, SinkHasAGradient) {
 // https://github.com/vllm-project/vllm-metal/pull/550
 // A paged kernel left sinks out of the denominator.
 TEST(BugsOfOthersAttention, PagedAttentionHasTheSinkInItsDenominator) {
-  PagedCall c{.L = 2, .texts = {0, 1}, .lengths = {9, 20}};
+  PagedCall c{.L = 2, .sequences = {0, 1}, .lengths = {9, 20}};
   c.sink = true;
   expect_defined(c);
 }

@@ -124,7 +124,7 @@ TEST(BugsOfOthersGeneration, SamePageAfterAnotherBeginningIsAnother) {
 // After weights had been replaced, prompts used keys of the old ones. forget() makes them unknown.
 TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
   Writer w;
-  Engine engine(w.model, {.seats = 2, .page_size = 4, .threads = 1});
+  Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1});
   const Tokens prompt = numbers(13);
   EXPECT_EQ(Writer::written(engine, {prompt}, 6)[0], w.expected(prompt, 6));
   nn::Params replaced(2);
@@ -150,7 +150,7 @@ TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
 // A sequence that had to give up its pages continued with wrong tokens. It is read again.
 TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
   const Writer w;
-  Engine engine(w.model, {.seats = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
+  Engine engine(w.model, {.slots = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
   const std::vector<Tokens> prompts{numbers(6), numbers(7, 3), numbers(5, 4)};
   const std::vector<Tokens> texts = Writer::written(engine, prompts, 20);
   EXPECT_GT(engine.scheduler().preemptions(), 0);
@@ -164,7 +164,7 @@ TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
 // from 0.
 TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
   const Writer w;
-  Engine engine(w.model, {.seats = 2, .threads = 1, .ahead = false});
+  Engine engine(w.model, {.slots = 2, .threads = 1, .ahead = false});
   const std::vector<Tokens> prompts{numbers(20), numbers(3)};
   const std::vector<Tokens> texts = Writer::written(engine, prompts, 8);
   for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(texts[i], w.expected(prompts[i], 8)) << i;
@@ -190,7 +190,7 @@ TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
 // Tokens written one by one attended to keys beyond the window, as the cache in pages keeps them all.
 TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
   const Writer w(nn::Llama{.windows = {3, 3}});
-  Engine engine(w.model, {.seats = 2, .page_size = 4, .threads = 1, .ahead = false});
+  Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1, .ahead = false});
   const Tokens prompt = numbers(12, 3);
   EXPECT_EQ(Writer::written(engine, {prompt}, 16)[0], w.expected(prompt, 16));
 }
@@ -218,7 +218,7 @@ struct FirstTokenZero {
   const Tokens prompt = {3};
   Tokens written(const Tokens& end_tokens) {
     Tokens text;
-    Engine engine(w.model, {.seats = 1, .threads = 1});
+    Engine engine(w.model, {.slots = 1, .threads = 1});
     engine.add({.prompt = prompt,
                 .tokens = 5,
                 .sampling = {},

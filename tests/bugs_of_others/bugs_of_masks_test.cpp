@@ -230,13 +230,13 @@ TEST(BugsOfOthersMasks, KeysWithoutQueriesHaveZeroGradients) {
 // https://github.com/ROCm/aiter/pull/5401
 // NaN in slots of a page that no token has filled yet reached the output by 0·NaN.
 TEST(BugsOfOthersMasks, UnfilledSlotsOfAPageMayHoldNan) {
-  expect_defined(PagedCall{.page = 16, .texts = {0, 1}, .lengths = {5, 21}});
+  expect_defined(PagedCall{.page = 16, .sequences = {0, 1}, .lengths = {5, 21}});
 }
 
 // https://github.com/flashinfer-ai/flashinfer/issues/941
 // Where values are the first columns of keys, stale NaN in a page made all of the output NaN.
 TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
-  PagedCall c{.H = 4, .Hk = 1, .d = 12, .dv = 8, .page = 8, .L = 3, .texts = {0}, .lengths = {11}};
+  PagedCall c{.H = 4, .Hk = 1, .d = 12, .dv = 8, .page = 8, .L = 3, .sequences = {0}, .lengths = {11}};
   c.v_in_k = true;
   expect_defined(c);
 }

@@ -97,7 +97,7 @@ TEST(BugsOfOthersSampling, RowOfNaNIsAnErrorNotAToken) {
 struct Texts {
   nn::Params params{1};
   const nn::Model model{params, testing::config()};
-  Engine engine{model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = false}};
+  Engine engine{model, {.slots = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = false}};
 
   static Engine::Request into(Tokens& text, Engine::Request request) {
     request.report = [&text](const Engine::Token& t) {

@@ -196,7 +196,7 @@ TEST_F(Addends, AHalfSumIsRoundedOnceForEachProduct) {
 }
 
 TEST_F(Addends, ARowKeepsItsBitsInAnyCompany) {
-  const Program p = compile(g, {product() + product()}, {.rows_alone = true});
+  const Program p = compile(g, {product() + product()}, {.batch_invariant = true});
   EXPECT_EQ(products(p, 3), 0) << p.text();
   EXPECT_EQ(sums(p), 1);
 }

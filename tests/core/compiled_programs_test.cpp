@@ -49,7 +49,7 @@ class Compiled {
  public:
   explicit Compiled(const CompiledCase& c) : case_(c) {
     c.record(r_);
-    CompileOptions options{.assign = r_.assign, .rows_alone = c.rows_alone, .fuse = c.fuse};
+    CompileOptions options{.assign = r_.assign, .batch_invariant = c.batch_invariant, .fuse = c.fuse};
     if (has_budget()) options.memory_budget = 1;
     if (c.ranks > 1) options.ranks = std::make_shared<OneRank>();
     const std::size_t status_bytes = c.on_gpu ? 128 : 0;
@@ -251,8 +251,11 @@ TEST(CompiledPrograms, AreThoseOfCompile) {
     const Compiled expected(c);
     Recorded r;
     c.record(r);
-    CompileOptions options{
-        .assign = r.assign, .threads = 1, .rows_alone = c.rows_alone, .fuse = c.fuse, .plan_only = true};
+    CompileOptions options{.assign = r.assign,
+                           .threads = 1,
+                           .batch_invariant = c.batch_invariant,
+                           .fuse = c.fuse,
+                           .plan_only = true};
     if (c.less > 0) {
       options.memory_budget = compile(r.g, r.fetch, options).memory().peak() - c.less;
     }

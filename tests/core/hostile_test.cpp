@@ -151,7 +151,7 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
        }},
       {"KvCache of too many rows", [&] { nn::KvCache(1 << 16, 1 << 16); }, "[kv_cache]"},
       {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool takes positive sizes"},
-      {"Scheduler", [&] { nn::Scheduler({.seats = 0}); }, "[scheduler]"},
+      {"Scheduler", [&] { nn::Scheduler({.slots = 0}); }, "[scheduler]"},
       {"Scheduler of no pages", [&] { nn::Scheduler({.pages = 0}); }, "PagePool takes positive sizes"},
       {"Engine", [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.chunk = 0}); }, "[engine]"},
       {"Engine with pages that no cache holds",

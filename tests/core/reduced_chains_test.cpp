@@ -218,7 +218,7 @@ TEST(ReducedChains, StayTwoStepsWhereTheyMust) {
   Graph g;
   const Given x = given(g, {8, 64}, f32), w = given(g, {64, 32}, f32, View::contiguous, 2);
   const Tensor out = sum(x.tensor * 2, {1});
-  EXPECT_EQ(joined({out}, {.rows_alone = true}), 0u);
+  EXPECT_EQ(joined({out}, {.batch_invariant = true}), 0u);
   EXPECT_EQ(joined({out}, {.fuse = false}), 0u);
   // A GPU computes this gelu_tanh with its product.
   EXPECT_EQ(joined({sum(gelu_tanh(matmul(x.tensor, w.tensor)), {1})}), 0u);

@@ -94,9 +94,9 @@ TEST(Ranks, ListenersAreCalledOnceWhenOneIsLost) {
   {
     const auto gone = ranks.on_lost([&] { calls += "b"; });
   }
-  ranks.tell_lost();
+  ranks.report_lost();
   EXPECT_EQ(calls, "a");
-  ranks.tell_lost();
+  ranks.report_lost();
   EXPECT_EQ(calls, "a");
   const auto late = ranks.on_lost([&] { calls += "c"; });
   EXPECT_EQ(calls, "ac");

@@ -96,7 +96,7 @@ AttentionCall drawn(Draw& d) {
   if (d.one_in(12)) x.bias.data = somewhere;
   if (d.one_in(8)) x.lengths = somewhere;
   if (d.one_in(12)) x.cu_q = x.cu_k = static_cast<const std::int32_t*>(somewhere), x.segments = 3;
-  x.free_order = d.one_in(4), x.fixed_places = d.one_in(2);
+  x.nondeterministic = d.one_in(4), x.fixed_places = d.one_in(2);
   using enum AttentionKernels;
   x.kernels = d.one_in(4) ? d.of({plain, tensor_cores, wgmma}) : best;
   return x;
@@ -121,10 +121,10 @@ void add_operand(Words& w, const char* name, const AttentionCall::Operand& a) {
   w(name, a.batch, a.head, a.row);
 }
 
-std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool rows_alone) {
-  const Choice c(x, backward, gpu, nullptr, rows_alone);
+std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool batch_invariant) {
+  const Choice c(x, backward, gpu, nullptr, batch_invariant);
   Words w;
-  w(c.in_words().c_str(), static_cast<int>(c.family()));
+  w(c.describe().c_str(), static_cast<int>(c.family()));
   w("workspace", c.bytes(), c.work.bytes, c.work.workers, c.work.parts, c.work.width);
   if (c.split) {
     w("split", c.split->terms, c.split->width, c.split->count, c.split->bytes);
@@ -145,7 +145,7 @@ std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool 
   if (c.family() == KernelFamily::hopper && backward)
     w("backward", last_stores(x), backward_width(x), backward_blocks(c.work.width));
   if (c.family() == KernelFamily::decoding) {
-    w("decoding", decoding::is_apart(x, c.work.parts, gpu), decoding::ranges_of(x),
+    w("decoding", decoding::uses_split_kv(x, c.work.parts, gpu), decoding::ranges_of(x),
       decoding::bytes_of_counters(x));
     for (int n = 0; n < 3; ++n) add_tiles(decoding::tiles_of_launch(x, n));
   }
@@ -164,10 +164,10 @@ TEST(AttentionPlans, AreThoseRecorded) {
     std::string text[std::size(gpus)];
     for (int n = 0; n < 1000; ++n) {
       const AttentionCall x = drawn(d);
-      const bool backward = !x.table && d.one_in(2), rows_alone = d.one_in(4);
+      const bool backward = !x.table && d.one_in(2), batch_invariant = d.one_in(4);
       for (std::size_t g = 0; g < std::size(gpus); ++g) {
         try {
-          text[g] += plan_of(x, backward, gpus[g].gpu, rows_alone);
+          text[g] += plan_of(x, backward, gpus[g].gpu, batch_invariant);
         } catch (const DeviceError& e) {
           text[g] += std::string(e.what()) + "\n";
         }

@@ -62,7 +62,7 @@ TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 584, 512), hopper).family(), KernelFamily::plain);
 }
 
-TEST(AttentionChoice, OnePassIsForLongSequencesOrFreeOrder) {
+TEST(AttentionChoice, OnePassIsForLongSequencesOrNondeterministic) {
   EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).family(), KernelFamily::narrow);
   // 66 heads of 32 blocks of keys: four workers a head are the 264 blocks that the GPU holds at a time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
@@ -71,7 +71,7 @@ TEST(AttentionChoice, OnePassIsForLongSequencesOrFreeOrder) {
   x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to keep it busy
   EXPECT_EQ(backward(x, hopper).family(), KernelFamily::narrow);
   x = call(DType::bf16, 16, 16, 512, 64, 64);
-  x.free_order = true;
+  x.nondeterministic = true;
   EXPECT_EQ(backward(x, hopper).family(), KernelFamily::one_pass);
   EXPECT_EQ(backward(x, hopper).work.workers, 1);
   x = call(DType::f32, 16, 16, 4096, 64, 64);
@@ -99,32 +99,32 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
 
 TEST(AttentionChoice, IsToldInWords) {
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
-  EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores");
-  EXPECT_EQ(backward(x, hopper).in_words(), "tensor cores, one pass in order");
-  x.free_order = true;
-  EXPECT_EQ(backward(x, hopper).in_words(), "tensor cores, one pass in free order");
-  EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).in_words(), "plain multiply-adds");
-  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), hopper).in_words(), "tensor cores, wide heads");
+  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores");
+  EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass in order");
+  x.nondeterministic = true;
+  EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass in free order");
+  EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).describe(), "plain multiply-adds");
+  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), hopper).describe(), "tensor cores, wide heads");
   x = call(DType::f32, 8, 8, 512, 64, 64);
-  EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores, f32 as halves of two terms");
+  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 as halves of two terms");
   x.tf32 = true;
-  EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores, f32 as halves of one term");
+  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 as halves of one term");
 }
 
 TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
   EXPECT_EQ(forward(good, sm_90a).family(), KernelFamily::hopper);
-  EXPECT_EQ(forward(good, sm_90a).in_words(), "tensor cores, wgmma");
-  EXPECT_EQ(forward(good, hopper).in_words(), "tensor cores");
-  EXPECT_EQ(forward(call(DType::f16, 64, 64, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_EQ(forward(good, sm_90a).describe(), "tensor cores, wgmma");
+  EXPECT_EQ(forward(good, hopper).describe(), "tensor cores");
+  EXPECT_EQ(forward(call(DType::f16, 64, 64, 512, 256, 256), sm_90a).describe(), "tensor cores, wgmma");
   EXPECT_EQ(forward(good, sm_90a).bytes(), 0u);
 
   const auto words = [&](auto change) {
     AttentionCall x = good;
     change(x);
-    return forward(x, sm_90a).in_words();
+    return forward(x, sm_90a).describe();
   };
-  EXPECT_EQ(backward(call(DType::f16, 8, 8, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_EQ(backward(call(DType::f16, 8, 8, 512, 256, 256), sm_90a).describe(), "tensor cores, wgmma");
   EXPECT_EQ(words([](AttentionCall& x) { x.bias.data = x.q.data; }), "tensor cores, no wgmma: bias");
   EXPECT_EQ(words([](AttentionCall& x) { x.dropout = 0.1; }), "tensor cores, no wgmma: dropout");
   EXPECT_EQ(words([](AttentionCall& x) { x.T = 0; }), "tensor cores, no wgmma: nothing to multiply");
@@ -133,19 +133,19 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(words([](AttentionCall& x) { x.k.row = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.B = 2, x.v.batch = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // of one batch entry
-  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), sm_90a).in_words(), "tensor cores, wgmma");
-  EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).in_words(),
+  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), sm_90a).describe(), "tensor cores, wgmma");
+  EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).describe(),
             "tensor cores, wide heads, no wgmma: wider heads than 256");
-  EXPECT_EQ(backward(call(DType::f32, 8, 8, 512, 264, 64), sm_90a).in_words(), "plain multiply-adds");
+  EXPECT_EQ(backward(call(DType::f32, 8, 8, 512, 264, 64), sm_90a).describe(), "plain multiply-adds");
   // Where no tensor cores can be used, there is nothing to say of Hopper's.
-  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).in_words(), "plain multiply-adds");
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).describe(), "plain multiply-adds");
 }
 
 // The kernels of a call that asks for kernels, as told in words; why it is refused, if it is.
 std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
   x.kernels = kernels;
   try {
-    return Choice(x, is_backward, gpu).in_words();
+    return Choice(x, is_backward, gpu).describe();
   } catch (const DeviceError& e) {
     return e.what();
   }
@@ -158,12 +158,12 @@ TEST(AttentionChoice, FewHeadsOfShortSequencesHaveKernelsOfTheirOwnOnHopper) {
     const auto words_with = [&](auto change) {
       AttentionCall x = good;
       change(x);
-      return Choice(x, is_backward, sm_90a).in_words();
+      return Choice(x, is_backward, sm_90a).describe();
     };
-    EXPECT_EQ(Choice(good, is_backward, sm_90a).in_words(), words);
+    EXPECT_EQ(Choice(good, is_backward, sm_90a).describe(), words);
     EXPECT_EQ(Choice(good, is_backward, sm_90a).bytes(), 0u);
-    EXPECT_EQ(Choice(good, is_backward, sm_90a, nullptr, true).in_words(), "tensor cores, wgmma");
-    EXPECT_EQ(Choice(good, is_backward, hopper).in_words(), "tensor cores");
+    EXPECT_EQ(Choice(good, is_backward, sm_90a, nullptr, true).describe(), "tensor cores, wgmma");
+    EXPECT_EQ(Choice(good, is_backward, hopper).describe(), "tensor cores");
     EXPECT_EQ(asked(good, AttentionKernels::wgmma, sm_90a, is_backward), "tensor cores, wgmma");
     EXPECT_EQ(words_with([](AttentionCall& x) { x.B = 2; }), "tensor cores, wgmma");
     EXPECT_EQ(words_with([](AttentionCall& x) { x.L = 65; }), "tensor cores, wgmma");
@@ -182,14 +182,14 @@ TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
     AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
-    EXPECT_EQ(choice().in_words(), "tensor cores, wgmma, f32 as halves of two terms");
+    EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 as halves of two terms");
     x.k.head = 0;  // operands are copied
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
     x.tf32 = true;
-    EXPECT_EQ(choice().in_words(), "tensor cores, wgmma, f32 as halves of one term");
+    EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 as halves of one term");
     x.dropout = 0.1;
     EXPECT_EQ(choice().family(), KernelFamily::f32);
-    EXPECT_EQ(choice().in_words(), "tensor cores, f32 as halves of one term, no wgmma: dropout");
+    EXPECT_EQ(choice().describe(), "tensor cores, f32 as halves of one term, no wgmma: dropout");
   }
   // Boxes have 64 columns: where a row has two terms, each begins a box.
   AttentionCall x = call(DType::f32, 8, 8, 512, 32, 32);
@@ -268,7 +268,7 @@ TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(few_queries(16, 16, 128, 8192, 128)), 8);   // 16
   EXPECT_EQ(parts(few_queries(16, 16, 1, 64, 128)), 1);       // one tile
   EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles take less than a merge
-  EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).in_words(),
+  EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).describe(),
             "tensor cores, wgmma, keys in 8 parts");
   AttentionCall x = few_queries(16, 16, 1024, 8192, 128);
   x.B = 2;
@@ -278,10 +278,10 @@ TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
 // The queries of the heads that share keys are few: each key is read once.
 TEST(AttentionChoice, FewQueriesAreDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
-    return forward(x, gpu).in_words();
+    return forward(x, gpu).describe();
   };
   const auto alone = [](const AttentionCall& x) {
-    return Choice(x, false, sm_90a, nullptr, true).in_words();
+    return Choice(x, false, sm_90a, nullptr, true).describe();
   };
   const AttentionCall x = few_queries(32, 8, 1, 8192, 128);
   EXPECT_EQ(words(x), "tensor cores, decoding, ranges of 1024 keys");
@@ -345,7 +345,7 @@ AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page,
 // What decides bits depends on head sizes alone.
 TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
-    return forward(x, gpu).in_words();
+    return forward(x, gpu).describe();
   };
   const std::string decoded = "tensor cores, decoding, a cache in pages";
   for (const int L : {1, 5, 300})

@@ -38,7 +38,7 @@ AttentionCall call_of(const AttentionCell& c, DType type) {
   x.B = c.B, x.H = static_cast<int>(c.H), x.Hk = static_cast<int>(c.Hk);
   x.L = static_cast<int>(c.L), x.T = static_cast<int>(c.T);
   x.d = static_cast<int>(c.d), x.dv = static_cast<int>(c.dv);
-  x.causal = c.causal, x.free_order = c.free_order;
+  x.causal = c.causal, x.nondeterministic = c.nondeterministic;
   const auto rows = [](std::int64_t heads, std::int64_t n, std::int64_t size) {
     return AttentionCall::Operand{nullptr, heads * n * size, n * size, size};
   };
@@ -108,7 +108,7 @@ TEST(AttentionTiles, OfTheHostsDivisionAreThoseOfTheKernels) {
   }
 }
 
-std::string in_words(const Tile& t) {
+std::string describe(const Tile& t) {
   return std::to_string(t.queries) + "×" + std::to_string(t.keys) + ", " + std::to_string(t.stages) +
          " stages";
 }
@@ -126,8 +126,8 @@ TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
                                   ? kernel_tile_on_hopper(choice, backward)
                                   : portable_kernel_tile(choice, backward);
           const Tile model = bench::tile_of(c, backward, static_cast<std::int64_t>(size_of(type)), name);
-          EXPECT_EQ(in_words(model), in_words(kernel))
-              << name << " " << c.words() << (backward ? ", backward " : ", forward ") << choice.in_words();
+          EXPECT_EQ(describe(model), describe(kernel))
+              << name << " " << c.words() << (backward ? ", backward " : ", forward ") << choice.describe();
         }
 }
 

@@ -38,17 +38,18 @@ TEST_F(AttentionInstructions, OptionsHaveRecordedCounts) {
   for (const Sizes& n : {Sizes{1, 2, 1, 150, 170, 64, 64}, {1, 1, 1, 140, 140, 128, 96}}) {
     const auto l = static_cast<std::int32_t>(n.L), t = static_cast<std::int32_t>(n.T);
     const Extras packed{.cu_q = {0, 3, 3, l / 2, l - 2}, .cu_k = {1, 5, 6, t / 2, t}};
-    for (const Option& o : {Option{"none", {}},
-                            {"causal", {.causal = true}, {.projected = true}},
-                            {"top left", {.causal = true, .alignment = O::top_left, .free_order = true}},
-                            {"window", {.window_left = 30, .window_right = 9}},
-                            {"softcap", {.causal = true, .softcap = 1.3}, {.sink = true}},
-                            {"lengths", {.causal = true}, {.lengths = {n.T - 43}}},
-                            {"packed", {.causal = true}, packed},
-                            {"bias", {.free_order = true}, {.bias = {n.L, n.T}}},
-                            {"dropout", {.window_left = 60, .dropout = 0.25}},
-                            {"tensor cores", {.causal = true, .kernels = tensor_cores}},
-                            {"plain", {.window_left = 50, .kernels = plain}, packed}})
+    for (const Option& o :
+         {Option{"none", {}},
+          {"causal", {.causal = true}, {.projected = true}},
+          {"top left", {.causal = true, .alignment = O::top_left, .nondeterministic = true}},
+          {"window", {.window_left = 30, .window_right = 9}},
+          {"softcap", {.causal = true, .softcap = 1.3}, {.sink = true}},
+          {"lengths", {.causal = true}, {.lengths = {n.T - 43}}},
+          {"packed", {.causal = true}, packed},
+          {"bias", {.nondeterministic = true}, {.bias = {n.L, n.T}}},
+          {"dropout", {.window_left = 60, .dropout = 0.25}},
+          {"tensor cores", {.causal = true, .kernels = tensor_cores}},
+          {"plain", {.window_left = 50, .kernels = plain}, packed}})
       run(text_of(n) + o.name, {n, o.o, o.more}, bf16);
   }
   run("f32", {{1, 1, 1, 140, 140, 64, 64}, {.causal = true}}, f32);
@@ -61,7 +62,7 @@ TEST_F(AttentionInstructions, WideHeadsHaveRecordedCounts) {
   for (const Sizes& n :
        {Sizes{1, 1, 1, 140, 140, 192, 128}, {1, 2, 1, 70, 140, 256, 256}, {1, 1, 1, 70, 70, 576, 512}}) {
     run(text_of(n) + "causal", {n, {.causal = true}}, bf16);
-    run(text_of(n) + "window", {n, {.window_left = 40, .free_order = true}}, bf16);
+    run(text_of(n) + "window", {n, {.window_left = 40, .nondeterministic = true}}, bf16);
   }
   records.expect_recorded();
 }

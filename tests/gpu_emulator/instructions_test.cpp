@@ -32,7 +32,7 @@ TEST_F(KernelInstructions, PagesHaveRecordedCounts) {
                     .page = page,
                     .dtype = bf16};
         c.v_in_k = latents, c.L = L, c.sink = L == 5;
-        c.texts = {0, 1, 2}, c.lengths = {latents ? 300 : 600, 70, 9};
+        c.sequences = {0, 1, 2}, c.lengths = {latents ? 300 : 600, 70, 9};
         c.run({.device = Device::cuda()});
         add("pages of " + std::to_string(page) + ", " + std::to_string(heads) + " heads, " +
             std::to_string(L) + " queries");
@@ -53,9 +53,9 @@ TEST_F(KernelInstructions, ProductsHaveRecordedCounts) {
                     b = given(g, along_k ? Shape{136, 264} : Shape{264, 136}, t, View::contiguous, 2);
         const Tensor y = matmul(a.tensor, along_k ? transpose(b.tensor, 0, 1) : b.tensor);
         const Tensor result = m % 2 == 1 && m > 1 ? gelu_tanh(y) : y;
-        for (const bool rows_alone : {true, false}) {
-          eval(result, feeds_of({a, b}), {.device = Device::cuda(), .rows_alone = rows_alone});
-          add(std::to_string(m) + (along_k ? " rows along k" : " rows") + (rows_alone ? " alone" : "") +
+        for (const bool batch_invariant : {true, false}) {
+          eval(result, feeds_of({a, b}), {.device = Device::cuda(), .batch_invariant = batch_invariant});
+          add(std::to_string(m) + (along_k ? " rows along k" : " rows") + (batch_invariant ? " alone" : "") +
               " in " + std::string(name_of(t)));
         }
       }

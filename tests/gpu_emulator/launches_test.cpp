@@ -124,7 +124,7 @@ void add_with_gradients(Graph& g, Tensors& all, const Tensor& y, const Tensors& 
 }
 
 Tensors products(Graph& g, Draw& d, DType t, CompileOptions& how) {
-  how.rows_alone = d.one_in(2), how.tf32 = d.one_in(4);
+  how.batch_invariant = d.one_in(2), how.tf32 = d.one_in(4);
   const std::int64_t m = d.of<std::int64_t>({1, 1, 4, 5, 8, 9, 16, 17, 32, 33, d.size(2048), d.size(300)}),
                      n = d.size(8192, 8), k = d.size(8192, 8);
   Shape batch;
@@ -170,7 +170,7 @@ Tensors products(Graph& g, Draw& d, DType t, CompileOptions& how) {
 
 // Of few rows, whose tiles are about as many as the multiprocessors, or a multiple of these.
 Tensors products_by_tiles(Graph& g, Draw& d, DType t, CompileOptions& how) {
-  how.rows_alone = !d.one_in(3);
+  how.batch_invariant = !d.one_in(3);
   const std::int64_t rows = d.of({1, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 64, 65, 128, 130, 257}),
                      n = 16 * (1 + d.below(d.of({150, 300, 300, 600}))) - d.of({0, 0, 8, 14}),
                      k = 8 * (1 + d.below(d.of({16, 64, 128, 512})));
@@ -217,7 +217,7 @@ Tensors products_in_units(Graph& g, Draw& d, DType t, CompileOptions& how) {
 }
 
 Tensors attention(Graph& g, Draw& d, DType t, CompileOptions& how) {
-  how.tf32 = d.one_in(3), how.rows_alone = d.one_in(4);
+  how.tf32 = d.one_in(3), how.batch_invariant = d.one_in(4);
   const std::int64_t Hk = d.of({1, 1, 2, 8}), H = Hk * d.of({1, 1, 2, 4, 16, 70}),
                      d_k =
                          d.one_in(12)
@@ -254,7 +254,7 @@ Tensors attention(Graph& g, Draw& d, DType t, CompileOptions& how) {
   if (d.one_in(5)) o.kv_lengths = g.input("lengths", {B}, d.one_in(2) ? i32 : i64);
   if (B == 1 && d.one_in(5))
     o.cu_seqlens_q = g.input("cu_q", {4}, i32), o.cu_seqlens_k = g.input("cu_k", {4}, i32);
-  o.free_order = d.one_in(3);
+  o.nondeterministic = d.one_in(3);
   using enum AttentionKernels;
   o.kernels = d.one_in(4) ? d.of({plain, tensor_cores, wgmma}) : best;
   const AttentionResult r = flash_attn(q, k, v, o);
@@ -285,7 +285,7 @@ Tensors paged_attention(Graph& g, Draw& d, DType t, CompileOptions&) {
 }
 
 Tensors reductions(Graph& g, Draw& d, DType t, CompileOptions& how) {
-  how.rows_alone = d.one_in(4);
+  how.batch_invariant = d.one_in(4);
   Tensors all;
   Shape shape;
   const std::int64_t rank = 1 + d.below(4);
@@ -307,7 +307,7 @@ Tensors reductions(Graph& g, Draw& d, DType t, CompileOptions& how) {
 }
 
 Tensors rows(Graph& g, Draw& d, DType t, CompileOptions& how) {
-  how.rows_alone = d.one_in(4);
+  how.batch_invariant = d.one_in(4);
   const std::int64_t n = d.size(70000), count = d.size(std::max<std::int64_t>(1, (1 << 22) / n));
   const Tensor x = seen(g, d, d.one_in(3) ? Shape{3, count, n} : Shape{count, n}, t);
   Tensors all;
@@ -415,7 +415,7 @@ Tensors lists(Graph& g, Draw& d, DType t, CompileOptions&) {
 }
 
 Tensors chains(Graph& g, Draw& d, DType t, CompileOptions& how) {
-  how.rows_alone = d.one_in(4), how.fuse = !d.one_in(6);
+  how.batch_invariant = d.one_in(4), how.fuse = !d.one_in(6);
   const Shape shape = d.one_in(2)   ? Shape{d.size(3000), d.size(1000)}
                       : d.one_in(2) ? Shape{d.size(60), d.size(60), d.size(200)}
                                     : Shape{d.size(4000)};

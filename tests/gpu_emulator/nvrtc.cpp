@@ -199,17 +199,17 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
 
 // __shfl_down_sync of 8 bytes. (cuda_runtime.h has it for kernels that are compiled with the emulator.)
 static std::uint64_t shuffle_down(unsigned mask, std::uint64_t bits, int by, int width) {
-  struct Lane {
+  struct SideStream {
     std::uint64_t bits, result;
     int source;
   };
   const int lane = static_cast<int>(tg::emulator::lane()), from = lane + by;
-  Lane mine{bits, 0, from > (lane | (width - 1)) ? lane : from};
+  SideStream mine{bits, 0, from > (lane | (width - 1)) ? lane : from};
   tg::emulator::meet_warp(mask, &mine, [](void* const(&all)[32]) {
     for (void* one : all)
       if (one) {
-        auto& to = *static_cast<Lane*>(one);
-        const auto* source = static_cast<const Lane*>(all[to.source & 31]);
+        auto& to = *static_cast<SideStream*>(one);
+        const auto* source = static_cast<const SideStream*>(all[to.source & 31]);
         to.result = source ? source->bits : ~std::uint64_t{0};
       }
   });

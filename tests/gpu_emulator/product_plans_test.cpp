@@ -111,7 +111,7 @@ TEST(ProductPlans, AreThoseRecorded) {
       RowsContext context;
       if (d.one_in(2)) context.function = d.of({Epilogue::gelu, Epilogue::gelu_tanh});
       if (context.function != Epilogue::none && d.one_in(2)) context.result = args.back().data;
-      const bool rows_alone = d.one_in(6);
+      const bool batch_invariant = d.one_in(6);
       const WrittenMemory written;
       for (std::size_t g = 0; g < std::size(gpus); ++g)
         text[g] += plan_of({{args.data(), args.size() - 1},
@@ -120,8 +120,8 @@ TEST(ProductPlans, AreThoseRecorded) {
                             gpus[g].gpu,
                             false,
                             false,
-                            rows_alone,
-                            rows_alone ? nullptr : &written},
+                            batch_invariant,
+                            batch_invariant ? nullptr : &written},
                            context);
     }
     for (std::size_t g = 0; g < std::size(gpus); ++g)

@@ -107,8 +107,8 @@ double setting(World& w, double normal) {
   return w.hostile() ? Draw<double>::of(w) : normal;
 }
 
-HalfCopies half_copies(World& w) {
-  return HalfCopies(w.hostile() ? Draw<DType>::of(w) : w.one_of({bf16, f16}));
+LowPrecisionCopies low_precision_copies(World& w) {
+  return LowPrecisionCopies(w.hostile() ? Draw<DType>::of(w) : w.one_of({bf16, f16}));
 }
 
 optim::Optimizer::Decay decay(World& w) {
@@ -248,7 +248,7 @@ void schedule(World& w) {
                                                  : 1 + static_cast<I>(w.below(ordinary)));
   };
   Scheduler s(
-      {.pages = few(20), .page_size = few(8), .seats = size(w), .chunk = size(w), .host_pages = few(10)});
+      {.pages = few(20), .page_size = few(8), .slots = size(w), .chunk = size(w), .host_pages = few(10)});
   std::vector<Scheduler::Id> ids;
   const auto id = [&] {
     return ids.empty() || w.hostile() ? Draw<std::uint64_t>::of(w) : ids[w.below(ids.size())];
@@ -300,8 +300,8 @@ void serve(World& w) {
   w.trace += "serve " + c.text() + "\n";
   const Model model(params, c);
   const auto few = [&] { return w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(20)); };
-  // More seats or tokens can be had, but not in the memory of a program.
-  Engine engine(model, {.seats = size(w) % 1000,
+  // More slots or tokens can be had, but not in the memory of a program.
+  Engine engine(model, {.slots = size(w) % 1000,
                         .cache_tokens = w.chance(0.5) ? 0 : few() % 10000,
                         .page_size = few(),
                         .chunk = few(),
@@ -352,7 +352,7 @@ void serve(World& w) {
         break;
       case 5:
         if (w.chance(0.3)) engine.forget();
-        (void)engine.texts(), (void)engine.scheduler().running(), (void)engine.cache().bytes(),
+        (void)engine.sequences(), (void)engine.scheduler().running(), (void)engine.cache().bytes(),
             (void)engine.arena().bytes();
         (void)engine.vocabulary(), (void)engine.run_seconds();
         break;
@@ -595,7 +595,8 @@ std::vector<Call> model_calls() {
          const Tensor loss = w.chance(0.5) ? Draw<Tensor>::of(w) : sum(Draw<Tensor>::of(w)).to(f32);
          std::vector<Parameter> copies;
          if (w.chance(0.3))
-           copies = w.chance(0.5) ? Draw<std::vector<Parameter>>::of(w) : half_copies(w).of(o->parameters());
+           copies = w.chance(0.5) ? Draw<std::vector<Parameter>>::of(w)
+                                  : low_precision_copies(w).of(o->parameters());
          const auto other = optimizer(w, w.chance(0.5) ? p : Draw<std::vector<Parameter>>::of(w));
          std::vector<Assign> assign;
          if (w.chance(0.3)) assign = other->minimize(loss).assign;
@@ -609,10 +610,10 @@ std::vector<Call> model_calls() {
          w.keep(step);
          for (const Parameter& s : o->state()) w.keep(s);
        }},
-      {"HalfCopies",
+      {"LowPrecisionCopies",
        [](World& w) {
-         w.trace += "HalfCopies\n";
-         HalfCopies copies = half_copies(w);
+         w.trace += "LowPrecisionCopies\n";
+         LowPrecisionCopies copies = low_precision_copies(w);
          const std::vector<Parameter> p = Draw<std::vector<Parameter>>::of(w);
          for (int n = 0; n < 2; ++n)
            for (const Parameter& x : p)

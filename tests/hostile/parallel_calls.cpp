@@ -43,7 +43,7 @@ std::vector<Call> parallel_calls() {
          group->communicator().check_lost();
          group->communicator().note_wait(w.chance(0.5));
          const auto heard = group->communicator().on_lost([] {});
-         if (w.chance(0.5)) group->communicator().tell_lost();
+         if (w.chance(0.5)) group->communicator().report_lost();
          group->progress(Draw<std::int64_t>::of(w));
          { const parallel::Group::Pause pause = group->pause(); }
          group->fail(Draw<std::string>::of(w));

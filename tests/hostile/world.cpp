@@ -185,7 +185,7 @@ AdamWTensors Draw<AdamWTensors>::of(World& w) {
 AttentionOptions Draw<AttentionOptions>::of(World& w) {
   AttentionOptions o{.causal = w.chance(0.5),
                      .alignment = w.one_of({AttentionOptions::bottom_right, AttentionOptions::top_left}),
-                     .free_order = w.chance(0.2)};
+                     .nondeterministic = w.chance(0.2)};
   if (w.chance(0.2)) o.scale = Draw<double>::of(w);
   if (w.chance(0.2)) o.window_left = Draw<std::int64_t>::of(w);
   if (w.chance(0.2)) o.window_right = Draw<std::int64_t>::of(w);
@@ -209,7 +209,7 @@ PagedAttentionOptions Draw<PagedAttentionOptions>::of(World& w) {
 CompileOptions Draw<CompileOptions>::of(World& w) {
   CompileOptions o{.threads = Draw<int>::of(w),
                    .tf32 = w.chance(0.2),
-                   .rows_alone = w.chance(0.3),
+                   .batch_invariant = w.chance(0.3),
                    .fuse = w.chance(0.7),
                    .reuse = w.chance(0.7),
                    .verify = w.chance(0.5),

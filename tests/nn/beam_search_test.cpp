@@ -59,9 +59,9 @@ TEST(BeamSearch, LogitsThatAreOfferedAgainReplaceTheFirst) {
   }
 }
 
-// Logits after each text, at random.
-std::vector<float> logits_after(const Tokens& text, std::uint64_t seed) {
-  for (const std::int32_t t : text)
+// Logits after each sequence, at random.
+std::vector<float> logits_after(const Tokens& sequence, std::uint64_t seed) {
+  for (const std::int32_t t : sequence)
     seed = (seed + static_cast<std::uint64_t>(t) + 1) * 0x9E3779B97F4A7C15u + 1;
   std::mt19937_64 random(seed);
   std::vector<float> logits(5);
@@ -127,8 +127,8 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
       const std::vector<nn::Hypothesis> before = search.live();
       const std::vector<std::size_t> parents = search.advance();
       for (std::size_t i = 0; i < parents.size(); ++i) {
-        const Tokens& text = search.live()[i].tokens;
-        EXPECT_EQ(before.at(parents[i]).tokens, Tokens(text.begin(), text.end() - 1));
+        const Tokens& sequence = search.live()[i].tokens;
+        EXPECT_EQ(before.at(parents[i]).tokens, Tokens(sequence.begin(), sequence.end() - 1));
       }
       if (parents.empty()) break;
     } while (steps < 10);

@@ -20,7 +20,7 @@ using namespace tg::testing;
 TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
   const Tokens expected = written(drawn_text);
   Tokens got;
-  const Engine::Handle text = engine.add(into(got, drawn_text));
+  const Engine::Handle sequence = engine.add(into(got, drawn_text));
   engine.step();
   constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -43,14 +43,14 @@ TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
     engine.step();
   }
-  EXPECT_EQ(error_of([&] { engine.fork(99, 1); }), "[engine] there is no text 99 to fork");
+  EXPECT_EQ(error_of([&] { engine.fork(99, 1); }), "[engine] there is no sequence 99 to fork");
   engine.cancel(99);
-  EXPECT_EQ(engine.texts(), 1u);
+  EXPECT_EQ(engine.sequences(), 1u);
   run();
   EXPECT_EQ(got, expected);
-  engine.cancel(text);  // it is over
-  EXPECT_EQ(error_of([&] { engine.fork(text, 1); }),
-            "[engine] there is no text " + std::to_string(text) + " to fork");
+  engine.cancel(sequence);  // it is over
+  EXPECT_EQ(error_of([&] { engine.fork(sequence, 1); }),
+            "[engine] there is no sequence " + std::to_string(sequence) + " to fork");
   // As many as there is room for: the last one is written, not read.
   EXPECT_EQ(written({.prompt = Tokens(40, 1), .tokens = 9}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(40, 1)}).size(), 9u);
@@ -63,18 +63,18 @@ TEST_P(EngineCalls, ATextThatTheWholeCacheHasNoRoomForIsRefused) {
               small.add(Engine::Request{.prompt = {1, 2}, .tokens = 12});
             }).find("up to 13 tokens does not fit in a cache of 3 pages of 4"),
             std::string::npos);
-  EXPECT_EQ(small.texts(), 0u);
+  EXPECT_EQ(small.sequences(), 0u);
   EXPECT_FALSE(small.step());
-  Tokens text;
-  small.add(into(text, {.prompt = {1, 2}, .tokens = 11}));
+  Tokens sequence;
+  small.add(into(sequence, {.prompt = {1, 2}, .tokens = 11}));
   run(small);
-  EXPECT_EQ(text.size(), 11u);
+  EXPECT_EQ(sequence.size(), 11u);
 }
 
 TEST_P(EngineCalls, OptionsOutOfRangeAreRefused) {
   constexpr std::int64_t huge = std::int64_t{1} << 62;
-  for (const Engine::Options& o : std::vector<Engine::Options>{{.seats = 0},
-                                                               {.seats = -1},
+  for (const Engine::Options& o : std::vector<Engine::Options>{{.slots = 0},
+                                                               {.slots = -1},
                                                                {.page_size = 0},
                                                                {.chunk = 0},
                                                                {.cache_tokens = -1},
@@ -82,9 +82,9 @@ TEST_P(EngineCalls, OptionsOutOfRangeAreRefused) {
                                                                {.cache_tokens = 15},
                                                                {.cache_tokens = huge},
                                                                {.page_size = huge},
-                                                               {.seats = 3, .page_size = huge},
+                                                               {.slots = 3, .page_size = huge},
                                                                {.host_tokens = huge}})
-    EXPECT_THROW(Engine(model, o), ShapeError) << o.seats << " " << o.cache_tokens << " " << o.page_size;
+    EXPECT_THROW(Engine(model, o), ShapeError) << o.slots << " " << o.cache_tokens << " " << o.page_size;
   EXPECT_NE(error_of([&] { Engine(nn::LanguageModel{.context = 4}, {}); }).find("it has no `features`"),
             std::string::npos);
   EXPECT_THROW(Engine(nn::LanguageModel{}, {}), Error);
@@ -107,7 +107,7 @@ TEST_P(EngineCalls, WithoutTextsThereIsNothingToDo) {
   engine.cancel(engine.add(Engine::Request{.prompt = {1}}));
   EXPECT_FALSE(engine.step());
   engine.forget();
-  EXPECT_EQ(engine.texts(), 0u);
+  EXPECT_EQ(engine.sequences(), 0u);
   const double before = engine.run_seconds();
   engine.step();
   EXPECT_EQ(engine.run_seconds(), before);
@@ -145,12 +145,12 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
   for (int steps = 0; steps < 18; ++steps) {
     engine.forget();
     Tokens got, other;
-    const Engine::Handle text = engine.add(into(got, drawn_text));
+    const Engine::Handle sequence = engine.add(into(got, drawn_text));
     for (int n = 0; n < steps; ++n) engine.step();
     Tokens so_far = drawn_text.prompt;
     so_far.insert(so_far.end(), got.begin(), got.end());
-    engine.fork(text, 77, into(other, {}).report);
-    // It takes a seat at once, with the pages of the other, unless that one's next token is being drawn.
+    engine.fork(sequence, 77, into(other, {}).report);
+    // It takes a slot at once, with the pages of the other, unless that one's next token is being drawn.
     EXPECT_EQ(engine.scheduler().running(), steps == 0 ? 0u : GetParam() ? 1u : 2u) << steps << " steps";
     run();
     EXPECT_EQ(got, whole);
@@ -164,9 +164,9 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
   }
 }
 
-// Several continuations of a prompt, where there are neither seats nor pages for all at once.
+// Several continuations of a prompt, where there are neither slots nor pages for all at once.
 TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
-  Engine small(model, {.seats = 3, .cache_tokens = 40, .page_size = 4, .threads = 1, .ahead = GetParam()});
+  Engine small(model, {.slots = 3, .cache_tokens = 40, .page_size = 4, .threads = 1, .ahead = GetParam()});
   std::vector<Tokens> got(6);
   const Engine::Handle first = small.add(into(got[0], drawn_text));
   for (std::uint64_t i = 1; i < got.size(); ++i) small.fork(first, i, into(got[i], {}).report);
@@ -179,17 +179,17 @@ TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
   }
 }
 
-// Texts are added, forked and cancelled at any time, by reports and between steps, in a cache that is too
+// Sequences are added, forked and cancelled at any time, by reports and between steps, in a cache that is too
 // small for them.
 TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
-  struct Text {
+  struct Sequence {
     Engine::Handle handle = 0;
     Engine::Request request;
-    std::uint64_t drawn = 0;  // by the text that it is a fork of
+    std::uint64_t drawn = 0;  // by the sequence that it is a fork of
     Tokens got = {};
     bool is_whole = true;
   };
-  Engine small(model, {.seats = 3,
+  Engine small(model, {.slots = 3,
                        .cache_tokens = 48,
                        .page_size = 4,
                        .chunk = 7,
@@ -198,38 +198,40 @@ TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
                        .ahead = GetParam()});
   std::mt19937_64 random(1);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-  std::vector<std::unique_ptr<Text>> texts;
+  std::vector<std::unique_ptr<Sequence>> sequences;
   std::size_t forks = 0, cancelled = 0;
   std::function<void()> call;
-  const auto told = [&](Text& text) {
+  const auto told = [&](Sequence& sequence) {
     return [&](const Engine::Token& t) {
-      text.got.push_back(t.token);
-      if (t.end != Engine::End::no) text.handle = 0;
+      sequence.got.push_back(t.token);
+      if (t.end != Engine::End::no) sequence.handle = 0;
       if (below(6) == 0) call();
       if (below(50) != 0) return true;
-      text.handle = 0, text.is_whole = text.is_whole && std::ssize(text.got) == text.request.tokens;
+      sequence.handle = 0,
+      sequence.is_whole = sequence.is_whole && std::ssize(sequence.got) == sequence.request.tokens;
       return false;
     };
   };
   call = [&] {
-    Text* const old = texts.empty()
-                          ? nullptr
-                          : texts[texts.size() - 1 - below(std::min<std::size_t>(texts.size(), 6))].get();
+    Sequence* const old =
+        sequences.empty()
+            ? nullptr
+            : sequences[sequences.size() - 1 - below(std::min<std::size_t>(sequences.size(), 6))].get();
     const std::size_t what = below(8);
     if (what < 3) {
-      auto text = std::make_unique<Text>(Text{.request = several()[below(5)]});
-      Engine::Request request = text->request;
-      request.report = told(*text);
-      text->handle = small.add(std::move(request));
-      texts.push_back(std::move(text));
+      auto sequence = std::make_unique<Sequence>(Sequence{.request = several()[below(5)]});
+      Engine::Request request = sequence->request;
+      request.report = told(*sequence);
+      sequence->handle = small.add(std::move(request));
+      sequences.push_back(std::move(sequence));
     } else if (what < 6 && old && old->handle != 0) {
-      auto text =
-          std::make_unique<Text>(Text{.request = old->request, .drawn = old->drawn + old->got.size()});
-      text->request.prompt.insert(text->request.prompt.end(), old->got.begin(), old->got.end());
-      text->request.tokens -= std::ssize(old->got);
-      text->request.seed = random();
-      text->handle = small.fork(old->handle, text->request.seed, told(*text));
-      texts.push_back(std::move(text)), ++forks;
+      auto sequence = std::make_unique<Sequence>(
+          Sequence{.request = old->request, .drawn = old->drawn + old->got.size()});
+      sequence->request.prompt.insert(sequence->request.prompt.end(), old->got.begin(), old->got.end());
+      sequence->request.tokens -= std::ssize(old->got);
+      sequence->request.seed = random();
+      sequence->handle = small.fork(old->handle, sequence->request.seed, told(*sequence));
+      sequences.push_back(std::move(sequence)), ++forks;
     } else if (what == 6 && old && old->handle != 0) {
       small.cancel(old->handle);
       old->handle = 0, old->is_whole = false, ++cancelled;
@@ -238,17 +240,17 @@ TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
     }
   };
   for (int n = 0; n < 600; ++n) {
-    if (texts.size() < 200 && below(2) == 0) call();
+    if (sequences.size() < 200 && below(2) == 0) call();
     small.step();
-    if (texts.size() >= 200) break;
+    if (sequences.size() >= 200) break;
   }
   run(small);
-  EXPECT_GE(texts.size(), 100u);
+  EXPECT_GE(sequences.size(), 100u);
   EXPECT_GT(forks, 20u);
   EXPECT_GT(cancelled, 10u);
   EXPECT_GT(small.scheduler().preemptions(), 20);
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    const auto& [handle, request, before, got, is_whole] = *texts[i];
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const auto& [handle, request, before, got, is_whole] = *sequences[i];
     Tokens expected = drawn(request.prompt, request.tokens, request.sampling, request.seed, before);
     if (!is_whole) expected.resize(std::min(expected.size(), got.size()));
     EXPECT_EQ(got, expected) << "text " << i;
@@ -257,16 +259,16 @@ TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
 
 // Ahead, the token that was reported last has been read already.
 TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
-  const auto read = [&](Engine::Handle text) { return engine.scheduler().table(text).length(); };
+  const auto read = [&](Engine::Handle sequence) { return engine.scheduler().table(sequence).length(); };
   Tokens got;
-  const Engine::Handle text = engine.add(into(got, drawn_text));
+  const Engine::Handle sequence = engine.add(into(got, drawn_text));
   for (std::int64_t n = 1; n < drawn_text.tokens; ++n) {
     engine.step();
     EXPECT_EQ(std::ssize(got), n);
-    EXPECT_EQ(read(text), std::ssize(drawn_text.prompt) + n - (GetParam() ? 0 : 1));
+    EXPECT_EQ(read(sequence), std::ssize(drawn_text.prompt) + n - (GetParam() ? 0 : 1));
   }
   // A search needs the logits of its beams on the host, so nothing is ahead of it.
-  engine.cancel(text);
+  engine.cancel(sequence);
   const Engine::Handle search = engine.search({.prompt = drawn_text.prompt, .beams = 1});
   const Engine::Handle other = engine.add(drawn_text);
   for (std::int64_t n = 1; n < 4; ++n) {
@@ -282,7 +284,7 @@ TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
        {nn::Architecture(), nn::Architecture(nn::Llama{.key_heads = 2}), nn::Architecture(nn::DeepSeek{})}) {
     nn::Params params(3);
     const nn::Model model(params, config(architecture));
-    Engine engine(model, {.seats = 4, .page_size = 3, .chunk = 10, .threads = 1});
+    Engine engine(model, {.slots = 4, .page_size = 3, .chunk = 10, .threads = 1});
     nn::Generator cached(model, {.threads = 1}), whole(model, {.threads = 1, .cache = false});
     const auto list = several();
     std::vector<Tokens> got(list.size());
@@ -295,9 +297,9 @@ TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
     EngineCalls::run(engine);
     for (std::size_t i = 0; i < list.size(); ++i)
       for (nn::Generator* by : {&cached, &whole}) {
-        Tokens text = list[i].prompt;
-        by->extend(text, list[i].tokens, {.temperature = 0}, 0);
-        EXPECT_EQ(got[i], text) << architecture.name() << ", request " << i;
+        Tokens sequence = list[i].prompt;
+        by->extend(sequence, list[i].tokens, {.temperature = 0}, 0);
+        EXPECT_EQ(got[i], sequence) << architecture.name() << ", request " << i;
       }
   }
 }
@@ -312,7 +314,7 @@ TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
     nn::Params params(1);
     const nn::Model model(params, config(architecture));
     for (const std::int64_t cache_tokens : {0, 100}) {
-      Engine engine(model, {.seats = 3, .cache_tokens = cache_tokens, .page_size = 7, .threads = 1});
+      Engine engine(model, {.slots = 3, .cache_tokens = cache_tokens, .page_size = 7, .threads = 1});
       const std::size_t pages = cache_tokens > 0 ? 14 : 3 * 7;
       EXPECT_EQ(engine.scheduler().pool().pages(), static_cast<std::int32_t>(pages));
       const std::size_t bytes = pages * 7 * numbers * sizeof(float);
@@ -337,7 +339,7 @@ TEST_P(EngineCalls, AfterAChangeOfTheWeightsTextsAreThoseOfAnotherEngine) {
   engine.forget();
   const Tokens after = written(drawn_text);
   EXPECT_NE(before, after);
-  Engine other(model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1});
+  Engine other(model, {.slots = 4, .page_size = 4, .chunk = 16, .threads = 1});
   Tokens expected;
   other.add(into(expected, drawn_text));
   run(other);
@@ -362,7 +364,7 @@ struct Tables {
   }
 };
 
-// By default, the cache has room for a sequence as long as the context on each seat.
+// By default, the cache has room for a sequence as long as the context on each slot.
 TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
   const Tables tables(9);
   nn::LanguageModel model = tables.model();
@@ -372,7 +374,7 @@ TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
               "[engine] a cache of 0 tokens in pages of 4, expected 1 to 2^31 - 1 in whole pages");
   }
   model.context = 5;
-  EXPECT_EQ(Engine(model, {.seats = 3, .page_size = 4}).scheduler().pool().pages(), 3 * 2);
+  EXPECT_EQ(Engine(model, {.slots = 3, .page_size = 4}).scheduler().pool().pages(), 3 * 2);
 }
 
 TEST(Engine, ACacheOfMoreThanTheLargestNumberOfTokensIsRefused) {
@@ -385,11 +387,11 @@ TEST(Engine, ACacheOfMoreThanTheLargestNumberOfTokensIsRefused) {
     std::int64_t tokens = 0;
   };
   for (const auto& [context, options, pages, tokens] :
-       {Case{third, {.seats = 3, .page_size = third + 1}, 0, 3 * third + 3},
-        {most, {.seats = 1, .page_size = most + 1}, 0, most},
-        {5, {.seats = 1, .page_size = most + 1}, 0, most},
-        {5, {.seats = 2, .page_size = most}, 0, 2 * most},
-        {third + 1, {.seats = 3, .page_size = most + 1}, 0, most},
+       {Case{third, {.slots = 3, .page_size = third + 1}, 0, 3 * third + 3},
+        {most, {.slots = 1, .page_size = most + 1}, 0, most},
+        {5, {.slots = 1, .page_size = most + 1}, 0, most},
+        {5, {.slots = 2, .page_size = most}, 0, 2 * most},
+        {third + 1, {.slots = 3, .page_size = most + 1}, 0, most},
         {5, {.cache_tokens = most + 1, .page_size = most / 2}, 0, most + 1},
         {5, {.cache_tokens = 9, .page_size = 5, .host_tokens = 5 * most + 4}, 1},
         {5, {.cache_tokens = 9, .page_size = 5, .host_tokens = 5 * most + 5}, 0, 9},
@@ -412,7 +414,7 @@ void an_error_of_a_run(bool ahead) {
   const Tables tables(8);
   const Engine::Request request{.prompt = {1, 2, 3, 4, 5}, .tokens = 6, .sampling = {.temperature = 0}};
   Tokens expected, got, other;
-  Engine engine(tables.model(), {.seats = 4, .page_size = 4, .threads = 1, .ahead = ahead});
+  Engine engine(tables.model(), {.slots = 4, .page_size = 4, .threads = 1, .ahead = ahead});
   EXPECT_EQ(engine.vocabulary(), 9);
   engine.add(EngineCalls::into(expected, request));
   EngineCalls::run(engine);
@@ -420,7 +422,7 @@ void an_error_of_a_run(bool ahead) {
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
   const Engine::Handle wrong = engine.add(Engine::Request{.prompt = {8, 1}});
-  // What is read again after an error is read before a text that came later: so that one is not in every
+  // What is read again after an error is read before a sequence that came later: so that one is not in every
   // step.
   for (int n = 0, errors = 0; errors < 2; ++n) {
     ASSERT_LT(n, 5);
@@ -451,7 +453,7 @@ void logits_that_are_no_numbers(bool ahead) {
   std::fill_n(value.data<float>() + 8 * 4, 4, std::numeric_limits<float>::quiet_NaN());
   table.write(value);
   const Engine::Request request{.prompt = {1, 2, 3}, .tokens = 6, .sampling = {.temperature = 0}};
-  Engine engine(tables.model(), {.seats = 6, .page_size = 4, .threads = 1, .ahead = ahead});
+  Engine engine(tables.model(), {.slots = 6, .page_size = 4, .threads = 1, .ahead = ahead});
   Tokens expected, got, none;
   engine.add(EngineCalls::into(expected, request));
   EngineCalls::run(engine);
@@ -459,11 +461,11 @@ void logits_that_are_no_numbers(bool ahead) {
   const Engine::Handle search = engine.search({.prompt = {1, 8}, .beams = 2});
   engine.add(EngineCalls::into(got, request));
   const auto message = [](Engine::Handle handle, const std::string& why) {
-    return "[engine] text " + std::to_string(handle) + " ends: " + why;
+    return "[engine] sequence " + std::to_string(handle) + " ends: " + why;
   };
   EXPECT_EQ(error_of([&] { engine.step(); }), message(wrong, "every logit is NaN"));
   EXPECT_EQ(error_of([&] { engine.step(); }), message(search, "[beam search] no token has a probability"));
-  EXPECT_EQ(engine.texts(), 1u);
+  EXPECT_EQ(engine.sequences(), 1u);
   EngineCalls::run(engine);
   EXPECT_EQ(got, expected);
   EXPECT_TRUE(none.empty());
@@ -474,7 +476,7 @@ TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
   for (const bool ahead : {false, true}) logits_that_are_no_numbers(ahead);
 }
 
-TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
+TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideSequences) {
   const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5};
   EXPECT_NE(error_of([&] { engine.search({}); }).find("[engine] the prompt is empty"), std::string::npos);
   EXPECT_NE(error_of([&] { engine.search({.prompt = {29}}); }).find("token 29"), std::string::npos);

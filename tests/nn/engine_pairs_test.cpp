@@ -8,9 +8,9 @@
 namespace tg::nn {
 
 auto fields_of(const Engine::Options& o) {
-  const auto& [seats, cache_tokens, page_size, chunk, host_tokens, threads, precision, cache_dtype, ahead] =
+  const auto& [slots, cache_tokens, page_size, chunk, host_tokens, threads, precision, cache_dtype, ahead] =
       o;
-  return std::tie(seats, cache_tokens, page_size, chunk, host_tokens, threads, precision, cache_dtype, ahead);
+  return std::tie(slots, cache_tokens, page_size, chunk, host_tokens, threads, precision, cache_dtype, ahead);
 }
 
 namespace {
@@ -26,8 +26,8 @@ struct Row {
   void (*set)(OneThread&);
 };
 const Row rows[] = {
-    {"one seat", [](auto& o) { o.seats = 1; }},
-    {"three seats", [](auto& o) { o.seats = 3; }},
+    {"one slot", [](auto& o) { o.slots = 1; }},
+    {"three slots", [](auto& o) { o.slots = 3; }},
     {"small cache", [](auto& o) { o.cache_tokens = 48; }},
     {"pages of a token", [](auto& o) { o.page_size = 1; }},
     {"pages of five", [](auto& o) { o.page_size = 5; }},
@@ -70,29 +70,29 @@ struct EnginePairs : ::testing::Test {
   using Numbers = std::pair<Precision, std::optional<DType>>;
   std::map<Numbers, std::vector<Written>> known;
   const std::vector<Written>& expected(const Engine::Options& o) {
-    auto& texts = known[{o.precision, o.cache_dtype}];
-    if (!texts.empty()) return texts;
-    texts.resize(list.size());
+    auto& sequences = known[{o.precision, o.cache_dtype}];
+    if (!sequences.empty()) return sequences;
+    sequences.resize(list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
       Engine engine(model,
-                    {.seats = 1, .threads = 1, .precision = o.precision, .cache_dtype = o.cache_dtype});
-      engine.add(keeping(list[i], texts[i]));
+                    {.slots = 1, .threads = 1, .precision = o.precision, .cache_dtype = o.cache_dtype});
+      engine.add(keeping(list[i], sequences[i]));
       engine.run();
     }
-    return texts;
+    return sequences;
   }
 
   struct Running {
     Engine engine;
-    std::vector<Written> texts;
+    std::vector<Written> sequences;
     std::size_t added = 0;
     Running(const Model& model, const Engine::Options& o, std::size_t count)
-        : engine(model, o), texts(count) {}
+        : engine(model, o), sequences(count) {}
     // Adds a request, or more than one at first, and steps; false when all is over.
     bool step(const std::vector<Engine::Request>& list) {
       for (const std::size_t until = std::min(list.size(), added + (added == 0 ? 3 : 1)); added < until;
            ++added)
-        engine.add(keeping(list[added], texts[added]));
+        engine.add(keeping(list[added], sequences[added]));
       return engine.step() || added < list.size();
     }
   };
@@ -106,12 +106,12 @@ struct EnginePairs : ::testing::Test {
     for (std::size_t n = 0; n < all.size(); ++n) {
       const auto& alone = expected(options[n]);
       for (std::size_t i = 0; i < list.size(); ++i) {
-        EXPECT_EQ(all[n]->texts[i].tokens, alone[i].tokens) << "engine " << n << ", text " << i;
-        EXPECT_TRUE(all[n]->texts[i].logits == alone[i].logits) << "engine " << n << ", text " << i;
+        EXPECT_EQ(all[n]->sequences[i].tokens, alone[i].tokens) << "engine " << n << ", sequence " << i;
+        EXPECT_TRUE(all[n]->sequences[i].logits == alone[i].logits) << "engine " << n << ", sequence " << i;
       }
       const Scheduler& scheduler = all[n]->engine.scheduler();
       EXPECT_EQ(scheduler.pool().free(), scheduler.pool().pages());
-      if (options[n].cache_tokens > 0 && options[n].seats > 1) {
+      if (options[n].cache_tokens > 0 && options[n].slots > 1) {
         EXPECT_GT(scheduler.preemptions(), 0);
       }
     }

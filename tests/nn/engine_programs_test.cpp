@@ -52,7 +52,7 @@ std::int64_t first_from(const std::vector<std::int64_t>& sizes, std::int64_t n) 
 
 TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
   Rows r;
-  Engine engine(r.model(), {.seats = 260, .page_size = 4, .chunk = 2048, .threads = 1, .ahead = false});
+  Engine engine(r.model(), {.slots = 260, .page_size = 4, .chunk = 2048, .threads = 1, .ahead = false});
   EXPECT_EQ(r.rows, std::vector<std::int64_t>{1});
   const std::vector<std::int64_t> singles{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 260},
       groups{2, 4, 8, 16, 24, 32, 64, 128}, beside{0, 16, 64, 80, 96, 128, 192, 256, 260};
@@ -95,11 +95,11 @@ TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
 
 TEST(EnginePrograms, ArePreparedInAdvance) {
   Rows r;
-  Engine engine(r.model(), {.seats = 20, .cache_tokens = 640, .chunk = 40, .threads = 1});
+  Engine engine(r.model(), {.slots = 20, .cache_tokens = 640, .chunk = 40, .threads = 1});
   engine.prepare();
   EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 32, 40, 2, 4, 8, 12, 16, 32, 48, 56, 20, 36, 52, 60}));
   r.rows.clear();
-  Engine few(r.model(), {.seats = 20, .cache_tokens = 48, .chunk = 9, .threads = 1});  // three pages
+  Engine few(r.model(), {.slots = 20, .cache_tokens = 48, .chunk = 9, .threads = 1});  // three pages
   few.prepare();
   EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 2, 4, 32}));
 }
@@ -137,13 +137,13 @@ TEST(Engine, LongSequencesMoveToTheHostAndBack) {
     return all;
   };
   std::int64_t moves = 0;
-  const std::vector<Tokens> expected = written({.seats = 1, .threads = 1}, moves);
+  const std::vector<Tokens> expected = written({.slots = 1, .threads = 1}, moves);
   EXPECT_EQ(moves, 0);
   EXPECT_EQ(expected.back().size(), 20u);
   for (const Engine::Options& o :
-       {Engine::Options{.seats = 5, .cache_tokens = 704, .page_size = 64, .host_tokens = 2048, .threads = 1},
-        {.seats = 5, .cache_tokens = 645, .page_size = 43, .host_tokens = 2048, .threads = 1},
-        {.seats = 5, .cache_tokens = 960, .page_size = 320, .host_tokens = 2048, .threads = 1}}) {
+       {Engine::Options{.slots = 5, .cache_tokens = 704, .page_size = 64, .host_tokens = 2048, .threads = 1},
+        {.slots = 5, .cache_tokens = 645, .page_size = 43, .host_tokens = 2048, .threads = 1},
+        {.slots = 5, .cache_tokens = 960, .page_size = 320, .host_tokens = 2048, .threads = 1}}) {
     EXPECT_EQ(written(o, moves), expected) << o.page_size;
     EXPECT_GT(moves, 0) << o.page_size;
   }
@@ -165,22 +165,22 @@ TEST(Engine, WideRowsMoveToTheHostAndBack) {
     EXPECT_EQ(engine.scheduler().preemptions() > 0, options.host_tokens > 0);
     return all;
   };
-  EXPECT_EQ(written({.seats = 3, .cache_tokens = 44, .page_size = 4, .host_tokens = 80, .threads = 1}),
-            written({.seats = 1, .threads = 1}));
+  EXPECT_EQ(written({.slots = 3, .cache_tokens = 44, .page_size = 4, .host_tokens = 80, .threads = 1}),
+            written({.slots = 1, .threads = 1}));
 }
 
 // With one slot, the device stores one token for the next step.
 TEST(Engine, WithOneSlotRunsAheadToo) {
   Rows r;
-  Tokens texts[2];
+  Tokens sequences[2];
   for (const bool ahead : {false, true}) {
-    Engine engine(r.model(), {.seats = 1, .threads = 1, .ahead = ahead});
+    Engine engine(r.model(), {.slots = 1, .threads = 1, .ahead = ahead});
     for (const std::size_t size : {1, 9})
-      engine.add(EngineCalls::into(texts[ahead], {.prompt = Tokens(size, 2), .tokens = 5, .seed = size}));
+      engine.add(EngineCalls::into(sequences[ahead], {.prompt = Tokens(size, 2), .tokens = 5, .seed = size}));
     EngineCalls::run(engine);
   }
-  EXPECT_EQ(texts[0].size(), 10u);
-  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(sequences[0].size(), 10u);
+  EXPECT_EQ(sequences[1], sequences[0]);
 }
 
 // Rows of no sequence read a token and a position too, which each model has.
@@ -191,7 +191,7 @@ TEST(Engine, ServesModelsOfOneTokenAndOnePosition) {
       nn::ModelConfig c = config();
       c.vocabulary = 1, c.context = context;
       const nn::Model model(params, c);
-      Engine engine(model, {.seats = 7, .page_size = 2, .threads = 1, .ahead = ahead});
+      Engine engine(model, {.slots = 7, .page_size = 2, .threads = 1, .ahead = ahead});
       engine.prepare();
       std::vector<Tokens> got(5);
       for (std::size_t i = 0; i < got.size(); ++i)
@@ -220,7 +220,7 @@ TEST(Engine, CountsTheSecondsOfItsRuns) {
 
 TEST(Engine, HasItsDefaults) {
   const Engine::Options o;
-  EXPECT_EQ(o.seats, 16);
+  EXPECT_EQ(o.slots, 16);
   EXPECT_EQ(o.cache_tokens, 0);
   EXPECT_EQ(o.page_size, 16);
   EXPECT_EQ(o.chunk, 256);
@@ -242,7 +242,7 @@ TEST(Engine, HasItsDefaults) {
   const nn::Scheduler::Options s;
   EXPECT_EQ(s.pages, 1);
   EXPECT_EQ(s.page_size, 16);
-  EXPECT_EQ(s.seats, 16);
+  EXPECT_EQ(s.slots, 16);
   EXPECT_EQ(s.chunk, 256);
   EXPECT_EQ(s.group, 1);
   EXPECT_EQ(s.host_pages, 0);

@@ -1,4 +1,4 @@
-// Engine: what a report of a token may do, and when a text ends.
+// Engine: what a report of a token may do, and when a sequence ends.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -54,7 +54,7 @@ TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
   run();
 }
 
-TEST_P(EngineReports, AReportMayAddForkAndCancelTexts) {
+TEST_P(EngineReports, AReportMayAddForkAndCancelSequences) {
   const std::vector<Engine::Request> list = several();
   std::vector<Tokens> whole, got(5);
   for (const auto& request : list) whole.push_back(written(request));
@@ -64,10 +64,10 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelTexts) {
   first.report = [&](const Engine::Token& t) {
     got[0].push_back(t.token);
     if (got[0].size() == 1) handles[4] = engine.add(into(got[4], list[4]));
-    if (got[0].size() == 2) engine.fork(t.text, 77, into(fork, {}).report);
+    if (got[0].size() == 2) engine.fork(t.sequence, 77, into(fork, {}).report);
     if (got[0].size() == 3) engine.cancel(handles[1]);
     // Its own end, after which what it has captured is still there.
-    if (got[0].size() == 4) engine.cancel(t.text), got[0].push_back(-1);
+    if (got[0].size() == 4) engine.cancel(t.sequence), got[0].push_back(-1);
     return true;
   };
   handles[0] = engine.add(first);
@@ -79,13 +79,13 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelTexts) {
   EXPECT_LT(got[1].size(), 4u);
   EXPECT_EQ(got[1], Tokens(whole[1].begin(), whole[1].begin() + std::ssize(got[1])));
   for (const std::size_t i : {2, 3, 4}) EXPECT_EQ(got[i], whole[i]) << i;
-  Tokens text = list[0].prompt;
-  text.insert(text.end(), whole[0].begin(), whole[0].begin() + 2);
-  EXPECT_EQ(fork, drawn(text, 7, {}, 77, 2));
+  Tokens sequence = list[0].prompt;
+  sequence.insert(sequence.end(), whole[0].begin(), whole[0].begin() + 2);
+  EXPECT_EQ(fork, drawn(sequence, 7, {}, 77, 2));
 }
 
 // Their next tokens are chosen in the same step, before or after the report.
-TEST_P(EngineReports, AReportMayForkAnyText) {
+TEST_P(EngineReports, AReportMayForkAnySequence) {
   const std::vector<Engine::Request> list = several();
   for (const std::size_t forked : {0, 1, 2})
     for (const std::size_t at : {1, 3}) {
@@ -106,9 +106,9 @@ TEST_P(EngineReports, AReportMayForkAnyText) {
         handles.push_back(engine.add(request));
       }
       run();
-      Tokens text = list[forked].prompt;
-      text.insert(text.end(), so_far.begin(), so_far.end());
-      EXPECT_EQ(other, drawn(text, list[forked].tokens - std::ssize(so_far), list[forked].sampling, 77,
+      Tokens sequence = list[forked].prompt;
+      sequence.insert(sequence.end(), so_far.begin(), so_far.end());
+      EXPECT_EQ(other, drawn(sequence, list[forked].tokens - std::ssize(so_far), list[forked].sampling, 77,
                              so_far.size()))
           << "text " << forked << " at token " << at;
     }
@@ -116,15 +116,16 @@ TEST_P(EngineReports, AReportMayForkAnyText) {
 
 TEST_P(EngineReports, ATextWhoseLastTokenIsReportedIsOver) {
   int told = 0;
-  engine.add(Engine::Request{.prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
-                               if (++told == 2) {
-                                 EXPECT_EQ(t.end, Engine::End::count);
-                                 EXPECT_NE(error_of([&] { engine.fork(t.text, 1); }).find("there is no text"),
-                                           std::string::npos);
-                                 engine.cancel(t.text);
-                               }
-                               return true;
-                             }});
+  engine.add(Engine::Request{
+      .prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
+        if (++told == 2) {
+          EXPECT_EQ(t.end, Engine::End::count);
+          EXPECT_NE(error_of([&] { engine.fork(t.sequence, 1); }).find("there is no sequence"),
+                    std::string::npos);
+          engine.cancel(t.sequence);
+        }
+        return true;
+      }});
   run();
   EXPECT_EQ(told, 2);
 }

@@ -1,4 +1,4 @@
-// Engine: texts of many requests against each of them alone, and against Generator.
+// Engine: sequences of many requests against each of them alone, and against Generator.
 #include <tilegrad/nn/generation/generate.h>
 
 #include <gtest/gtest.h>
@@ -20,24 +20,24 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
     const auto list = requests(24, 7);
     const std::vector<Written> expected = alone(model, list);
     for (const nn::Engine::Options& options :
-         {nn::Engine::Options{.seats = 8, .threads = 1},
-          {.seats = 3, .page_size = 5, .chunk = 7, .threads = 1},
-          {.seats = 24, .page_size = 64, .threads = 3},
-          {.seats = 8, .cache_tokens = 160, .threads = 1},
-          {.seats = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1},
-          {.seats = 4, .page_size = 96, .threads = 1},
-          {.seats = 1, .threads = 1, .ahead = true},
-          {.seats = 8, .threads = 1, .ahead = true},
-          {.seats = 3, .page_size = 5, .chunk = 7, .threads = 1, .ahead = true},
-          {.seats = 8, .cache_tokens = 160, .threads = 1, .ahead = true},
-          {.seats = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1, .ahead = true}}) {
+         {nn::Engine::Options{.slots = 8, .threads = 1},
+          {.slots = 3, .page_size = 5, .chunk = 7, .threads = 1},
+          {.slots = 24, .page_size = 64, .threads = 3},
+          {.slots = 8, .cache_tokens = 160, .threads = 1},
+          {.slots = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1},
+          {.slots = 4, .page_size = 96, .threads = 1},
+          {.slots = 1, .threads = 1, .ahead = true},
+          {.slots = 8, .threads = 1, .ahead = true},
+          {.slots = 3, .page_size = 5, .chunk = 7, .threads = 1, .ahead = true},
+          {.slots = 8, .cache_tokens = 160, .threads = 1, .ahead = true},
+          {.slots = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1, .ahead = true}}) {
       nn::Engine engine(model, options);
       const std::vector<Written> got = together(engine, list);
       for (std::size_t i = 0; i < list.size(); ++i) {
         EXPECT_EQ(got[i].tokens, expected[i].tokens) << kind.name << ", request " << i;
         EXPECT_TRUE(got[i].logits == expected[i].logits) << kind.name << ", request " << i;
       }
-      EXPECT_EQ(engine.texts(), 0u);
+      EXPECT_EQ(engine.sequences(), 0u);
       EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
       if (options.cache_tokens > 0) {
         EXPECT_GT(engine.scheduler().preemptions(), 0);
@@ -60,15 +60,15 @@ TEST(Engine, ReadsPromptsInTheRunOfTheTextsThatAreWritten) {
   nn::Params params(1);
   const nn::Model model(params, engine_kinds()[0].config);
   std::vector<std::int64_t> rows;
-  nn::Engine engine(noting(model, rows), {.seats = 4, .threads = 1, .ahead = false});
+  nn::Engine engine(noting(model, rows), {.slots = 4, .threads = 1, .ahead = false});
   engine.add(nn::Engine::Request{.prompt = Tokens(4, 1)});
   engine.step();
   engine.add(nn::Engine::Request{.prompt = Tokens(17, 2)});
   engine.add(nn::Engine::Request{.prompt = Tokens(3, 2)});
   engine.step();
   engine.step();
-  // The vocabulary's; two groups of 8 tokens, of which one is needed; all seats and four groups, which hold
-  // 17 tokens and 3; all seats.
+  // The vocabulary's; two groups of 8 tokens, of which one is needed; all slots and four groups, which hold
+  // 17 tokens and 3; all slots.
   EXPECT_EQ(rows, (std::vector<std::int64_t>{1, 2 * 8, 4 + 4 * 8, 4}));
 }
 
@@ -78,7 +78,7 @@ TEST(Engine, PreparesAllProgramsThatStepsNeed) {
   const auto list = requests(24, 7);
   for (const std::int64_t chunk : {256, 40, 7}) {
     std::vector<std::int64_t> rows;
-    nn::Engine engine(noting(model, rows), {.seats = 20, .cache_tokens = 640, .chunk = chunk, .threads = 1});
+    nn::Engine engine(noting(model, rows), {.slots = 20, .cache_tokens = 640, .chunk = chunk, .threads = 1});
     engine.prepare();
     const std::size_t prepared = rows.size();
     const std::vector<Written> got = together(engine, list);
@@ -87,7 +87,7 @@ TEST(Engine, PreparesAllProgramsThatStepsNeed) {
   }
 }
 
-// Beam search with nothing shared: every continuation is read as a text of its own.
+// Beam search with nothing shared: every continuation is read as a sequence of its own.
 std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::Search& s) {
   nn::Generator generator(model, {.threads = 1, .cache = false});
   std::vector<nn::Hypothesis> live(1), ended;
@@ -96,9 +96,9 @@ std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::S
   for (std::int64_t step = 0; step < s.tokens; ++step) {
     std::vector<nn::Hypothesis> all;
     for (const nn::Hypothesis& h : live) {
-      Tokens text = s.prompt;
-      text.insert(text.end(), h.tokens.begin(), h.tokens.end());
-      const auto logits = generator.next(text);
+      Tokens sequence = s.prompt;
+      sequence.insert(sequence.end(), h.tokens.begin(), h.tokens.end());
+      const auto logits = generator.next(sequence);
       double sum = 0;
       for (const float x : logits) sum += std::exp(double{x});
       for (std::size_t t = 0; t < logits.size(); ++t) {
@@ -133,9 +133,9 @@ TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
                                       .beams = beams,
                                       .ends = ends};
       const auto expected = searched(model, search);
-      // Alone; beside other texts; and where beams have to wait for each other's pages.
+      // Alone; beside other sequences; and where beams have to wait for each other's pages.
       for (const bool in_company : {false, true}) {
-        nn::Engine engine(model, {.seats = 8,
+        nn::Engine engine(model, {.slots = 8,
                                   .cache_tokens = in_company ? 160 : 0,
                                   .page_size = 4,
                                   .threads = 1,

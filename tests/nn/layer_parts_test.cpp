@@ -227,11 +227,11 @@ TEST(Lora, ModulesOfSeveralLayersShareAAndDivideB) {
 
 // ---- Low-precision copies
 
-TEST(HalfCopies, AreMadeAgainOnlyForWeightsThatChanged) {
+TEST(LowPrecisionCopies, AreMadeAgainOnlyForWeightsThatChanged) {
   Params params(1);
   const Parameter a = params.create("a", {3}, Init::normal(1)), b = params.create("b", {40}, Init::normal(1));
   for (const DType dtype : {bf16, f16}) {
-    HalfCopies copies(dtype);
+    LowPrecisionCopies copies(dtype);
     Graph g;
     const auto here = std::source_location::current();
     const Tensor ta = copies.tensor(a, g, here), tb = copies.tensor(b, g, here),
@@ -270,7 +270,7 @@ TEST(HalfCopies, AreMadeAgainOnlyForWeightsThatChanged) {
     EXPECT_THROW(copies.tensor(Parameter("half", Array({2}, dtype)), g, here), DTypeError);
     EXPECT_NO_THROW(copies.tensor(Parameter("wide", Array({2}, f64)), g, here));
   }
-  for (const DType bad : {f32, f64, i32}) EXPECT_THROW(HalfCopies{bad}, DTypeError);
+  for (const DType bad : {f32, f64, i32}) EXPECT_THROW(LowPrecisionCopies{bad}, DTypeError);
 }
 
 // ---- Precision
@@ -337,7 +337,7 @@ TEST(Autocast, ReadsWiderWeightsFromCopies) {
   for (const DType held : {f64, f32, f16, bf16}) {
     Params params(1, held);
     const Linear layer(Path(params) / "layer", 4, 5, {.bias = false});
-    HalfCopies copies(bf16);
+    LowPrecisionCopies copies(bf16);
     Graph g;
     const Tensor x = g.input("x", {2, 4}, held);
     const Autocast scope(g, Precision::bf16, false, &copies);

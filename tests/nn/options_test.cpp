@@ -452,7 +452,7 @@ TEST(OptionsOfSamplers, OutOfRangeAreRefused) {
          }},
         {name, bad,
          [&](double x) {
-           nn::Engine engine(model, {.seats = 2});
+           nn::Engine engine(model, {.slots = 2});
            engine.add({.prompt = {1}, .tokens = 1, .sampling = with(x)});
          }},
     });
@@ -462,7 +462,7 @@ TEST(OptionsOfSamplers, OutOfRangeAreRefused) {
   everywhere("top_p", not_to_1, [](nn::Sampling& s, double x) { s.top_p = x; });
   const auto engine = [&](void (*set)(nn::Engine::Options&, double)) {
     return [&, set](double x) {
-      nn::Engine::Options o{.seats = 2};
+      nn::Engine::Options o{.slots = 2};
       set(o, x);
       nn::Engine(model, o);
     };
@@ -480,11 +480,11 @@ TEST(OptionsOfSamplers, OutOfRangeAreRefused) {
       {"tokens", no_size, [](double x) { nn::BeamSearch(2, whole(x), {}); }},
       {"beams", no_size,
        [&](double x) {
-         nn::Engine(model, {.seats = 2}).search({.prompt = {1}, .tokens = 1, .beams = whole(x)});
+         nn::Engine(model, {.slots = 2}).search({.prompt = {1}, .tokens = 1, .beams = whole(x)});
        }},
       {"tokens", no_count,
-       [&](double x) { nn::Engine(model, {.seats = 2}).add({.prompt = {1}, .tokens = whole(x)}); }},
-      {"seats", no_size, engine([](auto& o, double x) { o.seats = whole(x); })},
+       [&](double x) { nn::Engine(model, {.slots = 2}).add({.prompt = {1}, .tokens = whole(x)}); }},
+      {"slots", no_size, engine([](auto& o, double x) { o.slots = whole(x); })},
       {"page_size", no_size, engine([](auto& o, double x) { o.page_size = whole(x); })},
       {"chunk", no_size, engine([](auto& o, double x) { o.chunk = whole(x); })},
       {"cache_tokens", no_count, engine([](auto& o, double x) { o.cache_tokens = whole(x); })},
@@ -537,9 +537,9 @@ TEST(Options, DefaultsStayThoseOfTheHeaders) {
   const train::ProgramOptions program;
   EXPECT_EQ(
       std::tuple(program.batch, program.threads, program.verify, program.plan_only, program.precision,
-                 program.predictions, program.accumulate, program.context_parallel, program.scatter_early,
+                 program.predictions, program.accumulate, program.context_parallel, program.hoist_collectives,
                  program.loss_chunks, program.recompute, program.memory_budget, program.memory_held,
-                 program.half_copies),
+                 program.low_precision_copies),
       std::tuple(12, 0, false, false, nn::Precision::full, false, 1, false, false, 0, false, 0u, 0u, true));
 }
 

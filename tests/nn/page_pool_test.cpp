@@ -1,5 +1,5 @@
-// PagePool against a memory that is really written and copied: a text always finds there what it has put in,
-// in as many pages as it needs, and no page is lost.
+// PagePool against a memory that is really written and copied: a sequence always finds there what it has put
+// in, in as many pages as it needs, and no page is lost.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -20,13 +20,13 @@ using tg::testing::error_of;
 
 std::string pages_of(const PageTable& table) {
   std::string text;
-  for (const std::int32_t n : table.pages()) text += (text.empty() ? "" : " ") + std::to_string(n);
-  return text;
+  for (const std::int32_t n : table.pages()) sequence += (sequence.empty() ? "" : " ") + std::to_string(n);
+  return sequence;
 }
 
-// Reads all of a text that the pool has not found, as a model would.
-void read(PageTable& table, const Tokens& text) {
-  const Tokens rest(text.begin() + table.length(), text.end());
+// Reads all of a sequence that the pool has not found, as a model would.
+void read(PageTable& table, const Tokens& sequence) {
+  const Tokens rest(sequence.begin() + table.length(), sequence.end());
   std::vector<PageCopy> copies;
   ASSERT_TRUE(table.reserve(std::ssize(rest), copies));
   EXPECT_TRUE(copies.empty());
@@ -65,7 +65,8 @@ TEST(PagePool, TextsThatBeginAlikeShareFullPages) {
   EXPECT_EQ(pages_of(b), "1 2");
   EXPECT_EQ(pool.holders(1), 2);
   EXPECT_EQ(pool.holders(3), 1);
-  // The same tokens after others are another page's content, and the last token of a text is left to be read.
+  // The same tokens after others are another page's content, and the last token of a sequence is left to be
+  // read.
   EXPECT_EQ(pool.open(Tokens{3, 4, 3, 4, 5}).length(), 0);
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
 }
@@ -115,10 +116,11 @@ TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
     a.append(Tokens(static_cast<std::size_t>(fill), 1));
     PageTable b = a.fork();
     const std::string error = error_of([&] { a.append(Tokens{2}); });
-    EXPECT_EQ(error,
-              fill % 4 == 0
-                  ? "no error"
-                  : "PageTable::append would write into a page that another text has too: reserve() first");
+    EXPECT_EQ(
+        error,
+        fill % 4 == 0
+            ? "no error"
+            : "PageTable::append would write into a page that another sequence has too: reserve() first");
     EXPECT_EQ(error_of([&] { a.append({}); }), "no error");
   }
 }
@@ -133,7 +135,7 @@ TEST(PagePool, KeepsWhatTextsLeaveUntilItsMemoryIsNeeded) {
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 4);
   std::vector<PageCopy> copies;
   PageTable b = pool.open(Tokens{9});
-  EXPECT_TRUE(b.reserve(3, copies));  // the page that was not full, then the end of the text left
+  EXPECT_TRUE(b.reserve(3, copies));  // the page that was not full, then the end of the sequence left
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 2);
   pool.forget();
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 0);
@@ -165,27 +167,27 @@ TEST(PagePool, ThatNoMemoryHoldsIsRefusedWithItsSize) {
             "PagePool: no memory to keep books on 1073741824 pages of 1048576 tokens: 4295024644 MiB needed");
 }
 
-// Texts at random, over a memory in which each row names its token and all before it, as keys and values
+// Sequences at random, over a memory in which each row names its token and all before it, as keys and values
 // depend on them.
-class RandomTexts {
+class RandomSequences {
  public:
-  explicit RandomTexts(std::uint32_t seed, std::size_t hash_bits = ~std::size_t{0})
+  explicit RandomSequences(std::uint32_t seed, std::size_t hash_bits = ~std::size_t{0})
       : random_(seed), pool_(pages, page_size, hash_bits) {}
 
   void step() {
     const std::uint32_t what = random_() % 16;
-    if (texts_.empty() || what < 2)
+    if (sequences_.empty() || what < 2)
       open();
     else if (what == 2)
       fork();
-    else if (what == 3 || texts_.size() > 12)
-      texts_.erase(texts_.begin() + pick());
+    else if (what == 3 || sequences_.size() > 12)
+      sequences_.erase(sequences_.begin() + pick());
     else
-      extend(texts_[pick()]);
+      extend(sequences_[pick()]);
   }
   void check() {
     std::map<std::int32_t, int> holders;
-    for (const Text& t : texts_) {
+    for (const Sequence& t : sequences_) {
       ASSERT_EQ(t.table.length(), std::ssize(t.tokens));
       std::uint64_t before = 0;
       for (std::int64_t i = 0; i < std::ssize(t.tokens); ++i)
@@ -197,13 +199,13 @@ class RandomTexts {
     for (std::int32_t n = 1; n <= pool_.pages(); ++n) ASSERT_EQ(pool_.holders(n), holders[n]) << "page " << n;
   }
   void end() {
-    texts_.clear();
+    sequences_.clear();
     ASSERT_EQ(pool_.free(), pool_.pages());
   }
   std::int64_t found = 0, copied = 0, refused = 0;
 
  private:
-  struct Text {
+  struct Sequence {
     PageTable table;
     Tokens tokens;
   };
@@ -212,8 +214,8 @@ class RandomTexts {
   static std::uint64_t after(std::uint64_t before, std::int32_t token) {
     return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
   }
-  std::size_t pick() { return random_() % texts_.size(); }
-  // Of few tokens, so that texts are often alike.
+  std::size_t pick() { return random_() % sequences_.size(); }
+  // Of few tokens, so that sequences are often alike.
   Tokens some(std::uint32_t most) {
     Tokens tokens(random_() % most + 1);
     for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random_() % 2);
@@ -221,26 +223,26 @@ class RandomTexts {
   }
   void open() {
     Tokens tokens = some(24);
-    Text text{pool_.open(tokens), {}};
-    found += text.table.length();
-    ASSERT_LT(text.table.length(), std::ssize(tokens));
-    text.tokens.assign(tokens.begin(), tokens.begin() + text.table.length());
-    const Tokens rest(tokens.begin() + text.table.length(), tokens.end());
-    texts_.push_back(std::move(text));
-    write(texts_.back(), rest);
+    Sequence sequence{pool_.open(tokens), {}};
+    found += sequence.table.length();
+    ASSERT_LT(sequence.table.length(), std::ssize(tokens));
+    sequence.tokens.assign(tokens.begin(), tokens.begin() + sequence.table.length());
+    const Tokens rest(tokens.begin() + sequence.table.length(), tokens.end());
+    sequences_.push_back(std::move(sequence));
+    write(sequences_.back(), rest);
   }
   void fork() {
     const std::size_t n = pick();
-    texts_.push_back({texts_[n].table.fork(), texts_[n].tokens});
+    sequences_.push_back({sequences_[n].table.fork(), sequences_[n].tokens});
   }
-  void extend(Text& text) { write(text, some(3)); }
-  void write(Text& text, const Tokens& tokens) {
+  void extend(Sequence& sequence) { write(sequence, some(3)); }
+  void write(Sequence& sequence, const Tokens& tokens) {
     std::vector<PageCopy> copies;
-    const std::string before = pages_of(text.table);
+    const std::string before = pages_of(sequence.table);
     const std::int32_t free = pool_.free();
-    if (!text.table.reserve(std::ssize(tokens), copies)) {
+    if (!sequence.table.reserve(std::ssize(tokens), copies)) {
       ++refused;
-      ASSERT_EQ(pages_of(text.table), before);
+      ASSERT_EQ(pages_of(sequence.table), before);
       ASSERT_EQ(pool_.free(), free);
       ASSERT_TRUE(copies.empty());
       return;
@@ -249,40 +251,40 @@ class RandomTexts {
     for (const PageCopy& c : copies)
       std::copy_n(&memory_[c.from * page_size], page_size, &memory_[c.to * page_size]);
     for (const std::int32_t token : tokens) {
-      const std::int64_t at = std::ssize(text.tokens);
-      const std::uint64_t previous = at == 0 ? 0 : memory_[text.table.row(at - 1)];
-      ASSERT_EQ(pool_.holders(text.table.pages()[at / page_size]), 1) << "a shared page is written";
-      memory_[text.table.row(at)] = after(previous, token);
-      text.tokens.push_back(token);
+      const std::int64_t at = std::ssize(sequence.tokens);
+      const std::uint64_t previous = at == 0 ? 0 : memory_[sequence.table.row(at - 1)];
+      ASSERT_EQ(pool_.holders(sequence.table.pages()[at / page_size]), 1) << "a shared page is written";
+      memory_[sequence.table.row(at)] = after(previous, token);
+      sequence.tokens.push_back(token);
     }
-    text.table.append(tokens);
+    sequence.table.append(tokens);
   }
 
   std::mt19937 random_;
   PagePool pool_;
   std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>((pages + 1) * page_size);
-  std::vector<Text> texts_;
+  std::vector<Sequence> sequences_;
 };
 
-void run(RandomTexts& texts, int steps) {
+void run(RandomSequences& sequences, int steps) {
   for (int n = 0; n < steps; ++n) {
-    texts.step();
-    if (n % 100 == 0) texts.check();
+    sequences.step();
+    if (n % 100 == 0) sequences.check();
     if (::testing::Test::HasFatalFailure()) FAIL() << "step " << n;
   }
-  texts.end();
+  sequences.end();
   // All of it happened, often.
-  EXPECT_GT(texts.found, steps / 100);
-  EXPECT_GT(texts.copied, steps / 100);
-  EXPECT_GT(texts.refused, steps / 100);
+  EXPECT_GT(sequences.found, steps / 100);
+  EXPECT_GT(sequences.copied, steps / 100);
+  EXPECT_GT(sequences.refused, steps / 100);
 }
 TEST(PagePool, StaysRightInTwoHundredThousandSteps) {
-  RandomTexts texts(1);
-  run(texts, 200'000);
+  RandomSequences sequences(1);
+  run(sequences, 200'000);
 }
 TEST(PagePool, HashesThatCollideChangeNothing) {
-  RandomTexts texts(2, 1);
-  run(texts, 100'000);
+  RandomSequences sequences(2, 1);
+  run(sequences, 100'000);
 }
 
 }  // namespace

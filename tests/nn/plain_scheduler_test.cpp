@@ -17,11 +17,11 @@ using Id = Scheduler::Id;
 
 PlainScheduler::Plan plain(const Scheduler::Plan& plan) {
   PlainScheduler::Plan p;
-  for (const auto& m : plan.out) p.out.emplace_back(m.text, m.first, m.pages);
-  for (const auto& m : plan.in) p.in.emplace_back(m.text, m.first, m.pages);
+  for (const auto& m : plan.out) p.out.emplace_back(m.sequence, m.first, m.pages);
+  for (const auto& m : plan.in) p.in.emplace_back(m.sequence, m.first, m.pages);
   for (const auto& c : plan.copies) p.copies.emplace_back(c.from, c.to);
-  for (const auto& s : plan.single) p.single.emplace_back(s.text, s.begin, s.count);
-  for (const auto& s : plan.several) p.several.emplace_back(s.text, s.begin, s.count);
+  for (const auto& s : plan.single) p.single.emplace_back(s.sequence, s.begin, s.count);
+  for (const auto& s : plan.several) p.several.emplace_back(s.sequence, s.begin, s.count);
   return p;
 }
 
@@ -61,7 +61,7 @@ class Both {
   }
   std::string text() const {
     return std::to_string(options_.pages) + " pages of " + std::to_string(options_.page_size) + ", " +
-           std::to_string(options_.seats) + " seats, chunk " + std::to_string(options_.chunk) + ", group " +
+           std::to_string(options_.slots) + " slots, chunk " + std::to_string(options_.chunk) + ", group " +
            std::to_string(options_.group) + ", " + std::to_string(options_.host_pages) + " on the host";
   }
   std::int64_t preempted = 0, found = 0, moved = 0, copied = 0, spared = 0;
@@ -75,7 +75,7 @@ class Both {
     Scheduler::Options o;
     o.page_size = static_cast<std::int32_t>(1 + below(4));
     o.pages = static_cast<std::int32_t>(chance(8) ? 150 + below(100) : 2 + below(24));
-    o.seats = 1 + below(6);
+    o.slots = 1 + below(6);
     o.chunk = 1 + below(20);
     o.group = 1 + below(4);
     o.host_pages = static_cast<std::int32_t>(chance(4) ? 0 : below(20));
@@ -95,17 +95,17 @@ class Both {
         ours_.done({id, begin, count}), plain_.done(id, begin, count);
     compare();
   }
-  Id any() { return std::next(plain_.texts.begin(), below(std::ssize(plain_.texts)))->first; }
+  Id any() { return std::next(plain_.sequences.begin(), below(std::ssize(plain_.sequences)))->first; }
 
   void call() {
     const std::int64_t what = below(40);
-    if (plain_.texts.empty() || (what < 8 && plain_.texts.size() < 12)) {
+    if (plain_.sequences.empty() || (what < 8 && plain_.sequences.size() < 12)) {
       const std::int64_t length = 1 + below(std::min<std::int64_t>(most(), 20));
       Tokens tokens(static_cast<std::size_t>(length));
       for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(chance(6));
       const std::int64_t limit = std::min(length + below(calls_ == 2 ? 12 : 60), most());
       add(tokens, limit);
-    } else if (what < 13 && plain_.texts.size() < 12) {
+    } else if (what < 13 && plain_.sequences.size() < 12) {
       const Id id = any();
       const auto turn = chance(2) ? Scheduler::Turn::last : Scheduler::Turn::of_parent;
       ASSERT_EQ(ours_.fork(id, turn), plain_.fork(id, turn));
@@ -114,7 +114,8 @@ class Both {
       ours_.remove(id), plain_.remove(id);
     } else if (what < 20) {
       const Id id = any();
-      if (plain_.texts.at(id).size() < plain_.texts.at(id).most && plain_.texts.at(id).expected == 0)
+      if (plain_.sequences.at(id).size() < plain_.sequences.at(id).most &&
+          plain_.sequences.at(id).expected == 0)
         append(id);
     } else if (what < 22) {
       const Id id = any();
@@ -139,9 +140,9 @@ class Both {
     ASSERT_EQ(got.single, expected.single);
     moved += std::ssize(got.in), copied += std::ssize(got.copies);
     compare();
-    // Tokens that were expected are known now; a text may end there, and a step may fail.
+    // Tokens that were expected are known now; a sequence may end there, and a step may fail.
     std::vector<Id> expecting;
-    for (const auto& [id, t] : plain_.texts)
+    for (const auto& [id, t] : plain_.sequences)
       if (t.expected > 0) expecting.push_back(id);
     for (const Id id : expecting)
       if (chance(30))
@@ -151,9 +152,9 @@ class Both {
     if (chance(20)) return;
     for (const auto* parts : {&got.single, &got.several})
       for (const auto& [id, begin, count] : *parts) {
-        if (!plain_.texts.contains(id)) continue;
+        if (!plain_.sequences.contains(id)) continue;
         ours_.done({id, begin, count}), plain_.done(id, begin, count);
-        const PlainScheduler::Text& t = plain_.texts.at(id);
+        const PlainScheduler::Sequence& t = plain_.sequences.at(id);
         if (!t.is_idle()) continue;
         if (t.size() == t.most)
           ours_.remove(id), plain_.remove(id);
@@ -166,7 +167,7 @@ class Both {
 
   void compare() {
     ASSERT_EQ(ours_.running(), static_cast<std::size_t>(plain_.running()));
-    ASSERT_EQ(ours_.waiting(), plain_.texts.size() - ours_.running());
+    ASSERT_EQ(ours_.waiting(), plain_.sequences.size() - ours_.running());
     ASSERT_EQ(ours_.cached(), plain_.cached());
     ASSERT_EQ(ours_.preemptions(), plain_.preemptions);
     ASSERT_EQ(ours_.found(), plain_.found);
@@ -174,7 +175,7 @@ class Both {
     ASSERT_EQ(ours_.held(), (options_.pages - std::ssize(plain_.pool.free)) * options_.page_size);
     for (std::int32_t n = 1; n <= options_.pages; ++n)
       ASSERT_EQ(ours_.pool().holders(n), plain_.pool.holders(n));
-    for (const auto& [id, t] : plain_.texts) {
+    for (const auto& [id, t] : plain_.sequences) {
       ASSERT_EQ(ours_.is_running(id), t.runs);
       ASSERT_EQ(ours_.tokens(id), t.tokens);
       if (!t.runs) continue;
@@ -205,7 +206,7 @@ TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
 }
 
 TEST(PlainScheduler, SparesWhoHasLeftThreeTimes) {
-  Both both({.pages = 12, .page_size = 1, .seats = 6, .chunk = 100});
+  Both both({.pages = 12, .page_size = 1, .slots = 6, .chunk = 100});
   both.crowd();
   EXPECT_GT(both.spared, 0);
 }

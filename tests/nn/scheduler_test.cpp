@@ -1,6 +1,6 @@
 // Scheduler, without a model: a cache in which each row names its token and all before it is written and
-// moved as plans say. A text always finds there what it has read, every text ends, and the last are the first
-// to leave.
+// moved as plans say. A sequence always finds there what it has read, every sequence ends, and the last are
+// the first to leave.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::string text_of(const Scheduler::Plan& plan) {
   std::string s;
   const auto add = [&](const std::vector<Scheduler::Part>& parts) {
     for (const auto& p : parts)
-      s += std::to_string(p.text) + ":" + std::to_string(p.begin) + "+" + std::to_string(p.count) + " ";
+      s += std::to_string(p.sequence) + ":" + std::to_string(p.begin) + "+" + std::to_string(p.count) + " ";
   };
   add(plan.several);
   s += "| ";
@@ -41,19 +41,19 @@ std::string text_of(const Scheduler::Plan& plan) {
   return s;
 }
 
-// A step in which each text whose tokens have all been read gets another.
+// A step in which each sequence whose tokens have all been read gets another.
 std::string step(Scheduler& scheduler) {
   const Scheduler::Plan& plan = scheduler.plan();
   for (const auto* parts : {&plan.several, &plan.single})
     for (const auto& p : *parts) {
       scheduler.done(p);
-      if (p.begin + p.count == std::ssize(scheduler.tokens(p.text))) scheduler.append(p.text, 0);
+      if (p.begin + p.count == std::ssize(scheduler.tokens(p.sequence))) scheduler.append(p.sequence, 0);
     }
   return text_of(plan);
 }
 
 TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
-  Scheduler s({.pages = 20, .page_size = 2, .seats = 3, .chunk = 4});
+  Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 4});
   const Id a = s.add(count_from(1, 3), 9), b = s.add(count_from(10, 6), 9), c = s.add(count_from(20, 1), 9),
            d = s.add(count_from(30, 1), 9);
   EXPECT_EQ(s.waiting(), 4u);
@@ -73,17 +73,17 @@ TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
 }
 
 TEST(Scheduler, GroupsOfAPromptCountAsFullOnesInAChunk) {
-  Scheduler s({.pages = 20, .page_size = 2, .seats = 4, .chunk = 12, .group = 4});
+  Scheduler s({.pages = 20, .page_size = 2, .slots = 4, .chunk = 12, .group = 4});
   s.add(count_from(1, 5), 9), s.add(count_from(10, 7), 9), s.add(count_from(20, 2), 9);
   EXPECT_EQ(step(s), "1:0+5 2:0+4 |");
   EXPECT_EQ(step(s), "2:4+3 3:0+2 | 1:5+1");
-  Scheduler uneven({.pages = 20, .page_size = 2, .seats = 4, .chunk = 10, .group = 4});
+  Scheduler uneven({.pages = 20, .page_size = 2, .slots = 4, .chunk = 10, .group = 4});
   uneven.add(count_from(1, 5), 9), uneven.add(count_from(10, 7), 9);
   EXPECT_EQ(step(uneven), "1:0+5 2:0+2 |");
 }
 
 TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
-  Scheduler s({.pages = 20, .page_size = 2, .seats = 3, .chunk = 8});
+  Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 3), 9);
   EXPECT_EQ(step(s), "1:0+3 |");
   EXPECT_TRUE(s.is_running(s.fork(a)));  // 2: there is nobody before it
@@ -97,13 +97,13 @@ TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
 }
 
 TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
-  Scheduler s({.pages = 3, .page_size = 2, .seats = 3, .chunk = 8});
+  Scheduler s({.pages = 3, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 2), 5), b = s.add(count_from(10, 1), 5);
-  EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of text 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of sequence 1"), std::string::npos);
   EXPECT_EQ(text_of(s.plan()), "1:0+2 | 2:0+1");
   s.done({a, 0, 2}), s.done({b, 0, 1});
   s.expect(a), s.expect(b);
-  EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of text 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of sequence 1"), std::string::npos);
   EXPECT_EQ(text_of(s.plan()), "| 1:2+1 2:1+1");
   EXPECT_NE(error_of([&] { s.done({a, 2, 1}); }).find("does not follow"), std::string::npos);
   s.append(a, 3), s.append(b, 11);
@@ -126,7 +126,7 @@ TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
 }
 
 TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
-  Scheduler s({.pages = 20, .page_size = 4, .seats = 8, .chunk = 100});
+  Scheduler s({.pages = 20, .page_size = 4, .slots = 8, .chunk = 100});
   s.add(count_from(1, 10), 20), s.add(count_from(1, 11), 20);
   EXPECT_EQ(step(s), "1:0+10 |");
   EXPECT_EQ(step(s), "2:8+3 | 1:10+1");
@@ -134,11 +134,11 @@ TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
   EXPECT_EQ(s.pool().holders(s.table(2).pages()[1]), 2);
 }
 
-// The other text's part of the step may end with the page or before it.
+// The other sequence's part of the step may end with the page or before it.
 TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
   for (std::int32_t size = 2; size <= 9; ++size) {
     SCOPED_TRACE(size);
-    Scheduler s({.pages = 20, .page_size = 4, .seats = 8, .chunk = 100});
+    Scheduler s({.pages = 20, .page_size = 4, .slots = 8, .chunk = 100});
     s.add(count_from(1, size), 20), s.add(count_from(1, 7), 20);
     const std::string first = "1:0+" + std::to_string(size);
     EXPECT_EQ(step(s), size < 4 ? first + " 2:0+7 |" : first + " |");
@@ -149,14 +149,14 @@ TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
 }
 
 TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
-  Scheduler s({.pages = 12, .page_size = 1, .seats = 6, .chunk = 100});
+  Scheduler s({.pages = 12, .page_size = 1, .slots = 6, .chunk = 100});
   const auto read = [&] {
     const Scheduler::Plan& plan = s.plan();
     for (const auto* parts : {&plan.several, &plan.single})
       for (const auto& p : *parts) s.done(p);
   };
-  const auto append = [&](Id text, int count) {
-    for (int n = 0; n < count; ++n) s.append(text, 0);
+  const auto append = [&](Id sequence, int count) {
+    for (int n = 0; n < count; ++n) s.append(sequence, 0);
     read();
   };
   std::vector<Id> first;
@@ -181,7 +181,7 @@ TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
 
 // Which otherwise keep what others wait for.
 TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
-  Scheduler s({.pages = 4, .page_size = 2, .seats = 2, .chunk = 100, .host_pages = 2});
+  Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 2});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 4), 8), c = s.add(count_from(21, 5), 8);
   const auto read = [&] {
     const Scheduler::Plan& plan = s.plan();
@@ -204,7 +204,7 @@ TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
 }
 
 TEST(Scheduler, SomePagesStayFreeForTextsThatRun) {
-  Scheduler s({.pages = 200, .page_size = 1, .seats = 8, .chunk = 1000});
+  Scheduler s({.pages = 200, .page_size = 1, .slots = 8, .chunk = 1000});
   s.add(count_from(0, 99), 150), s.add(count_from(1000, 100), 100), s.add(count_from(2000, 99), 150);
   EXPECT_EQ(step(s), "1:0+99 |");  // with the second there would be one page left, of the two that stay free
   s.remove(2);
@@ -217,13 +217,13 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
   const auto message = [](Scheduler::Options o) { return error_of([&] { Scheduler s(o); }); };
   EXPECT_THROW(Scheduler({.pages = 0}), ShapeError);
   EXPECT_THROW(Scheduler({.page_size = 0}), ShapeError);
-  EXPECT_THROW(Scheduler({.seats = 0}), ShapeError);
-  EXPECT_NE(message({.seats = -1}).find("[scheduler] expected positive numbers of seats"), std::string::npos);
+  EXPECT_THROW(Scheduler({.slots = 0}), ShapeError);
+  EXPECT_NE(message({.slots = -1}).find("[scheduler] expected positive numbers of slots"), std::string::npos);
   EXPECT_NE(message({.chunk = 0}).find("got 16, 0 and 1"), std::string::npos);
   EXPECT_NE(message({.host_pages = -1}).find("-1 pages on the host"), std::string::npos);
 
-  Scheduler s({.pages = 4, .page_size = 4, .seats = 1});
-  EXPECT_NE(error_of([&] { s.add({}, 4); }).find("the text is empty"), std::string::npos);
+  Scheduler s({.pages = 4, .page_size = 4, .slots = 1});
+  EXPECT_NE(error_of([&] { s.add({}, 4); }).find("the sequence is empty"), std::string::npos);
   EXPECT_NE(error_of([&] {
               s.add({1, 2}, 1);
             }).find("2 tokens, which was to have 1 at most"),
@@ -236,7 +236,7 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
             std::string::npos);
   EXPECT_EQ(s.waiting(), 0u);
   const Id a = s.add({1, 2}, 3), b = s.add({1}, 16);
-  const std::string none = "there is no text 7";
+  const std::string none = "there is no sequence 7";
   for (const auto& call : std::vector<std::function<void()>>{
            [&] { s.fork(7); }, [&] { s.append(7, 1); }, [&] { s.expect(7); }, [&] { s.read_again(7); },
            [&] { s.remove(7); }, [&] { s.tokens(7); }, [&] { (void)s.is_running(7); }, [&] { s.table(7); },
@@ -258,12 +258,12 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
   EXPECT_NE(error_of([&] { s.expect(a); }).find("which has read 3 of 3 tokens and may have 3"),
             std::string::npos);
   s.remove(a);
-  EXPECT_NE(error_of([&] { s.remove(a); }).find("there is no text 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { s.remove(a); }).find("there is no sequence 1"), std::string::npos);
   EXPECT_EQ(text_of(s.plan()), "| 2:0+1");
 }
 
 TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
-  Scheduler s({.pages = 4, .page_size = 2, .seats = 2, .chunk = 100, .host_pages = 8});
+  Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 8});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 3), 8);
   EXPECT_EQ(step(s), "1:0+4 2:0+3 |");
   s.forget();
@@ -284,10 +284,10 @@ TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
   EXPECT_EQ(s.preemptions(), 2);
 }
 
-// Texts at random. A row of the cache is a number that names its token and all before it, and the weights it
-// was computed with.
+// Sequences at random. A row of the cache is a number that names its token and all before it, and the weights
+// it was computed with.
 struct Row {
-  std::uint64_t text = 0;
+  std::uint64_t sequence = 0;
   int weights = 0;  // the oldest that it depends on
 };
 
@@ -296,7 +296,7 @@ class Trace {
   explicit Trace(std::uint64_t seed)
       : random_(seed), options_(draw()), scheduler_(options_), cache_((options_.pages + 1) * size()) {}
 
-  // With arrivals, and then until the last text has ended.
+  // With arrivals, and then until the last sequence has ended.
   void run(int steps) {
     for (int n = 0; n < steps; ++n) {
       arrive();
@@ -305,7 +305,7 @@ class Trace {
       if (::testing::Test::HasFailure()) return;
     }
     for (std::int64_t left = tokens_to_come(); scheduler_.running() + scheduler_.waiting() > 0; --left) {
-      ASSERT_GT(left, 0) << "some text does not end";
+      ASSERT_GT(left, 0) << "some sequence does not end";
       step();
       if (::testing::Test::HasFailure()) return;
     }
@@ -317,7 +317,7 @@ class Trace {
   }
   std::string text() const {
     return std::to_string(options_.pages) + " pages of " + std::to_string(options_.page_size) + ", " +
-           std::to_string(options_.seats) + " seats, chunks of " + std::to_string(options_.chunk) +
+           std::to_string(options_.slots) + " slots, chunks of " + std::to_string(options_.chunk) +
            ", groups of " + std::to_string(options_.group) + ", " + std::to_string(options_.host_pages) +
            " pages on the host";
   }
@@ -325,7 +325,7 @@ class Trace {
                forked = 0, cancelled = 0, ended = 0, failed = 0, forgotten = 0, lost = 0, planned_ahead = 0;
 
  private:
-  struct Text {
+  struct Sequence {
     std::int64_t most;
     int preemptions = 0;
     int weights = 0;        // when it last joined
@@ -342,7 +342,7 @@ class Trace {
     o.page_size = static_cast<std::int32_t>(chance(2) ? 1 + below(4) : 1 + below(64));
     // From one page to more than are needed.
     o.pages = static_cast<std::int32_t>(1 + below(4 + 200 / o.page_size));
-    o.seats = 1 + below(20);
+    o.slots = 1 + below(20);
     o.chunk = 1 + below(chance(2) ? 6 : 60);
     o.group = 1 + o.chunk % 4;
     o.host_pages = static_cast<std::int32_t>(chance(2) ? 0 : below(2 * o.pages));
@@ -356,40 +356,41 @@ class Trace {
   std::int64_t tokens_of(Id id) const {
     return std::ssize(scheduler_.tokens(id)) + static_cast<std::int64_t>(expected_.contains(id));
   }
-  // Each step reads a token or more of the first text that runs, and may fail once in a while.
+  // Each step reads a token or more of the first sequence that runs, and may fail once in a while.
   std::int64_t tokens_to_come() const {
     std::int64_t n = 1000;
-    for (const auto& [id, text] : texts_) n += 4 * text.most;
+    for (const auto& [id, sequence] : sequences_) n += 4 * sequence.most;
     return n;
   }
   Id pick() {
-    auto at = texts_.begin();
-    std::advance(at, below(std::ssize(texts_)));
+    auto at = sequences_.begin();
+    std::advance(at, below(std::ssize(sequences_)));
     return at->first;
   }
 
-  // Of few tokens, so that texts are often alike.
+  // Of few tokens, so that sequences are often alike.
   void arrive() {
     const std::int64_t room = std::min<std::int64_t>(std::int64_t{options_.pages} * size(), 100);
-    if (texts_.size() < 30 && chance(4)) {
+    if (sequences_.size() < 30 && chance(4)) {
       const std::int64_t most = 1 + below(room);
       Tokens tokens(static_cast<std::size_t>(1 + below(chance(3) ? most : 1 + most / 4)));
       for (std::int32_t& t : tokens) t = chance(8);
-      texts_[scheduler_.add(tokens, most)] = {most};
+      sequences_[scheduler_.add(tokens, most)] = {most};
     }
-    if (!texts_.empty() && texts_.size() < 30 && chance(10)) {
+    if (!sequences_.empty() && sequences_.size() < 30 && chance(10)) {
       Id id = pick();
       for (int n = 0; n < 3 && !scheduler_.is_running(id); ++n) id = pick();
       const Id other = scheduler_.fork(id, chance(4) ? Scheduler::Turn::last : Scheduler::Turn::of_parent);
       EXPECT_EQ(scheduler_.tokens(other), scheduler_.tokens(id));
-      EXPECT_GT(other, std::prev(texts_.end())->first);
-      texts_[other] = {.most = texts_[id].most, .weights = texts_[id].weights, .read = texts_[id].read};
+      EXPECT_GT(other, std::prev(sequences_.end())->first);
+      sequences_[other] = {
+          .most = sequences_[id].most, .weights = sequences_[id].weights, .read = sequences_[id].read};
       ++forked;
     }
-    if (!texts_.empty() && chance(40)) end(pick()), ++cancelled;
-    if (!texts_.empty() && chance(20)) {  // its caller knows how it goes on
+    if (!sequences_.empty() && chance(40)) end(pick()), ++cancelled;
+    if (!sequences_.empty() && chance(20)) {  // its caller knows how it goes on
       const Id id = pick();
-      for (std::int64_t n = below(10); n > 0 && tokens_of(id) < texts_[id].most; --n) append(id);
+      for (std::int64_t n = below(10); n > 0 && tokens_of(id) < sequences_[id].most; --n) append(id);
     }
     if (chance(200)) {
       scheduler_.forget();
@@ -399,28 +400,28 @@ class Trace {
   }
   void end(Id id) {
     scheduler_.remove(id);
-    texts_.erase(id), host_.erase(id), expected_.erase(id);
+    sequences_.erase(id), host_.erase(id), expected_.erase(id);
   }
   void append(Id id) {
     scheduler_.append(id, static_cast<std::int32_t>(chance(8)));
     expected_.erase(id);
   }
-  // What follows this text's last token has to be computed once more.
+  // What follows this sequence's last token has to be computed once more.
   void lose(Id id) {
     expected_.erase(id);
     scheduler_.read_again(id);
-    texts_[id].read = std::min(texts_[id].read, tokens_of(id) - 1);
+    sequences_[id].read = std::min(sequences_[id].read, tokens_of(id) - 1);
   }
 
-  bool is_idle(Id id) { return texts_[id].read == tokens_of(id); }
-  // Texts without anything to read go on, now or later.
+  bool is_idle(Id id) { return sequences_[id].read == tokens_of(id); }
+  // Sequences without anything to read go on, now or later.
   void wake() {
     std::vector<Id> idle;
-    for (const auto& [id, text] : texts_)
+    for (const auto& [id, sequence] : sequences_)
       if (is_idle(id)) idle.push_back(id);
     for (const Id id : idle)
-      if (idle.size() == texts_.size() || chance(4)) {
-        if (tokens_of(id) == texts_[id].most)
+      if (idle.size() == sequences_.size() || chance(4)) {
+        if (tokens_of(id) == sequences_[id].most)
           end(id), ++ended;
         else
           append(id);
@@ -431,14 +432,14 @@ class Trace {
     ++steps;
     wake();
     std::map<Id, std::int64_t> cached;  // of those that run
-    for (const auto& [id, text] : texts_)
+    for (const auto& [id, sequence] : sequences_)
       if (scheduler_.is_running(id)) cached[id] = scheduler_.table(id).length();
     const Scheduler::Plan plan = scheduler_.plan();
     check_who_runs(plan, cached);
     if (chance(300)) {  // it was not possible
       std::ranges::fill(cache_, Row{});
       host_.clear();
-      for (const auto& [id, text] : texts_)
+      for (const auto& [id, sequence] : sequences_)
         if (expected_.contains(id) || chance(10)) lose(id);
       scheduler_.start_again();
       ++lost;
@@ -449,8 +450,8 @@ class Trace {
     move(plan, cached);
     check_parts(plan);
     if (::testing::Test::HasFailure()) return;
-    // Now it is known how texts go on that were planned without that, and some of them end there.
-    for (const auto& p : plan.single) planned_ahead += expected_.contains(p.text);
+    // Now it is known how sequences go on that were planned without that, and some of them end there.
+    for (const auto& p : plan.single) planned_ahead += expected_.contains(p.sequence);
     for (const Id id : std::set(expected_)) chance(50) ? end(id) : append(id);
     if (chance(50)) {
       ++failed;  // nothing was read
@@ -459,30 +460,30 @@ class Trace {
     std::vector<Scheduler::Part> parts;
     for (const auto* list : {&plan.single, &plan.several})
       std::ranges::copy_if(*list, std::back_inserter(parts),
-                           [&](const Scheduler::Part& p) { return texts_.contains(p.text); });
+                           [&](const Scheduler::Part& p) { return sequences_.contains(p.sequence); });
     std::shuffle(parts.begin(), parts.end(), random_);
     std::set<std::int64_t> written;
     for (const Scheduler::Part& p : parts) {
-      const nn::PageTable& table = scheduler_.table(p.text);
+      const nn::PageTable& table = scheduler_.table(p.sequence);
       Row row = p.begin == 0 ? Row{0, weights_} : cache_[table.row(p.begin - 1)];
       for (std::int64_t at = p.begin; at < p.begin + p.count; ++at) {
-        row = {after(row.text, scheduler_.tokens(p.text)[at]), std::min(row.weights, weights_)};
+        row = {after(row.sequence, scheduler_.tokens(p.sequence)[at]), std::min(row.weights, weights_)};
         cache_[table.row(at)] = row;
-        ASSERT_TRUE(written.insert(table.row(at)).second) << "a row is written for two texts";
+        ASSERT_TRUE(written.insert(table.row(at)).second) << "a row is written for two sequences";
         ASSERT_EQ(scheduler_.pool().holders(table.pages()[at / size()]), 1) << "a shared page is written";
       }
     }
     std::shuffle(parts.begin(), parts.end(), random_);
     for (const Scheduler::Part& p : parts) {
       scheduler_.done(p);
-      texts_[p.text].read = std::max(texts_[p.text].read, p.begin + p.count);
+      sequences_[p.sequence].read = std::max(sequences_[p.sequence].read, p.begin + p.count);
     }
-    for (const Scheduler::Part& p : parts) go_on(p.text);
+    for (const Scheduler::Part& p : parts) go_on(p.sequence);
   }
 
   void go_on(Id id) {
     if (scheduler_.table(id).length() < tokens_of(id)) return;
-    if (tokens_of(id) == texts_[id].most || chance(150))
+    if (tokens_of(id) == sequences_[id].most || chance(150))
       end(id), ++ended;
     else if (ahead_ && !chance(10))
       scheduler_.expect(id), expected_.insert(id);
@@ -493,15 +494,15 @@ class Trace {
   void check_who_runs(const Scheduler::Plan& plan, const std::map<Id, std::int64_t>& cached) {
     std::set<Id> left, stayed, joined;
     Id first_waiting = ~Id{0};
-    for (auto& [id, text] : texts_) {
+    for (auto& [id, sequence] : sequences_) {
       const bool ran = cached.contains(id), runs = scheduler_.is_running(id);
       if (ran) (runs ? stayed : left).insert(id);
-      if (!ran && runs) joined.insert(id), text.weights = weights_;
+      if (!ran && runs) joined.insert(id), sequence.weights = weights_;
       if (!runs && !is_idle(id)) first_waiting = std::min(first_waiting, id);
     }
-    ASSERT_LE(std::ssize(stayed) + std::ssize(joined), options_.seats);
+    ASSERT_LE(std::ssize(stayed) + std::ssize(joined), options_.slots);
     if (!joined.empty()) {
-      ASSERT_LT(*joined.rbegin(), first_waiting) << "a text was overtaken";
+      ASSERT_LT(*joined.rbegin(), first_waiting) << "a sequence was overtaken";
     }
     // Nobody joins when one had to leave, but where all who stay are idle: then one of those may come back.
     const auto busy = std::ranges::count_if(stayed, [&](Id id) { return !is_idle(id); });
@@ -510,21 +511,21 @@ class Trace {
       ASSERT_EQ(busy, back);
       returned += back;
       for (const Id id : stayed)
-        if (!is_idle(id)) ++texts_[id].preemptions, ++preempted, texts_[id].weights = weights_;
+        if (!is_idle(id)) ++sequences_[id].preemptions, ++preempted, sequences_[id].weights = weights_;
     } else if (!left.empty() && busy > 0) {
       ASSERT_TRUE(joined.empty());
     }
     for (const Id gone : left)
       for (const Id kept : stayed)
         if (kept > gone && !is_idle(gone)) {
-          ASSERT_GE(texts_[kept].preemptions, 3) << "text " << gone << " left, and " << kept << " stayed";
-          ASSERT_LT(texts_[gone].preemptions, 3);
+          ASSERT_GE(sequences_[kept].preemptions, 3) << "text " << gone << " left, and " << kept << " stayed";
+          ASSERT_LT(sequences_[gone].preemptions, 3);
           ++spared;
         }
-    for (const Id gone : left) ++texts_[gone].preemptions, ++preempted;
+    for (const Id gone : left) ++sequences_[gone].preemptions, ++preempted;
     for (const Id id : joined) ASSERT_FALSE(expected_.contains(id));
     if (plan.is_empty() && std::ranges::none_of(left, [&](Id id) { return expected_.contains(id); })) {
-      for (const auto& [id, text] : texts_) ASSERT_TRUE(is_idle(id)) << "all wait";
+      for (const auto& [id, sequence] : sequences_) ASSERT_TRUE(is_idle(id)) << "all wait";
     }
   }
 
@@ -532,24 +533,24 @@ class Trace {
     std::map<Id, std::int64_t> counts;
     std::int64_t of_prompts = 0, spent = 0;  // of the chunk
     const auto check_part = [&](const Scheduler::Part& p) {
-      ASSERT_TRUE(texts_.contains(p.text));
-      ASSERT_TRUE(scheduler_.is_running(p.text));
-      ASSERT_EQ(p.begin, scheduler_.table(p.text).length()) << "it does not follow what is cached";
+      ASSERT_TRUE(sequences_.contains(p.sequence));
+      ASSERT_TRUE(scheduler_.is_running(p.sequence));
+      ASSERT_EQ(p.begin, scheduler_.table(p.sequence).length()) << "it does not follow what is cached";
       ASSERT_GE(p.count, 1);
-      ASSERT_LE(p.begin + p.count, tokens_of(p.text));
-      ASSERT_TRUE(counts.emplace(p.text, p.count).second) << "two parts of a text";
+      ASSERT_LE(p.begin + p.count, tokens_of(p.sequence));
+      ASSERT_TRUE(counts.emplace(p.sequence, p.count).second) << "two parts of a sequence";
     };
     for (const auto& p : plan.single) {
       check_part(p);
-      ASSERT_EQ(p.begin + 1, tokens_of(p.text));
+      ASSERT_EQ(p.begin + 1, tokens_of(p.sequence));
     }
     for (const auto& p : plan.several) {
       check_part(p), of_prompts += p.count;
       spent += (p.count + options_.group - 1) / options_.group * options_.group;
-      ASSERT_FALSE(expected_.contains(p.text));
+      ASSERT_FALSE(expected_.contains(p.sequence));
     }
     ASSERT_LE(of_prompts, options_.chunk);
-    for (const auto& [id, text] : texts_) {
+    for (const auto& [id, sequence] : sequences_) {
       if (!scheduler_.is_running(id)) continue;
       const std::int64_t unread = tokens_of(id) - scheduler_.table(id).length();
       // Nobody who runs waits, except for his share of the chunk.
@@ -566,8 +567,8 @@ class Trace {
   void move(const Scheduler::Plan& plan, std::map<Id, std::int64_t>& cached) {
     for (const auto& m : plan.out) {
       ASSERT_EQ(m.first, 0);
-      ASSERT_EQ(std::ssize(m.pages), (cached[m.text] + size() - 1) / size());
-      std::vector<Row>& rows = host_[m.text];
+      ASSERT_EQ(std::ssize(m.pages), (cached[m.sequence] + size() - 1) / size());
+      std::vector<Row>& rows = host_[m.sequence];
       rows.clear();
       for (const std::int32_t n : m.pages)
         rows.insert(rows.end(), &cache_[n * size()], &cache_[n * size()] + size());
@@ -578,44 +579,44 @@ class Trace {
     ASSERT_LE(on_host, options_.host_pages);
     std::set<std::int32_t> written;
     for (const auto& m : plan.in) {
-      ASSERT_TRUE(scheduler_.is_running(m.text));
-      const std::vector<Row>& rows = host_[m.text];
+      ASSERT_TRUE(scheduler_.is_running(m.sequence));
+      const std::vector<Row>& rows = host_[m.sequence];
       ASSERT_TRUE(m.pages.empty() || (m.first + std::ssize(m.pages)) * size() <= std::ssize(rows));
       for (std::size_t i = 0; i < m.pages.size(); ++i) {
-        ASSERT_TRUE(written.insert(m.pages[i]).second) << "a page is written for two texts";
+        ASSERT_TRUE(written.insert(m.pages[i]).second) << "a page is written for two sequences";
         std::copy_n(&rows[(m.first + i) * size()], size(), &cache_[m.pages[i] * size()]);
       }
-      host_.erase(m.text);
+      host_.erase(m.sequence);
       ++in;
     }
-    for (const auto& [id, text] : texts_)
+    for (const auto& [id, sequence] : sequences_)
       if (scheduler_.is_running(id)) {
         ASSERT_FALSE(host_.contains(id));
       }
     for (const auto& c : plan.copies) {
-      ASSERT_TRUE(written.insert(c.to).second) << "a page is written for two texts";
+      ASSERT_TRUE(written.insert(c.to).second) << "a page is written for two sequences";
       ASSERT_EQ(scheduler_.pool().holders(c.to), 1) << "a shared page is written";
       std::copy_n(&cache_[c.from * size()], size(), &cache_[c.to * size()]);
       ++copied;
     }
   }
 
-  // The cache has what the text's table says, computed with no weights older than it.
+  // The cache has what the sequence's table says, computed with no weights older than it.
   void check_content(Id id) {
     const nn::PageTable& table = scheduler_.table(id);
-    std::uint64_t text = 0;
+    std::uint64_t sequence = 0;
     for (std::int64_t at = 0; at < table.length(); ++at) {
       const Row& row = cache_[table.row(at)];
-      ASSERT_EQ(row.text, text = after(text, scheduler_.tokens(id)[at]))
-          << "token " << at << " of text " << id;
-      ASSERT_GE(row.weights, texts_[id].weights) << "token " << at << " of text " << id;
+      ASSERT_EQ(row.sequence, sequence = after(sequence, scheduler_.tokens(id)[at]))
+          << "token " << at << " of sequence " << id;
+      ASSERT_GE(row.weights, sequences_[id].weights) << "token " << at << " of sequence " << id;
     }
   }
   void check() {
     std::map<std::int32_t, int> holders;
     std::int64_t cached = 0;
     std::size_t running = 0;
-    for (const auto& [id, text] : texts_)
+    for (const auto& [id, sequence] : sequences_)
       if (scheduler_.is_running(id)) {
         check_content(id);
         for (const std::int32_t n : scheduler_.table(id).pages()) ++holders[n];
@@ -624,7 +625,7 @@ class Trace {
       }
     ASSERT_EQ(scheduler_.cached(), cached);
     ASSERT_EQ(scheduler_.running(), running);
-    ASSERT_EQ(scheduler_.waiting(), texts_.size() - running);
+    ASSERT_EQ(scheduler_.waiting(), sequences_.size() - running);
     ASSERT_FALSE(holders.contains(0));
     ASSERT_EQ(scheduler_.pool().free(), options_.pages - std::ssize(holders));
     for (std::int32_t n = 1; n <= options_.pages; ++n) ASSERT_EQ(scheduler_.pool().holders(n), holders[n]);
@@ -635,8 +636,8 @@ class Trace {
   Scheduler scheduler_;
   std::vector<Row> cache_;
   std::map<Id, std::vector<Row>> host_;
-  std::map<Id, Text> texts_;
-  std::set<Id> expected_;  // texts of which a token is
+  std::map<Id, Sequence> sequences_;
+  std::set<Id> expected_;  // sequences of which a token is
   bool ahead_ = chance(2);
   int weights_ = 0;
 };

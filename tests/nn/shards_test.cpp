@@ -328,7 +328,7 @@ Left trained(const How& how, int n, const std::vector<Vector>& initial,
   if (how.copies != Copies::only) reading.only_copies.clear();
   const auto optimizer = made(how, params.all(), ranks);
   const Optimizer::Update update = optimizer->update(
-      loss, c, {.reading = reading, .scatter_early = how.early, .norm_of_blocks = how.blocks});
+      loss, c, {.reading = reading, .hoist_collectives = how.early, .norm_of_blocks = how.blocks});
   std::vector<Tensor> fetched{update.loss, update.grad_norm, update.skipped};
   if (how.scale > 0) fetched.push_back(update.overflowed), fetched.push_back(update.loss_scale);
   Program program = compile(g, fetched, {.assign = update.assign, .threads = 1, .ranks = ranks});

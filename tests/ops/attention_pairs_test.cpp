@@ -9,9 +9,9 @@ namespace tg {
 
 auto fields_of(const AttentionOptions& o) {
   const auto& [scale, causal, alignment, window_left, window_right, bias, softcap, sink, cu_seqlens_q,
-               cu_seqlens_k, kv_lengths, dropout, free_order, kernels] = o;
+               cu_seqlens_k, kv_lengths, dropout, nondeterministic, kernels] = o;
   return std::tie(scale, causal, alignment, window_left, window_right, bias, softcap, sink, cu_seqlens_q,
-                  cu_seqlens_k, kv_lengths, dropout, free_order, kernels);
+                  cu_seqlens_k, kv_lengths, dropout, nondeterministic, kernels);
 }
 
 namespace {
@@ -25,7 +25,7 @@ struct Spec {
   reference::AttentionOptions o = {};
   bool is_mask = false;   // the bias is given as booleans
   bool own_keys = false;  // cu_seqlens_k is given
-  bool free_order = false;
+  bool nondeterministic = false;
   AttentionKernels kernels = AttentionKernels::best;
 };
 
@@ -67,7 +67,7 @@ const Row rows[] = {
        for (Index b = 0; b < n.B; ++b) s.o.kv_lengths.push_back(b == 1 ? 0 : n.T - 3);
      }},
     {"dropout", [](Spec& s, const AttentionShape&) { s.o.dropout = 0.25; }},
-    {"free order", [](Spec& s, const AttentionShape&) { s.free_order = true; }},
+    {"free order", [](Spec& s, const AttentionShape&) { s.nondeterministic = true; }},
     {"plain kernels", [](Spec& s, const AttentionShape&) { s.kernels = AttentionKernels::plain; }},
 };
 
@@ -80,7 +80,7 @@ AttentionOptions numbers_of(const Spec& s) {
           .window_right = s.o.window_right,
           .softcap = s.o.softcap,
           .dropout = s.o.dropout,
-          .free_order = s.free_order,
+          .nondeterministic = s.nondeterministic,
           .kernels = s.kernels};
 }
 

@@ -73,7 +73,7 @@ TEST(Attributes, AttentionTextHasEachField) {
            {"sink=false", "sink=true", c, [](A& a) { a.has_sink = true; }},
            {"packed=false", "packed=true", c, [](A& a) { a.packed = true; }},
            {"lengths=false", "lengths=true", c, [](A& a) { a.has_lengths = true; }},
-           {"free_order=false", "free_order=true", c, [](A& a) { a.free_order = true; }},
+           {"nondeterministic=false", "nondeterministic=true", c, [](A& a) { a.nondeterministic = true; }},
            {"kernels=\"best\"", "kernels=\"plain\"", c, [](A& a) { a.kernels = AttentionKernels::plain; }},
            {"backward=false", "backward=true", c, [](A& a) { a.backward = true; }},
            {"z_lse=false", "z_lse=true", c, [](A& a) { a.has_z_lse = true; }},

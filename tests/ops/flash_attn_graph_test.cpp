@@ -126,17 +126,17 @@ TEST(FlashAttnGraph, GradientsLieLikeWhatTheyAreOf) {
 }
 
 // The option is one of the backward; the CPU's keeps to its order.
-TEST(FlashAttnGraph, HandsTheFreeOrderToTheBackward) {
+TEST(FlashAttnGraph, HandsTheNondeterministicToTheBackward) {
   Inputs x;
   const Tensor q = x.input({1, 2, 70, 8}, f32), k = x.input({1, 1, 90, 8}, f32),
                z_o = x.input(q.shape(), f32);
   std::vector<Array> gradient;
-  for (const bool free_order : {false, true}) {
-    const AttentionResult a = flash_attn(q, k, k, {.causal = true, .free_order = free_order});
+  for (const bool nondeterministic : {false, true}) {
+    const AttentionResult a = flash_attn(q, k, k, {.causal = true, .nondeterministic = nondeterministic});
     const Tensor z = gradients(a.o, {q}, z_o)[0];
     const Node& node = x.g.node_of(z.id());
     ASSERT_EQ(node.op, &flash_attn_backward_op);
-    EXPECT_EQ(node.attrs.as<AttentionAttrs>().free_order, free_order);
+    EXPECT_EQ(node.attrs.as<AttentionAttrs>().nondeterministic, nondeterministic);
     gradient.push_back(eval(z, x.feeds));
   }
   EXPECT_TRUE(gradient[0].same_bits(gradient[1]));

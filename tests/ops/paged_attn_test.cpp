@@ -51,7 +51,7 @@ TEST(PagedAttn, OptionsAgreeWithTheDefinitionInAllPairs) {
     for (const Option& b : options)
       for (const std::int64_t L : {1, 3, 20}) {
         SCOPED_TRACE(::testing::Message() << a.name << " and " << b.name << ", queries " << L);
-        PagedCall c{.L = L, .texts = {0, 1, 2}, .lengths = {7, 40, 2}, .room = 1};
+        PagedCall c{.L = L, .sequences = {0, 1, 2}, .lengths = {7, 40, 2}, .room = 1};
         a.set(c), b.set(c);
         expect_defined(c);
         expect_decomposition(c);
@@ -73,8 +73,8 @@ TEST(PagedAttn, OptionsTableSetsEachField) {
 TEST(PagedAttn, TwoCallsOfAGraphMatchTheDefinition) {
   each_pair(std::size(options), [](std::size_t a, std::size_t b) {
     SCOPED_TRACE(::testing::Message() << options[a].name << " beside " << options[b].name);
-    PagedCall first{.L = 3, .texts = {0, 1, 2}, .lengths = {7, 40, 2}},
-        second{.page = 5, .L = 2, .texts = {4, 0}, .lengths = {11, 23}, .room = 1};
+    PagedCall first{.L = 3, .sequences = {0, 1, 2}, .lengths = {7, 40, 2}},
+        second{.page = 5, .L = 2, .sequences = {4, 0}, .lengths = {11, 23}, .room = 1};
     options[a].set(first), options[b].set(second);
     Graph g;
     std::vector<Feed> feeds;
@@ -91,8 +91,8 @@ TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
     for (const DType t : float_dtypes) {
       SCOPED_TRACE(::testing::Message() << "page " << page << ", " << name_of(t));
       PagedCall c{.H = 3, .Hk = 1, .page = page, .dtype = t};
-      c.texts = {0, 1, 2, 3, 4, 2, 1};
-      c.lengths = {0, 1, range - 1, range, range + 1, range - 1, 1};  // two texts twice
+      c.sequences = {0, 1, 2, 3, 4, 2, 1};
+      c.lengths = {0, 1, range - 1, range, range + 1, range - 1, 1};  // two sequences twice
       expect_defined(c);
       c.L = 9;
       expect_defined(c);
@@ -105,7 +105,8 @@ TEST(PagedAttn, TakesHeadsOfAnySizeAndNumber) {
     for (const auto& [d, dv] : {std::pair{1, 1}, {40, 7}, {80, 96}, {192, 128}, {576, 512}})
       for (const auto& [H, Hk, L] : {std::tuple{1, 1, 1}, {5, 1, 30}, {80, 1, 2}, {4, 4, 70}}) {
         SCOPED_TRACE(::testing::Message() << d << " " << dv << " " << H << " " << Hk << " " << L);
-        PagedCall c{.H = H, .Hk = Hk, .d = d, .dv = dv, .dtype = t, .L = L, .texts = {0}, .lengths = {75}};
+        PagedCall c{
+            .H = H, .Hk = Hk, .d = d, .dv = dv, .dtype = t, .L = L, .sequences = {0}, .lengths = {75}};
         c.options.scale = 0.2;
         expect_defined(c);
         if (HasFatalFailure()) return;
@@ -119,8 +120,13 @@ TEST(PagedAttn, GroupsOfRowsSeeTheirOwnKeys) {
       for (const std::int64_t length : {L, 75, 129})
         for (const int threads : {1, 3}) {
           SCOPED_TRACE(::testing::Message() << H << " heads, " << L << " queries, " << length << " keys");
-          PagedCall c{
-              .H = H, .Hk = 1, .dtype = t, .L = L, .texts = {0, 1}, .lengths = {length, length}, .room = 40};
+          PagedCall c{.H = H,
+                      .Hk = 1,
+                      .dtype = t,
+                      .L = L,
+                      .sequences = {0, 1},
+                      .lengths = {length, length},
+                      .room = 40};
           expect_defined(c, {.threads = threads});
           if (HasFatalFailure()) return;
         }
@@ -141,11 +147,11 @@ std::vector<PagedCall> shapes() {
 TEST(PagedAttn, ARowHasTheSameBitsAloneAndInABatch) {
   for (PagedCall all : shapes())
     for (const std::int64_t L : {1, 3, 20}) {
-      all.L = L, all.texts = {3, 0, 1, 2}, all.lengths = {range + 70, 5, range, 0};
+      all.L = L, all.sequences = {3, 0, 1, 2}, all.lengths = {range + 70, 5, range, 0};
       const PagedCall::Result together = all.run();
-      for (std::size_t b = 0; b < all.texts.size(); ++b) {
+      for (std::size_t b = 0; b < all.sequences.size(); ++b) {
         PagedCall one = all;
-        one.texts = {all.texts[b]}, one.lengths = {all.lengths[b]}, one.order = 7;
+        one.sequences = {all.sequences[b]}, one.lengths = {all.lengths[b]}, one.order = 7;
         const PagedCall::Result alone = one.run();
         EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, static_cast<std::int64_t>(b), 0, L));
         EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, static_cast<std::int64_t>(b), 0, L));
@@ -172,7 +178,7 @@ TEST(PagedAttn, APromptHasTheSameBitsInPartsOfAnySize) {
 TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
   for (PagedCall c : shapes())
     for (const std::int64_t L : {2, 33}) {
-      c.L = L, c.texts = {0, 1}, c.lengths = {range + 1, 77};
+      c.L = L, c.sequences = {0, 1}, c.lengths = {range + 1, 77};
       const PagedCall::Result first = c.run({.threads = 1, .verify = true});
       for (const std::int64_t page : {1, 3, 64, 1000}) {
         PagedCall other = c;
@@ -186,7 +192,7 @@ TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
 // The decomposition's flash_attn of few queries decodes, in one piece of memory.
 TEST(PagedAttn, HasTheBitsOfDecodingWithoutPages) {
   for (PagedCall c : shapes()) {
-    c.L = 4, c.texts = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
+    c.L = 4, c.sequences = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
     EXPECT_TRUE(same(c.run(), c.run({}, true)));
   }
 }
@@ -300,7 +306,7 @@ TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
   refused({"q, k and v differ in dtype"}, q, cast(k, bf16), v, table, n);
   refused({"must be i32"}, q, k, v, cast(table, i64), n);
   refused({"must be i32"}, q, k, v, table, cast(n, i64));
-  refused({"table is [1, 4], expected [2, pages of a text]"}, q, k, v, slice(table, 0, 0, 1), n);
+  refused({"table is [1, 4], expected [2, pages of a sequence]"}, q, k, v, slice(table, 0, 0, 1), n);
   refused({"lengths is [1], expected [2]"}, q, k, v, table, slice(n, 0, 0, 1));
   refused({"sink is [3], expected [4]"}, q, k, v, table, n,
           PagedAttentionOptions{.sink = g.input("sink", {3}, f32)});
@@ -308,7 +314,7 @@ TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
           PagedAttentionOptions{.scale = std::nan("")});
   refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
   refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
-  // Kernels count the keys of a text in 32 bits: pages of 16 tokens may have 2^31 - 16 of them.
+  // Kernels count the keys of a sequence in 32 bits: pages of 16 tokens may have 2^31 - 16 of them.
   const std::int64_t most = INT32_MAX / 16;
   EXPECT_EQ(paged_attn(q, k, v, g.input("table", {2, most}, i32), n).o.shape(), (Shape{2, 4, 3, 6}));
   refused({"must be below 2^31"}, q, k, v, g.input("table", {2, most + 1}, i32), n);

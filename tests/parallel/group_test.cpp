@@ -205,7 +205,7 @@ TEST(Group, AWaitThatCannotBeEndedIsAnError) {
       1,
       [](int) -> std::string {
         const auto group = parallel::join({});
-        group->communicator().tell_lost();
+        group->communicator().report_lost();
         try {
           return group->communicator().on_lost([] { throw Error("no thread"); }) ? "registered" : "";
         } catch (const Error& e) {

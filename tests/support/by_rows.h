@@ -1,5 +1,5 @@
-// Whether a row of a result has the same bits alone as among others (CompileOptions::rows_alone): what is
-// computed from rows, and the rows in several companies.
+// Whether a row of a result has the same bits alone as among others (CompileOptions::batch_invariant): what
+// is computed from rows, and the rows in several companies.
 #pragma once
 
 #include <cstring>
@@ -41,7 +41,7 @@ struct ByRows {
       in.push_back(g.input("x" + std::to_string(in.size()), rows.shape(), rows.dtype()));
       feeds.emplace_back(in.back(), rows);
     }
-    return eval(f(in), feeds, {.device = device, .threads = threads, .rows_alone = true});
+    return eval(f(in), feeds, {.device = device, .threads = threads, .batch_invariant = true});
   }
 
   // The rows among all others on one thread, and in smaller companies.

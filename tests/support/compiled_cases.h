@@ -21,7 +21,7 @@ struct Recorded {
 struct CompiledCase {
   std::string name;
   std::function<void(Recorded&)> record;
-  bool on_gpu = false, fuse = true, rows_alone = false, reuse = true;
+  bool on_gpu = false, fuse = true, batch_invariant = false, reuse = true;
   int ranks = 1;
   std::size_t less = 0;          // bytes that the arena has to save
   std::size_t percent_less = 0;  // of the arena, in addition
@@ -505,11 +505,11 @@ inline std::vector<CompiledCase> compiled_cases() {
       {.name = "merged steps", .record = record_merged},
       {.name = "many results", .record = record_many_results},
       {.name = "reductions", .record = record_reduced},
-      {.name = "reductions of batch-invariant rows", .record = record_reduced, .rows_alone = true},
+      {.name = "reductions of batch-invariant rows", .record = record_reduced, .batch_invariant = true},
       {.name = "reductions on a GPU", .record = record_reduced_on_gpu, .on_gpu = true},
       {.name = "joined results", .record = record_joined},
       {.name = "sums in products", .record = record_addends},
-      {.name = "sums of batch-invariant rows", .record = record_addends, .rows_alone = true},
+      {.name = "sums of batch-invariant rows", .record = record_addends, .batch_invariant = true},
       {.name = "sums that are not fused", .record = record_addends, .fuse = false},
       {.name = "assigned parameters", .record = record_assigned},
       {.name = "results in place", .record = record_in_place},
@@ -555,7 +555,7 @@ inline std::vector<CompiledCase> compiled_cases() {
       {.name = "small products of batch-invariant rows",
        .record = record_small_products,
        .on_gpu = true,
-       .rows_alone = true},
+       .batch_invariant = true},
       {.name = "small products on a GPU that are not fused",
        .record = record_small_products,
        .on_gpu = true,

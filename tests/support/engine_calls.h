@@ -1,4 +1,4 @@
-// A small engine, what its texts write, and requests for it.
+// A small engine, what its sequences write, and requests for it.
 #pragma once
 
 #include <tilegrad/nn/generation/engine.h>
@@ -31,40 +31,40 @@ inline nn::ModelConfig config(const nn::Architecture& architecture = {}) {
 struct EngineCalls : ::testing::TestWithParam<bool> {
   nn::Params params{1};
   const nn::Model model{params, config()};
-  Engine engine{model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = GetParam()}};
+  Engine engine{model, {.slots = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = GetParam()}};
 
-  // Steps until no text is left, of which there are few.
+  // Steps until no sequence is left, of which there are few.
   void run() { run(engine); }
   static void run(Engine& engine) {
     for (int n = 0; n < 2000; ++n)
       if (!engine.step()) {
-        EXPECT_EQ(engine.texts(), 0u);
+        EXPECT_EQ(engine.sequences(), 0u);
         EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
         return;
       }
-    ADD_FAILURE() << engine.texts() << " texts do not end";
+    ADD_FAILURE() << engine.sequences() << " sequences do not end";
   }
-  static Engine::Request into(Tokens& text, Engine::Request request) {
-    request.report = [&text](const Engine::Token& t) {
-      text.push_back(t.token);
+  static Engine::Request into(Tokens& sequence, Engine::Request request) {
+    request.report = [&sequence](const Engine::Token& t) {
+      sequence.push_back(t.token);
       return true;
     };
     return request;
   }
   Tokens written(const Engine::Request& request) {
-    Tokens text;
-    engine.add(into(text, request));
+    Tokens sequence;
+    engine.add(into(sequence, request));
     run();
-    return text;
+    return sequence;
   }
-  // The tokens after a text, the first of which is drawn by the seed's draw number `drawn`.
-  Tokens drawn(Tokens text, std::int64_t count, const nn::Sampling& sampling, std::uint64_t seed,
+  // The tokens after a sequence, the first of which is drawn by the seed's draw number `drawn`.
+  Tokens drawn(Tokens sequence, std::int64_t count, const nn::Sampling& sampling, std::uint64_t seed,
                std::uint64_t drawn) {
     nn::Generator generator(model, {.threads = 1});
     Tokens more;
     for (std::int64_t n = 0; n < count; ++n) {
-      more.push_back(nn::sample_token(generator.next(text), sampling, nn::sampling_draw(seed, drawn++)));
-      text.push_back(more.back());
+      more.push_back(nn::sample_token(generator.next(sequence), sampling, nn::sampling_draw(seed, drawn++)));
+      sequence.push_back(more.back());
     }
     return more;
   }

@@ -53,14 +53,14 @@ inline nn::Engine::Request keeping(nn::Engine::Request request, Written& to) {
 // Each request on its own.
 inline std::vector<Written> alone(const nn::Model& model, const std::vector<nn::Engine::Request>& list,
                                   nn::Precision precision = nn::Precision::full) {
-  nn::Engine engine(model, {.seats = 1, .threads = 1, .precision = precision});
-  std::vector<Written> texts(list.size());
+  nn::Engine engine(model, {.slots = 1, .threads = 1, .precision = precision});
+  std::vector<Written> sequences(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     engine.forget();
-    engine.add(keeping(list[i], texts[i]));
+    engine.add(keeping(list[i], sequences[i]));
     engine.run();
   }
-  return texts;
+  return sequences;
 }
 
 // Requests of different lengths, some of which begin alike, greedy and drawn.
@@ -84,13 +84,13 @@ inline std::vector<nn::Engine::Request> requests(int count, std::uint64_t seed) 
 
 // Some join later.
 inline std::vector<Written> together(nn::Engine& engine, const std::vector<nn::Engine::Request>& list) {
-  std::vector<Written> texts(list.size());
+  std::vector<Written> sequences(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    engine.add(keeping(list[i], texts[i]));
+    engine.add(keeping(list[i], sequences[i]));
     if (i % 3 == 0) engine.step();
   }
   engine.run();
-  return texts;
+  return sequences;
 }
 
 }  // namespace tg::testing

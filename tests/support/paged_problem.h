@@ -1,6 +1,6 @@
-// A call of paged_attn whose numbers are functions of text, position, head and column, so that they are the
-// same however a text's pages lie, and whatever is computed together; and its definition in f64. What no
-// query may read is NaN: page 0, pages of no text, and what a text's last page has room for.
+// A call of paged_attn whose numbers are functions of sequence, position, head and column, so that they are
+// the same however a sequence's pages lie, and whatever is computed together; and its definition in f64. What
+// no query may read is NaN: page 0, pages of no sequence, and what a sequence's last page has room for.
 #pragma once
 
 #include <random>
@@ -15,26 +15,26 @@ struct PagedCall {
   PagedAttentionOptions options = {};
   bool sink = false, v_in_k = false;
   std::int64_t L = 1;
-  // Of each batch entry: which text it is, and how many of its keys there are. Entries of the same text have
-  // the same pages.
-  std::vector<int> texts = {0};
+  // Of each batch entry: which sequence it is, and how many of its keys there are. Entries of the same
+  // sequence have the same pages.
+  std::vector<int> sequences = {0};
   std::vector<std::int64_t> lengths = {1};
-  std::int64_t room = 0;    // more pages than texts need, in table and pool
+  std::int64_t room = 0;    // more pages than sequences need, in table and pool
   std::uint64_t order = 1;  // of the pages
   // Whether a step before computes the pools, or the table and the lengths.
   bool computed_keys = false, computed_places = false;
 
-  std::int64_t B() const { return static_cast<std::int64_t>(texts.size()); }
+  std::int64_t B() const { return static_cast<std::int64_t>(sequences.size()); }
   std::int64_t n() const {
     return room + (*std::max_element(lengths.begin(), lengths.end()) + page - 1) / page;
   }
 
   enum Kind { of_q, of_k, of_v, of_sink };
   // About normal, and exact in every dtype; of v what k has, where v is in k.
-  double number(Kind kind, std::int64_t text, std::int64_t t, std::int64_t head, std::int64_t e) const {
+  double number(Kind kind, std::int64_t sequence, std::int64_t t, std::int64_t head, std::int64_t e) const {
     if (kind == of_v && v_in_k) kind = of_k;
     std::uint64_t x = 0x9e3779b97f4a7c15u;
-    for (const std::int64_t i : {std::int64_t{kind}, text, t, head, e})
+    for (const std::int64_t i : {std::int64_t{kind}, sequence, t, head, e})
       x = (x ^ static_cast<std::uint64_t>(i + 1)) * 0xbf58476d1ce4e5b9u, x ^= x >> 29;
     return static_cast<double>(x % 32 + x / 32 % 32 + x / 1024 % 32) / 16 - 2.875;
   }
@@ -64,10 +64,11 @@ struct PagedCall {
     };
     Array q({B(), H, L, d}, dtype);
     std::int64_t at = 0;
-    for (std::size_t b = 0; b < texts.size(); ++b)
+    for (std::size_t b = 0; b < sequences.size(); ++b)
       for (std::int64_t h = 0; h < H; ++h)
         for (std::int64_t i = 0; i < L; ++i)
-          for (std::int64_t e = 0; e < d; ++e) q.set(at++, number(of_q, texts[b], lengths[b] - L + i, h, e));
+          for (std::int64_t e = 0; e < d; ++e)
+            q.set(at++, number(of_q, sequences[b], lengths[b] - L + i, h, e));
     const Pages pages = placed();
     const Array counts = Array::of(std::vector<std::int32_t>(lengths.begin(), lengths.end()));
     const Tensor tq = input("q", q), k = input_or_computed("k", pages.k, computed_keys),
@@ -109,7 +110,7 @@ struct PagedCall {
   Defined defined() const {
     Defined all;
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(d)));
-    for (std::size_t b = 0; b < texts.size(); ++b)
+    for (std::size_t b = 0; b < sequences.size(); ++b)
       for (std::int64_t h = 0; h < H; ++h)
         for (std::int64_t i = 0; i < L; ++i) {
           const std::int64_t own = lengths[b] - L + i, key_head = h / (H / Hk),
@@ -119,13 +120,13 @@ struct PagedCall {
           for (std::int64_t t = std::max<std::int64_t>(from, 0); t <= own; ++t) {
             double a = 0;
             for (std::int64_t e = 0; e < d; ++e)
-              a += number(of_q, texts[b], own, h, e) * number(of_k, texts[b], t, key_head, e);
+              a += number(of_q, sequences[b], own, h, e) * number(of_k, sequences[b], t, key_head, e);
             a *= scale;
             if (options.softcap > 0) a = options.softcap * std::tanh(a / options.softcap);
             const double p = std::exp(a);
             sum += p;
             for (std::int64_t e = 0; e < dv; ++e) {
-              const double v = number(of_v, texts[b], t, key_head, e);
+              const double v = number(of_v, sequences[b], t, key_head, e);
               o[static_cast<std::size_t>(e)] += p * v, spread[static_cast<std::size_t>(e)] += p * std::abs(v);
             }
           }
@@ -148,9 +149,9 @@ struct PagedCall {
     Pages p{Array({P, page, Hk, d}, dtype), Array({P, page, Hk, dv}, dtype), Array({B(), n()}, i32)};
     for (Array* a : {&p.k, &p.v})
       for (std::int64_t e = 0; e < a->numel(); ++e) a->set(e, std::numeric_limits<double>::quiet_NaN());
-    for (std::size_t b = 0; b < texts.size(); ++b) {
-      const auto like =
-          static_cast<std::size_t>(std::find(texts.begin(), texts.end(), texts[b]) - texts.begin());
+    for (std::size_t b = 0; b < sequences.size(); ++b) {
+      const auto like = static_cast<std::size_t>(std::find(sequences.begin(), sequences.end(), sequences[b]) -
+                                                 sequences.begin());
       for (std::int64_t t = 0; t < lengths[b]; ++t) {
         const std::int64_t place = static_cast<std::int64_t>(b) * n() + t / page;
         if (t % page == 0) {
@@ -162,9 +163,9 @@ struct PagedCall {
         const std::int64_t row = static_cast<std::int64_t>(p.table.at(place)) * page + t % page;
         for (std::int64_t h = 0; h < Hk; ++h) {
           for (std::int64_t e = 0; e < d; ++e)
-            p.k.set((row * Hk + h) * d + e, number(of_k, texts[b], t, h, e));
+            p.k.set((row * Hk + h) * d + e, number(of_k, sequences[b], t, h, e));
           for (std::int64_t e = 0; e < dv; ++e)
-            p.v.set((row * Hk + h) * dv + e, number(of_v, texts[b], t, h, e));
+            p.v.set((row * Hk + h) * dv + e, number(of_v, sequences[b], t, h, e));
         }
       }
     }

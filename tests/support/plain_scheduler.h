@@ -142,7 +142,7 @@ class PlainScheduler {
   Id fork(Id from, nn::Scheduler::Turn turn) {
     bool is_waiting = false;
     for (const auto& [id, t] : texts) is_waiting = is_waiting || (!t.runs && !t.is_idle());
-    const bool fits = running() < o_.seats && (turn == nn::Scheduler::Turn::of_parent || !is_waiting);
+    const bool fits = running() < o_.slots && (turn == nn::Scheduler::Turn::of_parent || !is_waiting);
     const Id id = add(texts.at(from).tokens, texts.at(from).most);
     Text &parent = texts.at(from), &t = texts.at(id);
     t.read = parent.read;
@@ -183,7 +183,7 @@ class PlainScheduler {
       const auto next =
           std::ranges::find_if(texts, [](const auto& t) { return !t.second.runs && !t.second.is_idle(); });
       if (next == texts.end() || next->second.expected > 0) break;
-      if (running() < o_.seats && join(next->first)) {
+      if (running() < o_.slots && join(next->first)) {
         read_on(next->first);
       } else if (is_empty() && running() > 0) {
         Id last = 0;

@@ -158,7 +158,7 @@ inline std::vector<CompiledCase> random_program_cases() {
                    .record = [seed](Recorded& r) { RandomProgram(r, seed, seed % 7 == 3); },
                    .on_gpu = seed % 2 == 0,
                    .fuse = seed % 10 != 9,
-                   .rows_alone = seed % 9 == 5,
+                   .batch_invariant = seed % 9 == 5,
                    .ranks = seed % 7 == 3 ? 2 : 1,
                    .percent_less = seed % 5 * 12});
   return all;

@@ -66,7 +66,7 @@ inline std::string trained(Communicator& ranks, const How& how, Device device = 
                                 .threads = 1,
                                 .precision = how.precision,
                                 .accumulate = how.accumulate,
-                                .scatter_early = how.early};
+                                .hoist_collectives = how.early};
   if (ranks.size() > 1) options.ranks = {std::shared_ptr<void>(), &ranks};
   const auto optimizer = optimizer_of(how, params.all(), options.ranks);
   train::TrainingProgram training(model, *optimizer, options, 5);

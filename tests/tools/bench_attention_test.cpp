@@ -40,8 +40,8 @@ TEST(AttentionCell, LeftOutSizesFollowFromOthers) {
 }
 
 TEST(AttentionCell, WordsReadBack) {
-  const std::string words = "B=2,H=8,Hk=2,L=5,T=9,d=4,dv=6,causal,window=3,free_order";
-  const AttentionCell c = parse_cell("free_order,window=3,causal,dv=6,d=4,T=9,L=5,Hk=2,H=8,B=2");
+  const std::string words = "B=2,H=8,Hk=2,L=5,T=9,d=4,dv=6,causal,window=3,nondeterministic";
+  const AttentionCell c = parse_cell("nondeterministic,window=3,causal,dv=6,d=4,T=9,L=5,Hk=2,H=8,B=2");
   EXPECT_EQ(c.words(), words);
   EXPECT_EQ(parse_cell(words).words(), words);
   EXPECT_EQ(c.name(), "flash_attn causal window 3 free order");
@@ -49,7 +49,7 @@ TEST(AttentionCell, WordsReadBack) {
   const std::string latent = "B=1,H=16,Hk=1,L=64,T=64,d=576,dv=512,v_in_k";
   EXPECT_EQ(parse_cell(latent).words(), latent);
   EXPECT_EQ(parse_cell(latent).name(), "flash_attn v in k");
-  const std::string capped = "B=1,H=2,Hk=2,L=4,T=4,d=8,dv=8,causal,softcap=50,free_order";
+  const std::string capped = "B=1,H=2,Hk=2,L=4,T=4,d=8,dv=8,causal,softcap=50,nondeterministic";
   EXPECT_EQ(parse_cell(capped).words(), capped);
   EXPECT_EQ(parse_cell(capped).name(), "flash_attn causal softcap 50 free order");
   const std::string ragged = "B=2,H=4,Hk=2,L=1,T=64,d=8,dv=8,length=50";

@@ -304,7 +304,7 @@ TEST(BenchServe, PrintsAnotherDecodingBesideATrace) {
       "case $1 in *torch_decode.py) ;; *llama_decode.py) echo none it is not installed; exit;; *) exit;; "
       "esac\n"
       "echo ready PyTorch 9.9\n"
-      "read what seats first rest && [ \"$what $seats $first $rest\" = 'trace 2 1:7 2:5 3:4' ] && echo 2.0 "
+      "read what slots first rest && [ \"$what $slots $first $rest\" = 'trace 2 1:7 2:5 3:4' ] && echo 2.0 "
       "100\n");
   const std::string path = testing::TempDir() + "compared" + std::to_string(getpid()),
                     command = small_serve + " --compare --cache-memory 128tokens --trace " + path;

@@ -36,8 +36,8 @@ catches_interrupts() {  # catches_interrupts PROCESS, or it has ended
   caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
   (((0x${caught:-2} & 2) != 0))
 }
-waits_for_ranks() { catches_interrupts "$1" && is_in_state "$1" '[SZ]'; }
-rank_waits_for_ranks() { waits_for_ranks "$(process_of "$1")"; }
+rank_wait() { catches_interrupts "$1" && is_in_state "$1" '[SZ]'; }
+rank_rank_wait() { rank_wait "$(process_of "$1")"; }
 rank_sleeps() { is_in_state "$(process_of "$1")" S; }
 process_of() {  # process_of launch | RANK
   [ "$1" = launch ] && { echo $pid; return; }
@@ -109,7 +109,7 @@ case_before_rendezvous() {  # one rank never joins
   begin "$launch" -n "$ranks" --grace 60 sh -c '[ $RANK = '"$who"' ] && exec sleep 1000; exec "$@"' sh "$train" "${endless[@]}" --out "$at/run"
   local waits
   [ "$target" = launch ] && waits=$((who == 0 ? 1 : 0)) || waits=$target
-  await rank_waits_for_ranks "$waits"
+  await rank_rank_wait "$waits"
   kill -"$signal" "$(process_of "$target")"
   ends $((128 + $(number_of "$signal"))) 0
 }
@@ -214,7 +214,7 @@ case_alone_twice() {  # as GNU timeout does
 }
 case_alone_rendezvous() {
   export RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 TG_JOB="$name$$"
-  alone "$(killed)" 8 waits_for_ranks "$train" "${endless[@]}" --out "$at/run"
+  alone "$(killed)" 8 rank_wait "$train" "${endless[@]}" --out "$at/run"
 }
 case_alone_unread() {
   mkfifo "$at/pipe"

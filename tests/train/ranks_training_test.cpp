@@ -170,7 +170,7 @@ TEST(RanksTraining, EarlySumsNeedLessMemory) {
     for (const bool early : {false, true}) {
       const train::TrainingProgram training(
           model, optimizer,
-          {.batch = 1, .threads = 1, .accumulate = 4, .ranks = shared, .scatter_early = early});
+          {.batch = 1, .threads = 1, .accumulate = 4, .ranks = shared, .hoist_collectives = early});
       arena[early] = training.memory().arena;
     }
     // Of 6 · 196608 elements in f32 a rank keeps a quarter, and those that are on their way.
@@ -198,7 +198,7 @@ class Mortal final : public Communicator {
 
 // A rank does not change the other ranks' pieces of a weight until they gather the weights, once after each
 // step.
-TEST(RanksTraining, WeightsOfHalfCopiesAreWholeAfterGathering) {
+TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreWholeAfterGathering) {
   run_ranks(2, [&](Communicator& ranks) {
     const auto shared = std::make_shared<Mortal>(ranks, -1);
     nn::Params params(1);

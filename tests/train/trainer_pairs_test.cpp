@@ -26,10 +26,11 @@ namespace tg::train {
 
 auto fields_of(const ProgramOptions& o) {
   const auto& [batch, threads, verify, plan_only, precision, predictions, accumulate, ranks, context_parallel,
-               scatter_early, loss_chunks, recompute, memory_budget, memory_held, half_copies, arena] = o;
+               hoist_collectives, loss_chunks, recompute, memory_budget, memory_held, low_precision_copies,
+               arena] = o;
   return std::tie(batch, threads, verify, plan_only, precision, predictions, accumulate, ranks,
-                  context_parallel, scatter_early, loss_chunks, recompute, memory_budget, memory_held,
-                  half_copies, arena);
+                  context_parallel, hoist_collectives, loss_chunks, recompute, memory_budget, memory_held,
+                  low_precision_copies, arena);
 }
 bool operator==(const ProgramOptions& a, const ProgramOptions& b) {
   return fields_of(a) == fields_of(b);
@@ -83,12 +84,12 @@ const Row rows[] = {
     {"accumulate", [](ShortRun& o) { o.program.accumulate = 3; }},
     {"ranks", [](ShortRun& o) { o.program.ranks = std::make_shared<OneRank>(); }},
     {"context_parallel", [](ShortRun& o) { o.program.context_parallel = true; }},
-    {"scatter_early", [](ShortRun& o) { o.program.scatter_early = true; }},
+    {"hoist_collectives", [](ShortRun& o) { o.program.hoist_collectives = true; }},
     {"loss_chunks", [](ShortRun& o) { o.program.loss_chunks = 2; }},
     {"recompute", [](ShortRun& o) { o.program.recompute = true; }},
     {"memory_budget", [](ShortRun& o) { o.program.memory_budget = 1 << 20; }},
     {"memory_held", [](ShortRun& o) { o.program.memory_held = 1 << 10; }},
-    {"half_copies", [](ShortRun& o) { o.program.half_copies = false; }},
+    {"low_precision_copies", [](ShortRun& o) { o.program.low_precision_copies = false; }},
     {"arena", [](ShortRun& o) { o.program.arena = std::make_shared<SharedArena>(); }},
 };
 

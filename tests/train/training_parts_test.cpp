@@ -13,7 +13,7 @@
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/train/training.h>
 #include "tests/support/op_testing.h"
-#include "train/own_tokens.h"
+#include "train/local_tokens.h"
 
 namespace tg {
 namespace {
@@ -142,13 +142,13 @@ struct Alone final : Communicator {
   void share(std::span<const std::byte>, const Reader&) override { throw Error("it is alone"); }
 };
 
-TEST(OwnTokens, AreThePiecesOfARankInEachRow) {
+TEST(LocalTokens, AreThePiecesOfARankInEachRow) {
   std::vector<std::int32_t> rows(3 * 24);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int32_t>(i);
   for (const int n : {1, 2, 3, 4, 6})
     for (int rank = 0; rank < n; ++rank) {
       const Alone ranks(rank, n);
-      const train::OwnTokens own(&ranks, 24);
+      const train::LocalTokens own(&ranks, 24);
       EXPECT_EQ(own.in_row(), 24 / n);
       EXPECT_EQ(own.ranks(), n);
       EXPECT_EQ(own.rank(), rank);
@@ -163,13 +163,13 @@ TEST(OwnTokens, AreThePiecesOfARankInEachRow) {
         expect_error<ShapeError>([&] { own.of(std::span(rows).first(size)); },
                                  {"[training] got " + std::to_string(size) + " tokens, expected rows of 24"});
     }
-  const train::OwnTokens all(nullptr, 24);
+  const train::LocalTokens all(nullptr, 24);
   EXPECT_EQ(all.of(rows), rows);
   EXPECT_EQ(all.in_row(), 24);
   EXPECT_EQ(all.ranks(), 1);
   EXPECT_EQ(all.rank(), 0);
   const Alone five(0, 5);
-  EXPECT_THROW(train::OwnTokens(&five, 24), ShapeError);
+  EXPECT_THROW(train::LocalTokens(&five, 24), ShapeError);
 }
 
 TEST(Targets, AreThoseThatAreNotIgnored) {
@@ -336,7 +336,7 @@ TEST(Optimizers, MustUpdateEachParameter) {
 
 TEST(Optimizers, OptionsOfAnUpdateAreOffUnlessTheyAreSet) {
   const optim::Optimizer::UpdateOptions options;
-  EXPECT_FALSE(options.scatter_early || options.norm_of_blocks);
+  EXPECT_FALSE(options.hoist_collectives || options.norm_of_blocks);
   const train::TrainingProgram::Result result{1, 2, 3};
   EXPECT_EQ(result.overflowed, 0);
   EXPECT_EQ(result.loss_scale, 1);

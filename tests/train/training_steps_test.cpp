@@ -115,7 +115,7 @@ std::vector<StepResult> trained(const Way& way, const std::shared_ptr<Communicat
                                    .accumulate = way.accumulate,
                                    .ranks = ranks,
                                    .context_parallel = way.divides_tokens,
-                                   .scatter_early = way.early},
+                                   .hoist_collectives = way.early},
                                   seed);
   std::vector<StepResult> all;
   for (const std::int64_t step : steps) {
@@ -453,7 +453,7 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
       for (const std::int64_t chunks : {1, 2, 4})
         for (const bool copies : {false, true}) {
           train::ProgramOptions one = o;
-          one.loss_chunks = chunks, one.half_copies = copies;
+          one.loss_chunks = chunks, one.low_precision_copies = copies;
           try {
             const Planned p = planned(in_units, optimizer, one);
             EXPECT_EQ(p.chunks, chunks);
@@ -482,7 +482,7 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
       double least = 1e300;
       for (const bool copies : {false, true}) {
         train::ProgramOptions whole = o;
-        whole.memory_budget = 0, whole.half_copies = copies;
+        whole.memory_budget = 0, whole.low_precision_copies = copies;
         const Planned w = planned(in_units, optimizer, whole);
         const double more = got.moved - w.moved;
         least =

@@ -381,9 +381,9 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
                                 .recompute = recompute};
         const Trained free(o, 0.2);
         EXPECT_EQ(free.memory.training.recomputed.steps, 0);
-        o.half_copies = false;  // as where a budget is small
+        o.low_precision_copies = false;  // as where a budget is small
         const train::TrainingMemory memory = Trained(o, 0.2).memory;
-        o.half_copies = true;
+        o.low_precision_copies = true;
         o.verify = accumulate == 1;
         const auto budget_of = [&](double less) {
           return memory.peak() - static_cast<std::size_t>(less * static_cast<double>(memory.training.arena));
@@ -476,7 +476,7 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
                                    .precision = nn::Precision::bf16,
                                    .loss_chunks = chunks,
                                    .memory_budget = budget,
-                                   .half_copies = false});
+                                   .low_precision_copies = false});
   };
   const MemoryReport free = planned(0).memory();
   EXPECT_EQ(planned(free.peak()).loss_chunks(), 1);

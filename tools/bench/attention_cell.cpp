@@ -34,7 +34,7 @@ const Word all_words[] = {{"B", &AttentionCell::B},
                           {"causal", &AttentionCell::causal},
                           {"window", &AttentionCell::window, 0, -1},
                           {"softcap", &AttentionCell::softcap},
-                          {"free_order", &AttentionCell::free_order},
+                          {"nondeterministic", &AttentionCell::nondeterministic},
                           {"ragged", &AttentionCell::ragged},
                           {"v_in_k", &AttentionCell::v_in_k}};
 
@@ -61,7 +61,7 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
       std::holds_alternative<Size>(known->member) != (equals != std::string::npos))
     throw Error("'" + word +
                 "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, softcap=, causal, "
-                "free_order, ragged and v_in_k");
+                "nondeterministic, ragged and v_in_k");
   if (const Size* size = std::get_if<Size>(&known->member))
     c.*(*size) = number_of(word, equals, known->least);
   else
@@ -78,14 +78,14 @@ void add_square(Cells& list, std::int64_t B, std::int64_t H, std::int64_t L, std
     list.push_back({.B = B, .H = H, .Hk = H, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
 }
 
-Cells gpu_suite(bool free_order) {
+Cells gpu_suite(bool nondeterministic) {
   Cells list;
   for (std::int64_t d : {64, 128, 256})
     for (std::int64_t L : {512, 2048, 8192, 16384})  // 16,384 tokens of width 2048
       if (d != 256 || L != 512) add_square(list, 16384 / L, 2048 / d, L, d);
   add(list, {"B=2,H=16,L=8192,d=192,dv=128,causal", "B=4,H=32,Hk=8,L=4096,d=128,causal",
              "B=64,H=6,L=256,d=64,causal", "B=32,H=12,L=1024,d=64,causal"});
-  for (AttentionCell& c : list) c.free_order = free_order;
+  for (AttentionCell& c : list) c.nondeterministic = nondeterministic;
   return list;
 }
 
@@ -138,8 +138,8 @@ std::string AttentionCell::name() const {
           : causal ? "flash_attn causal"
                    : "flash_attn") +
          (window >= 0 ? " window " + std::to_string(window) : "") +
-         (softcap > 0 ? " softcap " + std::to_string(softcap) : "") + (free_order ? " free order" : "") +
-         (v_in_k ? " v in k" : "");
+         (softcap > 0 ? " softcap " + std::to_string(softcap) : "") +
+         (nondeterministic ? " free order" : "") + (v_in_k ? " v in k" : "");
 }
 
 std::string AttentionCell::shape() const {

@@ -11,7 +11,8 @@ namespace tg::bench {
 
 struct AttentionCell {
   std::int64_t B = 1, H = 1, Hk = 1, L = 1, T = 1, d = 1, dv = 1;
-  bool causal = false, free_order = false, v_in_k = false;  // v_in_k: values are the first columns of keys
+  bool causal = false, nondeterministic = false,
+       v_in_k = false;       // v_in_k: values are the first columns of keys
   std::int64_t window = -1;  // keys before a query's own position, and as many after it unless causal
   std::int64_t length = 0;   // kv_lengths of every batch entry, at most T; 0: all T keys, without kv_lengths
   bool ragged = false;       // kv_lengths from 1 to T, evenly and in any order

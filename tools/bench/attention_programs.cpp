@@ -38,7 +38,7 @@ void RecordedAttention::record(bool materialises) {
   k = add_input("k", {c_.B, c_.Hk, c_.T / ranks_, c_.d});
   v = c_.v_in_k ? k.slice(3, 0, c_.dv) : add_input("v", {c_.B, c_.Hk, c_.T / ranks_, c_.dv});
   AttentionOptions o{.causal = c_.causal};
-  o.free_order = c_.free_order;
+  o.nondeterministic = c_.nondeterministic;
   o.kernels = settings_.attention.kernels;
   o.softcap = static_cast<double>(c_.softcap);
   if (c_.window >= 0) o.window_left = c_.window;

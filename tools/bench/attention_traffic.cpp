@@ -126,7 +126,7 @@ Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std
     if (few_queries) return few_queries->tile;
     if (const KernelTile* kernel = find_tile(backward ? Tiles(hopper_backward) : Tiles(hopper_forward), c)) {
       const bool masked = c.causal || c.window >= 0;
-      if (backward && kernel == &hopper_backward[1] && !c.free_order && c.T <= (masked ? 2048 : 1024))
+      if (backward && kernel == &hopper_backward[1] && !c.nondeterministic && c.T <= (masked ? 2048 : 1024))
         return hopper_backward_few_keys.tile;
       return !backward && kernel == hopper_forward && c.T < 2048 ? hopper_few_keys.tile : kernel->tile;
     }

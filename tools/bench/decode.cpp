@@ -2,7 +2,7 @@
 // as the rate at which keys and values, or weights, are read. On the CPU it is a share of the rate at which
 // the same threads just read memory, with the multiply-adds as a share of theirs: the nearer of the two is
 // what bounds it. On a GPU caches are cold, CUDA graphs of several calls are timed, and the rate is a share
-// of the rate of copying. And what CompileOptions::rows_alone costs a whole model.
+// of the rate of copying. And what CompileOptions::batch_invariant costs a whole model.
 #include <cmath>
 #include <optional>
 
@@ -50,10 +50,11 @@ class DecodeBench {
 
   // x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts. Several in a
   // program, of the same x with weights of their own each.
-  void run(std::int64_t m, std::int64_t n, std::int64_t k, bool rows_alone) {
+  void run(std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant) {
     const double bytes =
         static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));
-    if (!begin(rows_alone ? "thin product, rows alone" : "thin product", joined({m, n, k}), bytes)) return;
+    if (!begin(batch_invariant ? "thin product, rows alone" : "thin product", joined({m, n, k}), bytes))
+      return;
     {
       Graph g;
       const Tensor x = g.input("x", {m, k}, settings_.dtype);
@@ -62,22 +63,22 @@ class DecodeBench {
         weights.push_back(g.input("w" + std::to_string(call), {n, k}, settings_.dtype));
         out.push_back(matmul(x, weights.back().transpose(0, 1)));
       }
-      Program program = compiled(g, out, rows_alone);
+      Program program = compiled(g, out, batch_invariant);
       program.feed({x, normal_array(x.shape(), x.dtype(), 1)});
       const Array numbers = normal_array(weights[0].shape(), settings_.dtype, 2);
       for (const Tensor& w : weights) program.feed({w, numbers});
       measure(program, out.back(), 2. * static_cast<double>(m * n * k), false);
     }
-    if (torch_ && !rows_alone) add(", F.linear", torch_->time_linear(m, n, k, calls_, settings_));
+    if (torch_ && !batch_invariant) add(", F.linear", torch_->time_linear(m, n, k, calls_, settings_));
   }
 
   // The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
-  void run(const std::string& name, std::int64_t texts, std::int64_t length, bool rows_alone) {
+  void run(const std::string& name, std::int64_t texts, std::int64_t length, bool batch_invariant) {
     nn::ModelConfig config =
         config_of(nn::Gpt{.activation = "gelu_tanh"},
                   settings_.on_cpu() ? Sizes{4, 4, 128, 1024, 65} : Sizes{12, 12, 768, 1024, 50304});
     config.bias = true;
-    Row row = report_.row(name + (rows_alone ? ", rows alone" : ""),
+    Row row = report_.row(name + (batch_invariant ? ", rows alone" : ""),
                           joined({texts, length, config.layers, config.width}), "forward");
     if (!report_.selects(row.name)) return;
     nn::Params params(1, settings_.dtype, settings_.device);
@@ -86,7 +87,7 @@ class DecodeBench {
     const Tensor tokens = g.input("tokens", {texts, length}, i32);
     const nn::Autocast autocast(g, settings_.precision());
     const Tensor logits = model.head(slice(model.features(tokens), 1, length - 1, length));
-    Program program = compiled(g, {logits}, rows_alone);
+    Program program = compiled(g, {logits}, batch_invariant);
     program.feed({tokens, Array(tokens.shape(), i32)});
     const double seconds = cold_ ? cold_->median_in_graph(program, 1, logits)
                                  : best_seconds(settings_.seconds, [&] { program.run(); });
@@ -102,9 +103,9 @@ class DecodeBench {
     return report_.selects(name);
   }
 
-  Program compiled(Graph& g, const std::vector<Tensor>& out, bool rows_alone) const {
+  Program compiled(Graph& g, const std::vector<Tensor>& out, bool batch_invariant) const {
     CompileOptions options = settings_.compile_options();
-    options.rows_alone = rows_alone;
+    options.batch_invariant = batch_invariant;
     return compile(g, out, options);
   }
 
@@ -171,9 +172,10 @@ void run_decode(Report& report) {
   if (settings.is_quick()) weights = {{128, 128}};
   for (const auto& [n, k] : weights)
     for (const std::int64_t m : {1, 4, 16, 64, 128, 256})
-      for (const bool rows_alone : {false, true}) bench.run(m, n, k, rows_alone);
-  for (const bool rows_alone : {false, true}) bench.run("64 tokens of 64 texts", 64, 1, rows_alone);
-  for (const bool rows_alone : {false, true}) bench.run("a prompt of 256 tokens", 1, 256, rows_alone);
+      for (const bool batch_invariant : {false, true}) bench.run(m, n, k, batch_invariant);
+  for (const bool batch_invariant : {false, true}) bench.run("64 tokens of 64 texts", 64, 1, batch_invariant);
+  for (const bool batch_invariant : {false, true})
+    bench.run("a prompt of 256 tokens", 1, 256, batch_invariant);
 }
 
 }  // namespace tg::bench

@@ -22,7 +22,7 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
   const std::int64_t length = (context + 1) / 2;
   nn::Engine engine(
       model,
-      {.seats = texts, .chunk = texts * length, .threads = threads, .precision = settings.precision()});
+      {.slots = texts, .chunk = texts * length, .threads = threads, .precision = settings.precision()});
   double best = std::numeric_limits<double>::infinity(), end = 0;
   for (bool compiled = false; !compiled || now() < end;) {
     engine.forget();
@@ -36,9 +36,9 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
     engine.step();  // the first time, compiles the next program
     if (!compiled) compiled = true, end = now() + settings.seconds;
     const auto all = static_cast<std::size_t>(texts);
-    while (engine.texts() == all) {
+    while (engine.sequences() == all) {
       const double step = seconds_of([&] { engine.step(); });
-      if (engine.texts() == all || std::isinf(best)) best = std::min(best, step);
+      if (engine.sequences() == all || std::isinf(best)) best = std::min(best, step);
       if (now() >= end) return best;
     }
     engine.run();
@@ -82,7 +82,7 @@ void measure(const std::string& kind, const nn::Architecture& architecture, std:
     if (report.selects("prompt")) {  // the time of one of its tokens
       const std::vector<std::int32_t> text = text_of(context);
       nn::Engine engine(
-          model, {.seats = 1, .chunk = context, .threads = threads, .precision = settings.precision()});
+          model, {.slots = 1, .chunk = context, .threads = threads, .precision = settings.precision()});
       const auto count = static_cast<double>(context);
       const double s = best_seconds(settings.seconds, [&] { cached.forget(), cached.next(text); }) / count;
       const double by_engine =

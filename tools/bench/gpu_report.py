@@ -46,10 +46,10 @@ def beside(row, dtype, comparator, rate=True):
     return cells + [their_cell, f"{theirs / row['ms']:.2f} ×"]
 
 
-def attention_rows(data, free_order):
+def attention_rows(data, nondeterministic):
     """A row for each cell and pass: sizes, mask, TFLOP/s, share of the matrix product; cuDNN's and FlashAttention-2's
     TFLOP/s, and how many times as fast ours is. The free-order backward stands below the one in order."""
-    rows = {(r["shape"], r["name"], r["pass"]): r for r in data["rows"] + free_order["rows"] if r["unit"].endswith("FLOP/s")}
+    rows = {(r["shape"], r["name"], r["pass"]): r for r in data["rows"] + nondeterministic["rows"] if r["unit"].endswith("FLOP/s")}
     for (shape, name, way), row in rows.items():
         if not name.startswith("flash_attn") or ", " in name or (way == "forward" and name.endswith(" free order")):
             continue

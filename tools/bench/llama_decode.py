@@ -5,7 +5,7 @@ LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY and the number of threads. Requests and an
 
 Weights are random, in f32, written into a temporary file by
 the Python package gguf; all else is as llama.cpp has it by default: the cache is in f16, with a part for each text. Tokens
-are chosen greedily. A text of a trace begins when a seat is free, and its prompt is read together with the tokens of the
+are chosen greedily. A text of a trace begins when a slot is free, and its prompt is read together with the tokens of the
 others."""
 import ctypes
 import glob
@@ -164,26 +164,26 @@ def step_seconds(context, keys, least=0.3):
 
 def replay(context, requests):
     waiting = list(reversed(requests))
-    running, steps = {}, 0  # by seat: the token to read, its position, and how many are to be written
+    running, steps = {}, 0  # by slot: the token to read, its position, and how many are to be written
     begin = time.perf_counter()
     while waiting or running:
         wanted = []
-        for seat, (token, position, _) in running.items():
-            context.batch.add(seat, [token], position)
-            wanted.append(seat)
-        for seat in range(context.texts):
-            if seat in running or not waiting or context.batch.n_tokens + waiting[-1][0] > context.most:
+        for slot, (token, position, _) in running.items():
+            context.batch.add(slot, [token], position)
+            wanted.append(slot)
+        for slot in range(context.texts):
+            if slot in running or not waiting or context.batch.n_tokens + waiting[-1][0] > context.most:
                 continue
             prompt, output = waiting.pop()
-            context.batch.add(seat, np.arange(prompt) * (seat + 7) % VOCABULARY, 0)
-            running[seat] = (0, prompt - 1, output)
-            wanted.append(seat)
-        for seat, token in zip(wanted, context.decode()):
-            _, position, left = running[seat]
-            running[seat] = (token, position + 1, left - 1)
+            context.batch.add(slot, np.arange(prompt) * (slot + 7) % VOCABULARY, 0)
+            running[slot] = (0, prompt - 1, output)
+            wanted.append(slot)
+        for slot, token in zip(wanted, context.decode()):
+            _, position, left = running[slot]
+            running[slot] = (token, position + 1, left - 1)
             if left == 1:
-                context.cut(seat, 0)
-                del running[seat]
+                context.cut(slot, 0)
+                del running[slot]
         steps += 1
     return time.perf_counter() - begin, steps
 
@@ -211,7 +211,7 @@ def main():
     features = [word for word in ("AVX2", "AVX512") if word + " = 1" in xllamacpp.get_system_info()]
     serve_decoding(
         f"llama.cpp of xllamacpp {xllamacpp.__version__}, built for {features[-1] if features else 'any processor'}",
-        lambda texts, keys: step_seconds(with_texts(texts), keys), lambda seats, requests: replay(with_texts(seats), requests))
+        lambda texts, keys: step_seconds(with_texts(texts), keys), lambda slots, requests: replay(with_texts(slots), requests))
 
 
 main()

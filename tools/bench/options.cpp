@@ -89,7 +89,7 @@ void CommandLine::declare_common() {
       "overhead NODES, ranks ELEMENTS or as attention, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same "
       "and xVOCABULARYxRANK, tokens VOCABULARY, generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
       "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode BxHxLxd (without and with a "
-      "causal mask) or B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,ragged,v_in_k "
+      "causal mask) or B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,nondeterministic,ragged,v_in_k "
       "(length=N: N of the T keys are valid, by kv_lengths; ragged: 1 to T of them; page=N: in decode, "
       "paged_attn with pages of N keys; window=N: N keys before a query's own, and after it unless causal; "
       "v_in_k: values are the first columns of keys)",
@@ -136,7 +136,7 @@ void CommandLine::declare_serve() {
   args.option("cache-memory", "SIZE", "serve: memory of each cache, like 64MiB or 16384tokens", cache_memory_,
               {.shown = "16 contexts"});
   args.option("page", "N", "serve: tokens in a page", s.page_size, {.min = 1, .max = 1 << 20});
-  args.option("slots", "N", "serve: largest number of texts that are generated at once", s.seats,
+  args.option("slots", "N", "serve: largest number of texts that are generated at once", s.slots,
               {.min = 1, .max = 4096});
   args.flag("in-step", "serve: start no step before the tokens of the one before are known", s.in_step);
 }

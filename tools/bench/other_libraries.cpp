@@ -177,8 +177,8 @@ double OtherDecoding::seconds_of_step(std::int64_t texts, std::int64_t keys) {
   return numbers_of(ask("step " + std::to_string(texts) + " " + std::to_string(keys)), 1)[0] * 1e-3;
 }
 
-OtherDecoding::Replay OtherDecoding::replay(std::int64_t seats, const std::vector<Arrival>& trace) {
-  std::string request = "trace " + std::to_string(seats);
+OtherDecoding::Replay OtherDecoding::replay(std::int64_t slots, const std::vector<Arrival>& trace) {
+  std::string request = "trace " + std::to_string(slots);
   for (const Arrival& a : trace) request += " " + std::to_string(a.prompt) + ":" + std::to_string(a.output);
   const std::vector<double> answer = numbers_of(ask(request), 2);
   return {answer[0], answer[1]};

@@ -91,8 +91,8 @@ class OtherDecoding : public PythonProcess {
     double seconds = Row::none;
     double steps = Row::none;
   };
-  // Of requests that are all there at the beginning, at most `seats` of them in a step.
-  Replay replay(std::int64_t seats, const std::vector<Arrival>& trace);
+  // Of requests that are all there at the beginning, at most `slots` of them in a step.
+  Replay replay(std::int64_t slots, const std::vector<Arrival>& trace);
 };
 
 // Those that there are for the device, with a line printed for each; none unless the settings ask for them.

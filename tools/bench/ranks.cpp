@@ -45,7 +45,7 @@ const Exchange exchanges[] = {
     {"ppermute", [](const TensorList& x, int n) { return ppermute(x, n, 1); },
      [](double s, double) { return s; }}};
 
-std::string in_words(int ranks) {
+std::string describe(int ranks) {
   return std::to_string(ranks) + " ranks";
 }
 
@@ -69,7 +69,7 @@ void report_exchange(const Exchange& e, const std::string& shape, const Sizes& s
     runs.push_back(settings.on_cpu() ? seconds_of([&] { program.run(); }) : profiled_seconds(program));
   const double seconds = median(runs);
   report.add(
-      report.row(e.name, shape, in_words(n), 1).time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
+      report.row(e.name, shape, describe(n), 1).time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
 }
 
 // What all ranks do in a second, where this one takes `seconds` for `work`: each has such work of its own, or
@@ -161,7 +161,7 @@ void report_steps(Report& report) {
                                   .precision = settings.precision(),
                                   .accumulate = way.together && !way.divides_tokens ? n : 1,
                                   .context_parallel = way.divides_tokens,
-                                  .scatter_early = way.sums_early,
+                                  .hoist_collectives = way.sums_early,
                                   .recompute = settings.train.recompute,
                                   .memory_budget = settings.train.budget};
     if (way.together) options.ranks = ranks;
@@ -172,7 +172,7 @@ void report_steps(Report& report) {
         *ranks, counts, [&] { return training.start(batch.tokens, batch.targets, bench_learning_rate); });
     training.gather_weights();
     const double rate = rate_of_all(*ranks, static_cast<double>(batch.tokens.size()), seconds, way.together);
-    Row row = report.row(way.name, joined({options.batch, config.context}, "x"), in_words(n), 1);
+    Row row = report.row(way.name, joined({options.batch, config.context}, "x"), describe(n), 1);
     row.time(seconds).at(rate, "tokens/s");
     if (way.together)
       row.part(rate / alone, all_alone);

@@ -106,7 +106,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
               {static_cast<std::int64_t>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
       const double share = static_cast<double>(useful_tokens(pool, cached)) /
                            (static_cast<double>(pool.pages()) * static_cast<double>(pool.page_size()));
-      r.texts += static_cast<double>(cached.size());
+      r.sequences += static_cast<double>(cached.size());
       r.useful += share;
       if (scheduler.waiting() > 0) r.useful_full += share, ++full_steps;
       r.most_useful = std::max(r.most_useful, share);
@@ -120,7 +120,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     look();  // at the first report, when the others that end in this step still have their pages
     return true;
   };
-  for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
+  for (std::size_t next = 0; next < trace.size() || engine.sequences() > 0;) {
     for (const double by = clock.seconds(); next < trace.size() && trace[next].seconds <= by; ++next) {
       const auto handle = engine.add(nn::Engine::Request{
           .prompt = prompts[next],
@@ -129,7 +129,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
           .report = [&report, request = next](const auto& token) { return report(request, token); }});
       texts[handle] = next;
     }
-    if (engine.texts() == 0) {
+    if (engine.sequences() == 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
       continue;
     }
@@ -153,7 +153,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   r.preemptions = scheduler.preemptions() - preempted_before;
   r.found = scheduler.found() - found_before;
   r.tokens = std::ssize(r.first) + std::ssize(r.between);
-  r.texts /= static_cast<double>(r.steps);
+  r.sequences /= static_cast<double>(r.steps);
   r.useful /= static_cast<double>(r.steps);
   r.useful_full /= static_cast<double>(full_steps);
   std::sort(r.first.begin(), r.first.end());
@@ -173,7 +173,7 @@ void add_rows(const std::string& name, const std::string& shape, const Replay& r
   const auto steps = static_cast<double>(r.steps);
   report.add_selected(timed("", r.seconds).at(static_cast<double>(r.tokens) / r.seconds, "tokens/s"));
   counted(", requests", static_cast<double>(r.first.size()) / r.seconds, "requests/s");
-  report.add_selected(timed(", step", r.stepping / steps).at(r.texts, "texts"));
+  report.add_selected(timed(", step", r.stepping / steps).at(r.sequences, "texts"));
   report.add_selected(timed(", host in a step", r.host / steps));
   cached(", cache in use", r.useful);
   if (!std::isnan(r.useful_full)) cached(", in use, texts wait", r.useful_full);
@@ -233,15 +233,15 @@ void run_serve(Report& report) {
 
   struct Cache {
     std::string name;
-    std::int64_t page_size, seats;
+    std::int64_t page_size, slots;
     Replay replay = {};
     std::optional<CacheHistory> history = {};
     std::optional<nn::Engine> engine = {};
   };
-  Cache caches[] = {{"contiguous", context, std::min(s.seats, contexts)},
-                    {"pages of " + std::to_string(s.page_size), s.page_size, s.seats}};
+  Cache caches[] = {{"contiguous", context, std::min(s.slots, contexts)},
+                    {"pages of " + std::to_string(s.page_size), s.page_size, s.slots}};
   for (Cache& c : caches) {
-    nn::Engine::Options options{.seats = c.seats,
+    nn::Engine::Options options{.slots = c.slots,
                                 .cache_tokens = tokens / c.page_size * c.page_size,
                                 .page_size = c.page_size,
                                 .threads = settings.threads,
@@ -256,7 +256,7 @@ void run_serve(Report& report) {
   }
   check_equal(caches[0].replay, caches[1].replay);
   for (OtherDecoding& other : others) {
-    const OtherDecoding::Replay r = other.replay(caches[0].seats, trace);
+    const OtherDecoding::Replay r = other.replay(caches[0].slots, trace);
     report.add_selected(report.row(other.name(), shape)
                             .time(r.seconds)
                             .at(static_cast<double>(caches[0].replay.tokens) / r.seconds, "tokens/s")

@@ -32,7 +32,7 @@ struct ServeSettings {
   std::string trace;            // the file
   CacheMemory cache;            // 0: of 16 contexts
   std::int64_t page_size = 16;  // tokens, of the cache in pages
-  std::int64_t seats = 128;     // texts in a step, at most
+  std::int64_t slots = 128;     // texts in a step, at most
   bool in_step = false;         // no step is started before the tokens of the one before are known
 };
 

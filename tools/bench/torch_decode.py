@@ -133,13 +133,13 @@ class Decoding:
             self.times[texts, keys] = self.batch.seconds(keys)
         return self.times[texts, keys]
 
-    def trace(self, seats, requests):
-        seats, seconds, steps = min(seats, len(requests)), 0, 0
-        for first in range(0, len(requests), seats):
-            batch = requests[first:first + seats]
+    def trace(self, slots, requests):
+        slots, seconds, steps = min(slots, len(requests)), 0, 0
+        for first in range(0, len(requests), slots):
+            batch = requests[first:first + slots]
             prompt, output = (max(sizes) for sizes in zip(*batch))
             for keys in range(prompt, prompt + output):
-                seconds += self.step(seats, min(CONTEXT, math.ceil(keys / LENGTHS) * LENGTHS))
+                seconds += self.step(slots, min(CONTEXT, math.ceil(keys / LENGTHS) * LENGTHS))
             steps += output
         return seconds, steps
 

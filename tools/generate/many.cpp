@@ -52,7 +52,7 @@ class Writer {
       : opened_(opened),
         tokenizer_(*opened.tokenizer),
         o_(o),
-        engine_(model, {.seats = o.slots,
+        engine_(model, {.slots = o.slots,
                         .cache_tokens = tokens_in(o, model),
                         .threads = o.thread_count(),
                         .precision = o.precision(),

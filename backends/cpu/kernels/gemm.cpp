@@ -61,7 +61,7 @@ Plan plan_for(const Gemm& g, int threads) {
   p.k_chunks = k_chunks(p.k);
   // Added where C lies, D would come before the second chunk, from a block of its own after the last: one of
   // them for all rows, however D and C lie.
-  p.own_c = p.own_c || (g.rows_alone && g.d.data && p.k_chunks > 1);
+  p.own_c = p.own_c || (g.batch_invariant && g.d.data && p.k_chunks > 1);
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
   // Rows of B are read in place unless many rows of C share the cost of packing.
@@ -275,7 +275,7 @@ Gemm with_items_as_rows(Gemm g) {
 // The product or its transpose, whichever is faster: the additions are the same.
 Gemm oriented(const Gemm& g) {
   // Few rows on tiles: a transposed weight is copied as it lies if it is the left operand.
-  if (g.rows_alone && is_for_tiles(g) && g.b.row == 1 && g.m <= 16 && g.m < g.n) return swapped(g);
+  if (g.batch_invariant && is_for_tiles(g) && g.b.row == 1 && g.m <= 16 && g.m < g.n) return swapped(g);
   return normalised(g);
 }
 

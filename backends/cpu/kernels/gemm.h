@@ -24,7 +24,7 @@ struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   // The additions of an element of C are in an order that depends on k, the types and how B lies, not on m or
   // on how A, C and D lie: a row has the same bits in any product.
-  bool rows_alone = false;
+  bool batch_invariant = false;
   int batch_rank = 0;
   std::int64_t batch[max_batch_rank] = {};
   Matrix a, b;  // [batch…, m, k], [batch…, k, n]

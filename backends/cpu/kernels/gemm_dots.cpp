@@ -292,7 +292,7 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
 bool is_dots(const Gemm& g) {
   if (g.b.row != 1 || g.k < 2 * Tile<float>::width) return false;
   const bool tiles = is_for_tiles(g);
-  if (g.rows_alone) return !tiles;
+  if (g.batch_invariant) return !tiles;
   if (g.a.col != 1) return false;
   return at_most(g.m, g.n) <= few_rows || (g.m <= more_rows && g.k >= long_row && !tiles);
 }

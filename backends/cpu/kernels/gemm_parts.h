@@ -18,8 +18,8 @@ struct GemmCase {
 };
 
 // Products whose operands both run along k in memory, as x times a transposed weight: dot products of
-// vectors, nothing transposed. Of few rows or columns; with Gemm::rows_alone of any number of rows, so that
-// few and many rows are added up in one order. Does not depend on m with rows_alone.
+// vectors, nothing transposed. Of few rows or columns; with Gemm::batch_invariant of any number of rows, so
+// that few and many rows are added up in one order. Does not depend on m with batch_invariant.
 bool is_dots(const Gemm& g);
 extern const GemmCase gemm_dots;
 

@@ -12,7 +12,7 @@ namespace {
 
 // The product that the call begins with.
 Call product_of(const Call& call) {
-  return {call.in.first(2), call.out.subspan(2, 1), nullptr, nullptr, call.rows_alone};
+  return {call.in.first(2), call.out.subspan(2, 1), nullptr, nullptr, call.batch_invariant};
 }
 
 template <class C>

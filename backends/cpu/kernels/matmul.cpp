@@ -32,7 +32,7 @@ Gemm gemm_of(const Call& c) {
   g.type = a.dtype;
   g.out_type = c.out[0].dtype;
   g.bf16 = bf16_unit();
-  g.rows_alone = c.rows_alone;
+  g.batch_invariant = c.batch_invariant;
   g.m = out[rank - 2];
   g.n = out[rank - 1];
   g.k = a.layout.shape[a.layout.rank() - 1];

@@ -10,14 +10,14 @@ namespace tg::cuda::attention {
 namespace {
 
 // Throws if the call requires kernels of a different family.
-void require_asked(const Candidate& c, KernelFamily family, const char* obstacle) {
+void require_asked(const Candidate& c, KernelFamily family, const char* reason) {
   const AttentionCall& x = c.x;
   const bool wgmma = x.kernels == AttentionKernels::wgmma;
   if (wgmma ? family == KernelFamily::hopper
             : x.kernels != AttentionKernels::tensor_cores || family != KernelFamily::plain)
     return;
   const char* why = c.on_tensor_cores;
-  if (!why) why = obstacle ? obstacle : "more shared memory than a block of this GPU has";
+  if (!why) why = reason ? reason : "more shared memory than a block of this GPU has";
   if (wgmma && !c.gpu.hopper)
     why = c.gpu.capability == 90 ? "the library was compiled without sm_90a" : "the GPU is not a Hopper";
   throw DeviceError("kernels = " + std::string(name_of(x.kernels)) + ": " + why);
@@ -37,16 +37,17 @@ bool is_cache(const AttentionCall::Operand& a, int rows, int heads, const Arg& t
 
 }  // namespace
 
-Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base, bool rows_alone)
+Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base,
+               bool batch_invariant)
     : x(call) {
-  const Candidate candidate(x, backward, gpu, rows_alone);
+  const Candidate candidate(x, backward, gpu, batch_invariant);
   const auto accepts = [&](const AttentionKernel& k) {
     return k.backward == backward && k.accepts(candidate);
   };
   kernel = &*std::ranges::find_if(attention_kernels(), accepts);
   const KernelFamily family = kernel->family;
-  if (!decodes() && may_be_on_hopper(candidate)) obstacle = candidate.on_hopper;
-  require_asked(candidate, family, obstacle);
+  if (!decodes() && may_be_on_hopper(candidate)) reason = candidate.on_hopper;
+  require_asked(candidate, family, reason);
   if (kernel->workspace) work = kernel->workspace(x, gpu, base);
   if (x.type == DType::f32 && family != KernelFamily::plain && family != KernelFamily::decoding)
     split.emplace(x, backward, family == KernelFamily::hopper, base + work.bytes);
@@ -57,7 +58,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
   constexpr int slice = 32;  // keys, at most
   const int rows = x.table ? x.page : x.T;
   if (c.family() != KernelFamily::decoding || decoding::is_of_latents(x) || x.L != 1 ||
-      !decoding::is_apart(x, c.work.parts, call.gpu) || !x.fixed_places || step.out.size() != 2 ||
+      !decoding::uses_split_kv(x, c.work.parts, call.gpu) || !x.fixed_places || step.out.size() != 2 ||
       step.attrs.as<AxisAttrs>().axis != 0)
     return std::nullopt;
   if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;
@@ -96,9 +97,9 @@ Choice choice_of(const Call& call, std::byte* base) {
   x.tf32 = call.tf32;
   const Arg* const lengths = detail::AttentionOperands<Arg>(call.in, attrs).lengths;
   x.fixed_places = !lengths || is_constant(*lengths, call);
-  x.free_order = x.free_order && !call.in_order;
+  x.nondeterministic = x.nondeterministic && !call.in_order;
   x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
-  return {x, attrs.backward, call.gpu, base, call.rows_alone};
+  return {x, attrs.backward, call.gpu, base, call.batch_invariant};
 }
 
 Choice paged_choice(const Call& call, std::byte* base) {
@@ -121,7 +122,7 @@ AttentionCall Choice::operands() const {
   return to;
 }
 
-std::string Choice::in_words() const {
+std::string Choice::describe() const {
   std::string text = kernel->description;
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (family() == KernelFamily::hopper && work.parts > 1)
@@ -132,7 +133,7 @@ std::string Choice::in_words() const {
     text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
   else if (family() == KernelFamily::decoding && work.parts > 1)
     text += ", ranges of " + std::to_string(decoding::InOnePiece::ranges(x).each) + " keys";
-  return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
+  return text + (reason ? std::string(", no wgmma: ") + reason : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {

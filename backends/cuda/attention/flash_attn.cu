@@ -44,8 +44,8 @@ void launch_choice(const Stream& s, const Choice& c, const Ropes& ropes) {
     c.kernel->launch(s, c.operands(), c.work, c.powers());
 }
 
-std::string in_words(const Choice& c, const Ropes& r) {
-  return c.in_words() + (r.of_q && r.of_k ? ", with both ropes" : r.table ? ", with a rope" : "");
+std::string describe(const Choice& c, const Ropes& r) {
+  return c.describe() + (r.of_q && r.of_k ? ", with both ropes" : r.table ? ", with a rope" : "");
 }
 
 using Choose = Choice(const Call& call, std::byte* base);
@@ -73,7 +73,7 @@ struct ForwardPlan final : KernelPlan {
   }
   std::size_t workspace(const Call& call) const override { return choose(call, nullptr).bytes(); }
   std::string choice(const Call& call) const override {
-    return in_words(choose(call, nullptr), beside.ropes);
+    return describe(choose(call, nullptr), beside.ropes);
   }
 };
 
@@ -99,7 +99,7 @@ struct BackwardPlan final : KernelPlan {
     launch_bias_and_sink(s, c.x, c.work);
   }
   std::size_t workspace(const Call& call) const override { return choice_of(call).bytes(); }
-  std::string choice(const Call& call) const override { return in_words(choice_of(call), beside.ropes); }
+  std::string choice(const Call& call) const override { return describe(choice_of(call), beside.ropes); }
 };
 
 template <Choose* choose>
@@ -171,7 +171,7 @@ extern const Kernel paged_attn_kernel{&attention::plan_forward<&attention::paged
 extern const FusionRule added_rows_rule{
     "rows added to a cache and attention",
     [](const Upcoming& next) {
-      return next.is_next(is_added_for, 1) ? FusionMatch{2, 1} : FusionMatch{};
+      return next.is_next(appends_cache_for, 1) ? FusionMatch{2, 1} : FusionMatch{};
     },
     [](const Upcoming& next, const FusionMatch&) {
       const Step& attention = next.steps[1];

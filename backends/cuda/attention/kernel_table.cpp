@@ -10,7 +10,7 @@ namespace {
 
 // Why rows cannot be copied in pieces of 16 bytes; null if they can. Each row must begin at a multiple of 16
 // bytes, and its size must be a multiple of 16 bytes.
-const char* obstacle_of_rows(const AttentionCall& x) {
+const char* reason_against_rows(const AttentionCall& x) {
   const int piece = 16 / static_cast<int>(size_of(x.type));
   if (x.dv == 0) return "heads of v of size 0";
   if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are no multiple of 16 bytes";
@@ -21,12 +21,12 @@ const char* obstacle_of_rows(const AttentionCall& x) {
 
 // Why tensor cores cannot compute a call; null if they can. They support bf16 and f16 with head sizes up to
 // 576 (q, k) and 512 (v), and f32 up to 128.
-const char* obstacle_on_tensor_cores(const AttentionCall& x) {
+const char* reason_against_tensor_cores(const AttentionCall& x) {
   if (x.type == DType::f64) return "f64";
   const int most = x.type == DType::f32 ? 128 : 576, most_v = x.type == DType::f32 ? 128 : 512;
   if (x.d > most || x.dv > most_v)
     return x.type == DType::f32 ? "f32 heads wider than 128" : "heads wider than 576, or 512 of v";
-  return obstacle_of_rows(x);
+  return reason_against_rows(x);
 }
 
 // Whether latents in one piece have a range of keys at a fixed position for each multiprocessor, and so few
@@ -51,7 +51,7 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 }
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
-const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
+const char* reason_against_hopper(const AttentionCall& x, bool backward) {
   if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
@@ -71,7 +71,7 @@ const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
 int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
   using i64 = std::int64_t;
-  if (x.free_order) return 1;
+  if (x.nondeterministic) return 1;
   if (is_wide(x) || x.T < least_keys) return 0;
   const one_pass::Cut c = one_pass::with_shape(
       x, [](auto d, auto dv, auto options) { return one_pass::cut<one_pass::by_key, d, dv, options>(); });
@@ -116,28 +116,29 @@ bool is_on_hopper(const Candidate& c) {
 }
 bool reads_latents(const Candidate& c) {
   return may_be_on_tensor_cores(c) && c.x.kernels == AttentionKernels::best &&
-         decoding::takes_by_wgmma(c.x, c.gpu) && (c.x.table || c.rows_alone || has_many_ranges(c.x, c.gpu));
+         decoding::takes_by_wgmma(c.x, c.gpu) &&
+         (c.x.table || c.batch_invariant || has_many_ranges(c.x, c.gpu));
 }
 // Whether a block each computes the heads of a call for Hopper with all their queries and keys, and all run
 // at the same time: each head has keys of its own. A call that asks for certain kernels has them. Not with
-// rows_alone: whether there are few heads depends on the batch.
+// batch_invariant: whether there are few heads depends on the batch.
 bool has_short_heads(const Candidate& c) {
   constexpr int longest = 64, widest = 64;
   const AttentionCall& x = c.x;
   const bool is_plain =
       has_plain_scores(x) && !x.bias.data && !x.sink && x.dropout == 0 && !x.cu_q && !x.lengths && !x.table;
-  return is_on_hopper(c) && !c.rows_alone && x.kernels == AttentionKernels::best && size_of(x.type) == 2 &&
-         is_plain && x.H == x.Hk && x.L <= longest && x.T <= longest && x.d <= widest && x.dv <= widest &&
-         x.B * x.H <= 2 * c.gpu.processors;
+  return is_on_hopper(c) && !c.batch_invariant && x.kernels == AttentionKernels::best &&
+         size_of(x.type) == 2 && is_plain && x.H == x.Hk && x.L <= longest && x.T <= longest &&
+         x.d <= widest && x.dv <= widest && x.B * x.H <= 2 * c.gpu.processors;
 }
 // For wide heads in one piece, wgmma reads keys faster. It reads them in parts, whose number depends on the
 // batch.
 bool decodes(const Candidate& c, bool of_f32) {
   const AttentionCall& x = c.x;
   using enum AttentionKernels;
-  const bool wide_by_wgmma = is_wide(x) && !of_f32 && !x.table && c.gpu.hopper && !c.rows_alone &&
+  const bool wide_by_wgmma = is_wide(x) && !of_f32 && !x.table && c.gpu.hopper && !c.batch_invariant &&
                              x.kernels == best && !c.on_hopper,
-             fits = of_f32 ? x.kernels == best && !obstacle_of_rows(x)
+             fits = of_f32 ? x.kernels == best && !reason_against_rows(x)
                            : (x.kernels == best || x.kernels == tensor_cores) && !c.on_tensor_cores;
   return (x.type == DType::f32) == of_f32 && fits && !wide_by_wgmma && decoding::takes(x, c.gpu);
 }
@@ -154,11 +155,12 @@ bool any(const Candidate&) {
 constexpr bool forward = false, backward = true;
 constexpr char few_short_heads[] =
     "on Hopper, bf16, f16: few heads of size ≤ 64, each with keys of its own, and at most 64 queries and "
-    "keys; without bias, sink, softcap, dropout, packed sequences, lengths and rows_alone";
+    "keys; without bias, sink, softcap, dropout, packed sequences, lengths and batch_invariant";
 
 constexpr AttentionKernel kernels[] = {
     {KernelFamily::latents, forward, "tensor cores, wgmma, decoding",
-     "latents of at least 16 heads on Hopper: in pages; in one piece with rows_alone, or with as many ranges "
+     "latents of at least 16 heads on Hopper: in pages; in one piece with batch_invariant, or with as many "
+     "ranges "
      "of keys as multiprocessors",
      &reads_latents,
      [](const AttentionCall& x, const Gpu&, std::byte* base) {
@@ -169,7 +171,8 @@ constexpr AttentionKernel kernels[] = {
      "f32: few queries, or a cache in pages; head size ≤ 256",
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::decoding, forward, "tensor cores, decoding",
-     "bf16, f16: few queries, or a cache in pages; not wide heads in one piece on Hopper without rows_alone",
+     "bf16, f16: few queries, or a cache in pages; not wide heads in one piece on Hopper without "
+     "batch_invariant",
      [](const Candidate& c) { return decodes(c, false); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::short_heads, forward, "tensor cores, short sequences", few_short_heads, &has_short_heads,
      nullptr,
@@ -203,8 +206,8 @@ constexpr AttentionKernel kernels[] = {
     {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
      &launch_two_passes},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
-     "bf16, f16: with free_order, if a block has the shared memory",
-     [](const Candidate& c) { return is_portable(c) && c.x.free_order && fits_one_pass(c.x, c.gpu); },
+     "bf16, f16: with nondeterministic, if a block has the shared memory",
+     [](const Candidate& c) { return is_portable(c) && c.x.nondeterministic && fits_one_pass(c.x, c.gpu); },
      &one_pass_workspace, &launch_one_pass},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in order",
      "bf16, f16: head size ≤ 128 and at least 1,024 keys, if few sums of z_q keep the GPU busy and a block "
@@ -224,13 +227,13 @@ constexpr AttentionKernel kernels[] = {
 
 }  // namespace
 
-Candidate::Candidate(const AttentionCall& x, bool backward, const Gpu& gpu, bool rows_alone)
+Candidate::Candidate(const AttentionCall& x, bool backward, const Gpu& gpu, bool batch_invariant)
     : x(x),
       backward(backward),
       gpu(gpu),
-      rows_alone(rows_alone),
-      on_tensor_cores(obstacle_on_tensor_cores(x)),
-      on_hopper(obstacle_on_hopper(x, backward)) {}
+      batch_invariant(batch_invariant),
+      on_tensor_cores(reason_against_tensor_cores(x)),
+      on_hopper(reason_against_hopper(x, backward)) {}
 
 bool may_be_on_hopper(const Candidate& c) {
   return is_portable(c) && c.gpu.hopper && c.x.kernels != AttentionKernels::tensor_cores;

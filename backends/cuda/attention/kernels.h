@@ -25,10 +25,10 @@ struct Candidate {
   const AttentionCall& x;
   bool backward;
   const Gpu& gpu;
-  bool rows_alone;                          // CompileOptions has it
+  bool batch_invariant;                     // CompileOptions has it
   const char *on_tensor_cores, *on_hopper;  // why these kernels cannot compute it; null if they can
 
-  Candidate(const AttentionCall& x, bool backward, const Gpu& gpu, bool rows_alone);
+  Candidate(const AttentionCall& x, bool backward, const Gpu& gpu, bool batch_invariant);
 };
 
 // Whether Hopper's own kernels may be used for the call, if they can compute it.
@@ -52,21 +52,21 @@ std::span<const AttentionKernel> attention_kernels();
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  const char* obstacle = nullptr;      // on Hopper, why its own kernels are not used
+  const char* reason = nullptr;        // on Hopper, why its own kernels are not used
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of f32 on tensor cores
 
   // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
-  // kernels that the call asks for cannot compute it. rows_alone: CompileOptions has it.
+  // kernels that the call asks for cannot compute it. batch_invariant: CompileOptions has it.
   Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr,
-         bool rows_alone = false);
+         bool batch_invariant = false);
   std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
   // The call with the operands that kernels multiply, and the powers of two that scale them.
   AttentionCall operands() const;
   const Powers* powers() const { return split ? split->powers : nullptr; }
   KernelFamily family() const { return kernel->family; }
   bool decodes() const { return family() == KernelFamily::decoding || family() == KernelFamily::latents; }
-  std::string in_words() const;
+  std::string describe() const;
 };
 
 // Of a call of flash_attn or flash_attn_backward, and of one of paged_attn.
@@ -85,9 +85,9 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The parts of launch_decoding in decoding_f32.cu, decoding_apart_sm80.cu and decoding_latent_sm80.cu.
+// The parts of launch_decoding in decoding_f32.cu, decoding_split_kv_sm80.cu and decoding_latent_sm80.cu.
 void launch_f32_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
-void launch_decoding_apart(const Stream& s, const AttentionCall& x, const Workspace& work);
+void launch_decoding_split_kv(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 // That of launch_latents_sm90 in decoding_latent_16_sm90.cu: of decoding::takes_few_heads().
 void launch_few_latents_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);

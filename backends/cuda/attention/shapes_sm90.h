@@ -159,7 +159,7 @@ struct Plan {
   int group, tiles;   // query heads of a key head; tiles of queries of a head
   float factor, cap;  // as Score has them
   float scale;        // of z_K
-  bool free_order;
+  bool nondeterministic;
   const Powers* powers;  // of operands that are split
 };
 

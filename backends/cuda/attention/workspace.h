@@ -47,8 +47,8 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
 // leave no shared memory for it, one term of f32 with a softcap no registers, and the softcap of other types
 // is too rare for kernels of its own.
 inline bool last_stores(const AttentionCall& x) {
-  return backward_width(x) <= 128 && !x.free_order && x.T <= (is_uneven(x) ? 2048 : 1024) && x.softcap == 0 &&
-         !is_of_two_terms(x);
+  return backward_width(x) <= 128 && !x.nondeterministic && x.T <= (is_uneven(x) ? 2048 : 1024) &&
+         x.softcap == 0 && !is_of_two_terms(x);
 }
 
 // Blocks of a cluster of those kernels.

@@ -27,7 +27,7 @@ constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   if (result == NcclResult::success) return;
-  const WaitsForRanks waits(&ranks);
+  const RankWait waits(&ranks);
   const auto end = std::chrono::steady_clock::now() +
                    (result == NcclResult::remote_error ? watchdog_delay_of_hosts : watchdog_delay);
   do {
@@ -80,7 +80,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   NcclId id{};
   if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number", *ranks);
   id = gather_one(*ranks, id)[0];
-  const WaitsForRanks waits(ranks.get());  // or nobody would miss one that does not come here
+  const RankWait waits(ranks.get());  // or nobody would miss one that does not come here
   NcclComm comm = nullptr;
   check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks",
              *ranks);

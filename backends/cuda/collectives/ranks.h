@@ -13,15 +13,15 @@ namespace tg::cuda {
 PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
 
 // While one exists this rank waits on its GPU, perhaps for others. `ranks` may be null.
-class WaitsForRanks {
+class RankWait {
  public:
-  explicit WaitsForRanks(Communicator* ranks) : ranks_(ranks) {
+  explicit RankWait(Communicator* ranks) : ranks_(ranks) {
     if (ranks_) ranks_->note_wait(true);
   }
-  ~WaitsForRanks() {
+  ~RankWait() {
     if (ranks_) ranks_->note_wait(false);
   }
-  WaitsForRanks(const WaitsForRanks&) = delete;
+  RankWait(const RankWait&) = delete;
 
  private:
   Communicator* const ranks_;

@@ -6,9 +6,9 @@
 namespace tg::cuda {
 
 // Each is defined in the file of its kernels.
-extern const FusionRule cast_list_rule, small_products_rule, small_steps_rule, sum_of_few_rule,
+extern const FusionRule cast_list_rule, small_products_rule, horizontal_fusion_rule, sum_of_few_rule,
     added_rows_rule, ropes_before_attention_rule, two_ropes_rule, ropes_after_attention_rule,
-    norm_backward_sum_rule, product_of_rows_rule, product_gelu_rule, turned_product_rule;
+    norm_backward_sum_rule, product_of_rows_rule, product_gelu_rule, transposed_product_rule;
 
 namespace {
 
@@ -18,7 +18,7 @@ namespace {
 const FusionRule* const rules[] = {
     &cast_list_rule,               // casts to one 16-bit type
     &small_products_rule,          // independent products of few tiles
-    &small_steps_rule,             // chains and sums of few numbers
+    &horizontal_fusion_rule,       // chains and sums of few numbers
     &sum_of_few_rule,              // a sum of few terms
     &added_rows_rule,              // rows added to a cache, and its attention
     &ropes_before_attention_rule,  // ropes of queries and keys, and their attention
@@ -27,7 +27,7 @@ const FusionRule* const rules[] = {
     &norm_backward_sum_rule,       // the gradient of a norm, and a sum with it
     &product_of_rows_rule,         // a sum or norm, a product of rows, and gelu of it
     &product_gelu_rule,            // a product by cuBLASLt, and gelu of it
-    &turned_product_rule,          // a copy of an operand, and a product
+    &transposed_product_rule,      // a copy of an operand, and a product
 };
 
 // The same numbers in the same order.
@@ -74,7 +74,7 @@ bool is_norm_for(const Step& norm, const Step& product) {
          norm.in[0].layout.shape.back() == product.in[0].layout.shape.back();
 }
 
-bool is_added_for(const Step& assign, const Step& attention) {
+bool appends_cache_for(const Step& assign, const Step& attention) {
   const bool is_forward =
       attention_of(*attention.op, attention.attrs) || paged_attention_of(*attention.op, attention.attrs);
   return assign.op->assigns && assign.out.size() == 2 && is_forward &&

@@ -20,7 +20,7 @@ struct Upcoming {
 
   Call call(std::size_t i) const {
     const Step& s = steps[i];
-    return {s.in, s.out, &s.attrs, gpu, options.tf32, options.in_order, options.rows_alone, &written};
+    return {s.in, s.out, &s.attrs, gpu, options.tf32, options.in_order, options.batch_invariant, &written};
   }
   // Whether the step exists, and the relation holds between it and the step before it.
   template <class Related>
@@ -81,7 +81,7 @@ bool is_sum_of(const Step& gradient, const Step& next);
 PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the attention after it reads.
-bool is_added_for(const Step& assign, const Step& attention);
+bool appends_cache_for(const Step& assign, const Step& attention);
 
 // Sums of few terms each, such as that of a position's gradient over the rows of a small batch: a thread has
 // some of the sums, and adds up their terms in order. The kernels for other sums divide each among threads.

@@ -99,7 +99,8 @@ PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu) {
 extern const FusionRule sum_of_few_rule{
     "a sum of few terms",
     [](const Upcoming& next) {
-      const bool matches = !next.options.in_order && !next.options.rows_alone && is_sum_of_few(next.steps[0]);
+      const bool matches =
+          !next.options.in_order && !next.options.batch_invariant && is_sum_of_few(next.steps[0]);
       return FusionMatch{matches ? std::size_t{1} : 0};
     },
     [](const Upcoming& next, const FusionMatch&) { return plan_sum_of_few(next.steps[0], next.gpu); }};

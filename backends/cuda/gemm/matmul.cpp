@@ -456,7 +456,7 @@ tg::Strides product_strides(const Arg& x, const Shape& product, std::int64_t row
 
 // cuBLASLt's order of additions depends on the number of rows.
 bool is_product_of_rows(const Call& call) {
-  return call.rows_alone || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
+  return call.batch_invariant || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
 }
 
 namespace {
@@ -480,14 +480,14 @@ PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
 PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
   auto p = make_plan(call, nullptr);
   const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;
-  const auto is_apart = [&](const Step* other) {
+  const auto uses_split_kv = [&](const Step* other) {
     if (!other) return true;
     bool apart = !overwrites(*other, call) && (call.in.size() < 3 || !crosses(call.in[2], other->out[0]));
     if (sum)
       for (const Arg& in : sum->in) apart = apart && !crosses(in, other->out[0]) && !crosses(in, call.out[0]);
     return apart;
   };
-  if (p->own || !is_apart(sum) || !is_apart(gelu)) return nullptr;
+  if (p->own || !uses_split_kv(sum) || !uses_split_kv(gelu)) return nullptr;
   RowsContext& context = p->of_rows;
   if (gelu) {
     context.function = epilogue_of(*gelu);

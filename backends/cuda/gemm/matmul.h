@@ -21,7 +21,7 @@ tg::Strides product_strides(const Arg& operand, const Shape& product, std::int64
 void multiply_strided(const Stream& s, const Call& call);
 
 // ---- kernels/rows_gemm.cu: the bits of a row do not depend on the rest of the batch
-// (CompileOptions::rows_alone), and the right matrix is read once where rows are few ----
+// (CompileOptions::batch_invariant), and the right matrix is read once where rows are few ----
 
 // Whether rows_gemm has the product's kernel: its rows must have the same bits alone, or it is faster.
 bool is_product_of_rows(const Call& product);
@@ -37,8 +37,8 @@ struct RowNorm {
 };
 
 // What the kernel of a product knows of the program around it. It computes the sum or the norm before it, and
-// the function after it, with the bits that steps of their own would leave in a program of rows_alone. All of
-// that is contiguous in the product's shape, except for `left` and `right`, which are broadcast to it.
+// the function after it, with the bits that steps of their own would leave in a program of batch_invariant.
+// All of that is contiguous in the product's shape, except for `left` and `right`, which are broadcast to it.
 struct RowsContext {
   Epilogue function = Epilogue::none;
   std::byte* result = nullptr;  // function(y), which may replace y
@@ -73,9 +73,9 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context);
 // Whether small_products.cu multiplies these matrices, and faster than cuBLASLt: one product in bf16 or f16
 // on Hopper, with what is added to it or without, whose operands lie along rows or columns, of at most as
 // many tiles as two for each multiprocessor and not too long a k; of 16 for each if only rows of the result
-// begin at odd places, for which cuBLASLt has slow kernels. Not in programs of rows_alone, for k is cut into
-// slices by its length, and not if the kernels of few rows (rows_gemm) have it, unless there are few tiles
-// and n is no multiple of 8: for those they have long code.
+// begin at odd places, for which cuBLASLt has slow kernels. Not in programs of batch_invariant, for k is cut
+// into slices by its length, and not if the kernels of few rows (rows_gemm) have it, unless there are few
+// tiles and n is no multiple of 8: for those they have long code.
 bool is_small_product(const Call& call);
 
 // Multiplies them, without a plan.
@@ -95,7 +95,7 @@ inline constexpr std::int64_t ordered_product_step = 64;
 // Null for a product that it does not compute.
 PlanPtr plan_ordered_product(const Call& product);
 
-// ---- turned_product.cpp: products of f32 whose operands lie the wrong way for the processor. Hopper's
+// ---- transposed_product.cpp: products of f32 whose operands lie the wrong way for the processor. Hopper's
 // tensor cores read TF32 along k only, and cuBLASLt has half of its rate where both operands lie across; its
 // kernels of exact f32 are the other way round, and slower where weights lie along k. A copy of the smaller
 // operand that lies the right way may take less time. ----
@@ -103,6 +103,6 @@ PlanPtr plan_ordered_product(const Call& product);
 // A plan for a matmul's call: it copies one operand and multiplies. Null for other types, small products,
 // batches, operands that are stored as the product reads them best, and products that take less time without
 // the copy (that is measured once, and remembered as algorithms are).
-PlanPtr plan_turned_product(const Call& product);
+PlanPtr plan_transposed_product(const Call& product);
 
 }  // namespace tg::cuda

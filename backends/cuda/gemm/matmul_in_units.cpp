@@ -51,7 +51,7 @@ class ProductInUnits final : public KernelPlan {
   PlanPtr planned(const Call& call, std::size_t i) {
     PlanPtr p;
     with_unit(call, i, [&](const Call& unit) {
-      p = plan_turned_product(unit);
+      p = plan_transposed_product(unit);
       if (!p) p = matmul_kernel.plan(unit);
       workspace_ = std::max(workspace_, p->workspace(unit));
     });

@@ -258,7 +258,7 @@ void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
       launch_rows_gemm<TensorRows<S, false, groups, 32, Form::any>>(s, p);
     } else {
       if constexpr (groups < 8)
-        if (takes_16_outputs(p, s.gpu, 8 * groups)) return launch_form_of_rows<S, groups, 16>(s, p);
+        if (computes_16_outputs(p, s.gpu, 8 * groups)) return launch_form_of_rows<S, groups, 16>(s, p);
       launch_form_of_rows<S, groups, 32>(s, p);
     }
   };

@@ -125,13 +125,13 @@ bool has_room(const RowsProduct& p, const Gpu& gpu) {
 
 bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu) {
   if (p.k > k_slice_threads * pack_of<__half>) return false;  // a pack for each thread
-  return takes_16_outputs(p, gpu, 8) ? has_room<16>(p, gpu) : has_room<32>(p, gpu);
+  return computes_16_outputs(p, gpu, 8) ? has_room<16>(p, gpu) : has_room<32>(p, gpu);
 }
 
 void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t) {
   with_half(t, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    takes_16_outputs(p, s.gpu, 8) ? launch_form<S, 16>(s, p, norm) : launch_form<S, 32>(s, p, norm);
+    computes_16_outputs(p, s.gpu, 8) ? launch_form<S, 16>(s, p, norm) : launch_form<S, 32>(s, p, norm);
   });
 }
 

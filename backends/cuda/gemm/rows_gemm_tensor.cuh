@@ -21,7 +21,7 @@ inline bool are_almost_two(const RowsProduct& p, const Gpu& gpu, int rows) {
 // Whether blocks of that many rows take 16 outputs, not 32. Measured on an H100: if each multiprocessor then
 // has one block, or almost two, but not if some have two and most have one. If slices are long, so that the
 // copies on their way are a small part of them, some may.
-inline bool takes_16_outputs(const RowsProduct& p, const Gpu& gpu, int rows) {
+inline bool computes_16_outputs(const RowsProduct& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;
   return narrow <= processors || (few && are_almost_two(p, gpu, rows)) ||

@@ -262,11 +262,11 @@ void SmallProductsPlan::launch(const Stream& s, const Call&) const {
 // Whether one kernel can compute the product beside those `before` it: it neither reads nor overwrites what
 // they write, nor writes what they read, and there is room for it.
 bool is_independent(const Call& product, std::span<const Call> before) {
-  const auto is_apart = [&](const Call& other) {
+  const auto uses_split_kv = [&](const Call& other) {
     return !meets(product.out[0], other.in) && !meets(product.out[0], other.out) &&
            !meets(other.out[0], product.in) && other.out[0].dtype == product.out[0].dtype;
   };
-  return before.size() < most_products && std::all_of(before.begin(), before.end(), is_apart);
+  return before.size() < most_products && std::all_of(before.begin(), before.end(), uses_split_kv);
 }
 
 // The first steps that are small products and need nothing of each other.
@@ -284,7 +284,7 @@ std::vector<Call> independent_products(const Upcoming& next) {
 
 bool is_small_product(const Call& c) {
   const Arg& y = c.out[0];
-  if (!c.gpu.hopper || c.rows_alone || (y.dtype != DType::bf16 && y.dtype != DType::f16)) return false;
+  if (!c.gpu.hopper || c.batch_invariant || (y.dtype != DType::bf16 && y.dtype != DType::f16)) return false;
   for (const Arg* x : {&c.in[0], &c.in[1], &y})
     if (x->dtype != y.dtype || x->layout.rank() != 2) return false;
   const Layout& l = y.layout;

@@ -74,7 +74,7 @@ Call as_chain(const Call& c, Attrs& attrs) {
   const DType compute = compute_type(f.dtype);
   const double value = is_float(f.dtype) ? stored_number(f.dtype, f.value) : f.value;
   attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {value}};
-  return {c.in, c.out, &attrs, c.gpu, c.tf32, c.in_order, c.rows_alone};
+  return {c.in, c.out, &attrs, c.gpu, c.tf32, c.in_order, c.batch_invariant};
 }
 
 PlanPtr plan_full(const Call& c) {

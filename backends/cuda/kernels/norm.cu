@@ -177,7 +177,7 @@ void run_norm(const Stream& s, const Call& c) {
     const std::size_t shared = staged_bytes<S>(a.n, (a.weight.data != nullptr) + (a.bias.data != nullptr));
     const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.y}) && shared <= most_staged;
     // By a rule that does not count the rows, for they do not decide bits.
-    if (held && c.rows_alone && a.n <= 1024 * pack_of<S> && a.rows <= INT_MAX) {
+    if (held && c.batch_invariant && a.n <= 1024 * pack_of<S> && a.rows <= INT_MAX) {
       const auto threads = static_cast<unsigned>((a.n / pack_of<S> + 31) / 32 * 32);
       return launch_early(s, {static_cast<unsigned>(a.rows), threads}, normalize_alone<S, centred>, a);
     }

@@ -1,6 +1,6 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
 // adds up its rows, then a second launch adds up the blocks, of few blocks for several norms
-// (KernelPlan::sums_left).
+// (KernelPlan::deferred_sums).
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
 
 // Columns of 32 sums each; eight threads share the parts of a column.
 constexpr int most_sums = 32, sum_columns_of_block = 32, sum_groups = 8;
-struct SumsLeft {
+struct DeferredSums {
   int count;
   struct {
     SumLeft sum;
@@ -186,7 +186,7 @@ struct SumsLeft {
   } at[most_sums];
 };
 __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
-    add_up_parts(const __grid_constant__ SumsLeft all) {
+    add_up_parts(const __grid_constant__ DeferredSums all) {
   begin_early();
   __shared__ float of_group[sum_groups][sum_columns_of_block];
   int nth = 0;
@@ -355,7 +355,7 @@ struct GradientPlan final : KernelPlan {
   void launch(const Stream& s, const Call& c) const override;
   std::size_t workspace(const Call& c) const override;
   std::string choice(const Call& c) const override;
-  std::vector<SumLeft> sums_left(const Call& c) const override;
+  std::vector<SumLeft> deferred_sums(const Call& c) const override;
 };
 
 bool is_centred(const Call& c) {
@@ -445,7 +445,7 @@ std::string GradientPlan::choice(const Call&) const {
                             : "with the sum after it, and nothing but the sum";
 }
 
-std::vector<SumLeft> GradientPlan::sums_left(const Call& c) const {
+std::vector<SumLeft> GradientPlan::deferred_sums(const Call& c) const {
   if (parts == 0) return {};
   const auto& attrs = c.attrs->as<NormAttrs>();
   const int sums = attrs.weight_gradient + attrs.bias, n = static_cast<int>(c.in[0].layout.shape.back());
@@ -478,7 +478,7 @@ PlanPtr plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
 
 void add_up(const Stream& s, std::span<const SumLeft> sums) {
   for (; !sums.empty(); sums = sums.subspan(std::min<std::size_t>(sums.size(), most_sums))) {
-    SumsLeft all{};
+    DeferredSums all{};
     unsigned blocks = 0;
     for (const SumLeft& sum : sums.first(std::min<std::size_t>(sums.size(), most_sums))) {
       all.at[all.count++] = {sum, static_cast<int>(blocks)};

@@ -49,16 +49,16 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
   steps_ = steps;
   const SharedChoices choices(options.ranks.get());
   while (tasks_.size() < steps.size()) add_tasks(options), ends_.push_back(tasks_.size());
-  plan_sums_left();
+  plan_deferred_sums();
   programs_.push_back(this);
 }
 
 // As late as one of them is read: then most of the others are there, too.
-void CudaExecutable::plan_sums_left() {
+void CudaExecutable::plan_deferred_sums() {
   std::vector<SumLeft> left;
   std::vector<const Arg*> outputs;  // of these sums
   const auto add_up_before = [&](std::size_t step) {
-    if (!left.empty()) sums_left_.push_back({step, std::exchange(left, {})});
+    if (!left.empty()) deferred_sums_.push_back({step, std::exchange(left, {})});
     outputs.clear();
   };
   std::size_t first = 0;
@@ -71,7 +71,7 @@ void CudaExecutable::plan_sums_left() {
       add_up_before(first);
     for (; first < end; ++first) {
       if (!tasks_[first].plan) continue;
-      const std::vector<SumLeft> more = tasks_[first].plan->sums_left(tasks_[first].call);
+      const std::vector<SumLeft> more = tasks_[first].plan->deferred_sums(tasks_[first].call);
       for (std::size_t i = 0; i < more.size(); ++i) {
         if (steps_[first].reads[1 + i] == 0) continue;  // its memory is another value's soon
         outputs.push_back(&steps_[first].out[1 + i]);
@@ -103,7 +103,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
       tasks_.push_back({next.call(i), nullptr, i < steps.made_by ? "next" : "previous"});
     Task& t = tasks_[at];
     t.plan = plan ? std::move(plan) : plan_alone(steps_[at], t.call, options);
-    std::size_t& bytes = is_on_lane(steps_[at]) ? lane_bytes_ : workspace_bytes_;
+    std::size_t& bytes = is_on_lane(steps_[at]) ? side_bytes_ : workspace_bytes_;
     bytes = std::max(bytes, aligned(t.plan->workspace(t.call)));
   } catch (const DeviceError& e) {
     throw refusal(steps_[at], e.what());
@@ -121,7 +121,7 @@ CudaExecutable::~CudaExecutable() {
 
 void CudaExecutable::enqueue(std::size_t step, cudaStream_t on, std::byte* workspace) {
   const Stream stream{on, gpu_, workspace, {fault(), static_cast<int>(step)}};
-  for (const AddUp& a : sums_left_)
+  for (const AddUp& a : deferred_sums_)
     if (a.before == step) add_up(stream, a.sums);
   if (step == tasks_.size()) return;
   const Task& t = tasks_[step];
@@ -150,14 +150,14 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   graph_ = record({});
 }
 
-// Exchanges between ranks run in one order on all of them: one that is not on the lane waits for those that
-// are.
-void CudaExecutable::enqueue_group(std::size_t first, std::size_t end, Lane& lane) {
+// Exchanges between ranks run in one order on all of them: one that is not on the side stream waits for those
+// that are.
+void CudaExecutable::enqueue_group(std::size_t first, std::size_t end, SideStream& side) {
   const Step& step = steps_[first];
   if (is_on_lane(step))
-    return lane.run(step, [&](cudaStream_t s) { enqueue(first, s, memory_.workspace + workspace_bytes_); });
-  if (rank_attrs_of(*step.op, step.attrs)) lane.wait();
-  lane.wait_before(steps_.subspan(first, end - first));
+    return side.run(step, [&](cudaStream_t s) { enqueue(first, s, memory_.workspace + workspace_bytes_); });
+  if (rank_attrs_of(*step.op, step.attrs)) side.wait();
+  side.wait_before(steps_.subspan(first, end - first));
   for (; first < end; ++first) enqueue(first);
 }
 
@@ -168,17 +168,17 @@ cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
     if (!events.empty())
       check(cudaEventRecordWithFlags(events[i], stream_, cudaEventRecordExternal), "timing");
   };
-  Lane lane(stream_);
+  SideStream side(stream_);
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a program");
   cudaGraph_t graph = nullptr;
   try {
     stamp(0);
     std::size_t first = 0;
     for (const std::size_t end : ends_) {
-      if (events.empty()) enqueue_group(first, end, lane);
+      if (events.empty()) enqueue_group(first, end, side);
       for (; first < end; ++first) {
         if (!events.empty()) enqueue(first);
-        if (first + 1 == tasks_.size()) lane.wait(), enqueue(first + 1);
+        if (first + 1 == tasks_.size()) side.wait(), enqueue(first + 1);
         stamp(first + 1);
       }
     }

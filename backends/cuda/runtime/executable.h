@@ -5,7 +5,7 @@
 
 #include "backends/cuda/collectives/ranks.h"
 #include "backends/cuda/runtime/host_kernel.h"
-#include "backends/cuda/runtime/lane.h"
+#include "backends/cuda/runtime/side_stream.h"
 #include "backends/cuda/runtime/staging.h"
 #include "backends/cuda/runtime/transfer.h"
 #include "backends/cuda/runtime/written_memory.h"
@@ -20,7 +20,7 @@ class CudaExecutable final : public Executable {
                  cudaStream_t stream, Staging& staging, std::vector<CudaExecutable*>& programs);
   ~CudaExecutable() override;
 
-  std::size_t workspace_bytes() const override { return workspace_bytes_ + lane_bytes_; }
+  std::size_t workspace_bytes() const override { return workspace_bytes_ + side_bytes_; }
   void bind(std::span<const Step> steps, const ProgramMemory& memory) override;  // records the graph
   void feed(std::byte* input, const std::byte* host, std::size_t bytes) override;
   // Starts a run and returns; the next transfer or read throws its errors.
@@ -50,12 +50,13 @@ class CudaExecutable final : public Executable {
   PlanPtr plan_alone(const Step& step, const Call& call, const PrepareOptions& options);
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);
-  // Finds where what kernels leave undone has to be done (KernelPlan::sums_left), when all tasks are there.
-  void plan_sums_left();
+  // Finds where what kernels leave undone has to be done (KernelPlan::deferred_sums), when all tasks are
+  // there.
+  void plan_deferred_sums();
   void enqueue(std::size_t step, cudaStream_t stream, std::byte* workspace);
   void enqueue(std::size_t step) { enqueue(step, stream_, memory_.workspace); }
-  // Records the steps of a group, or on the lane one that exchanges data.
-  void enqueue_group(std::size_t first, std::size_t end, Lane& lane);
+  // Records the steps of a group, or on the side stream one that exchanges data.
+  void enqueue_group(std::size_t first, std::size_t end, SideStream& side);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
   void clear_fault();
@@ -71,8 +72,9 @@ class CudaExecutable final : public Executable {
     std::size_t before;  // this step
     std::vector<SumLeft> sums;
   };
-  std::vector<AddUp> sums_left_;                      // in the order of steps
-  std::size_t workspace_bytes_ = 0, lane_bytes_ = 0;  // of kernels on the stream, and behind it on the lane
+  std::vector<AddUp> deferred_sums_;  // in the order of steps
+  std::size_t workspace_bytes_ = 0,
+              side_bytes_ = 0;  // of kernels on the stream, and behind it on the side stream
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   const WrittenMemory written_;

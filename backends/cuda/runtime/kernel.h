@@ -40,9 +40,9 @@ struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
   const Gpu& gpu;
-  bool tf32;        // f32 products may round their operands
-  bool in_order;    // kernels that could add in any order must add in a fixed order
-  bool rows_alone;  // the order of a row's additions must not depend on the number of rows
+  bool tf32;             // f32 products may round their operands
+  bool in_order;         // kernels that could add in any order must add in a fixed order
+  bool batch_invariant;  // the order of a row's additions must not depend on the number of rows
   const WrittenMemory* written = nullptr;  // what the program's steps write; null: any memory
 };
 
@@ -77,11 +77,11 @@ class KernelPlan {
   // Describes how it computes the call: algorithm, tiles.
   virtual std::string choice(const Call&) const { return {}; }
   // Sums that launch() leaves to add_up().
-  virtual std::vector<SumLeft> sums_left(const Call&) const { return {}; }
+  virtual std::vector<SumLeft> deferred_sums(const Call&) const { return {}; }
 };
 using PlanPtr = std::unique_ptr<const KernelPlan>;
 
-// Adds up what the plans of norms' gradients leave (KernelPlan::sums_left), in one launch for 32 of them.
+// Adds up what the plans of norms' gradients leave (KernelPlan::deferred_sums), in one launch for 32 of them.
 void add_up(const Stream& s, std::span<const SumLeft> sums);
 
 // A plan that is made of its call alone.

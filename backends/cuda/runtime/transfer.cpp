@@ -88,7 +88,7 @@ bool CudaTransfer::done() {
 
 void CudaTransfer::wait() {
   if (!arrived_) {
-    const WaitsForRanks waits(program_->ranks());
+    const RankWait waits(program_->ranks());
     if (const cudaError_t status = wait_for(event_); status != cudaSuccess) program_->fail_run(status);
     arrived_ = true;
   }

@@ -10,7 +10,7 @@ namespace tg::cuda {
 
 namespace {
 
-// One launch computes a sum of so few elements and the fused step before it (small_steps.cpp).
+// One launch computes a sum of so few elements and the fused step before it (horizontal_fusion.cpp).
 constexpr std::int64_t few = 4096;
 // A row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
 // multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many elements.
@@ -47,7 +47,7 @@ void CudaScheduler::order(const Graph& graph, std::vector<LoweredStep>& steps) c
 void CudaScheduler::reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,
                             const CompileOptions& options, const Propose& propose) const {
   constexpr std::size_t little = std::size_t{8} << 20, most_cast = std::size_t{32} << 20;
-  if (options.memory_budget == 0 && !options.rows_alone) {
+  if (options.memory_budget == 0 && !options.batch_invariant) {
     std::vector<LoweredStep> reordered = steps;
     if (products_last(graph, reordered, joined)) propose(std::move(reordered), little);
   }

@@ -304,7 +304,7 @@ void each_gemm(F f) {
                 Gemm g;
                 g.type = type, g.out_type = batches == 7 && size_of(type) == 2 ? f32 : type, g.m = m, g.n = n,
                 g.k = k;
-                g.rows_alone = alone, g.batch_rank = 1, g.batch[0] = batches;
+                g.batch_invariant = alone, g.batch_rank = 1, g.batch[0] = batches;
                 g.a = {numbers, k, 1, {m * k}}, g.b = {numbers, n, 1, {k * n}},
                 g.c = {numbers, n, 1, {m * n}};
                 if (layout == 1) g.b.row = 1, g.b.col = k;                         // a transposed weight

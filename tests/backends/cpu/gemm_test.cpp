@@ -98,7 +98,7 @@ struct Case {
   DType type = DType::f32, out = DType::f32;
   bool share_b = false;
   Bf16Unit bf16 = Bf16Unit::f32;
-  bool rows_alone = false;
+  bool batch_invariant = false;
 };
 
 // Unit roundoff of the type in which the product is stored.
@@ -146,7 +146,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
       if (x.d == "full") g.d = d.operand();
       g.d.data = g.d.data ? d_memory.data() : nullptr;
       if (x.d == "self") g.d = g.c;
-      g.bf16 = x.bf16, g.rows_alone = x.rows_alone;
+      g.bf16 = x.bf16, g.batch_invariant = x.batch_invariant;
       run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
       ASSERT_TRUE(ModelTiles::are_released());
       std::size_t at = 0;
@@ -341,7 +341,7 @@ struct RowsCase {
 std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Matrix& d, i64 first, i64 m,
                                     int threads, const Isa& isa, bool as_items = false) {
   Gemm g;
-  g.type = g.out_type = x.type, g.m = m, g.n = x.n, g.k = x.k, g.rows_alone = true, g.bf16 = x.bf16;
+  g.type = g.out_type = x.type, g.m = m, g.n = x.n, g.k = x.k, g.batch_invariant = true, g.bf16 = x.bf16;
   g.a = a.operand(), g.b = b.operand();
   std::vector<std::byte> out(static_cast<std::size_t>(m * x.n) * size_of(x.type));
   g.c = {out.data(), x.n, 1};
@@ -359,7 +359,7 @@ std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Mat
   return out;
 }
 
-void check_rows_alone(const RowsCase& x, const std::vector<Isa>& units) {
+void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
   constexpr i64 most = 256;
   const std::string shape = std::to_string(x.n) + "x" + std::to_string(x.k) + " " + x.b + " " +
                             std::string(name_of(x.type)) + (x.adds ? " + d" : "");
@@ -391,37 +391,39 @@ void check_rows_alone(const RowsCase& x, const std::vector<Isa>& units) {
   }
 }
 
-TEST(GemmOfRowsAlone, GivesARowTheSameBitsInAnyCompany) {
+TEST(GemmOfBatchInvariant, GivesARowTheSameBitsInAnyCompany) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* b : {"column", "row", "strided"})
       for (const i64 n : {1, 5, 75})
-        for (const i64 k : {1, 31, 64, 77}) check_rows_alone({n, k, b, t, Bf16Unit::f32, k % 2 == 0}, isas());
+        for (const i64 k : {1, 31, 64, 77})
+          check_batch_invariant({n, k, b, t, Bf16Unit::f32, k % 2 == 0}, isas());
 }
 
-TEST(GemmOfRowsAlone, AddsInOneOrderOverLongRows) {
+TEST(GemmOfBatchInvariant, AddsInOneOrderOverLongRows) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* b : {"column", "row"})
       for (const i64 k : {769, 2050})
-        for (const bool adds : {false, true}) check_rows_alone({40, k, b, t, Bf16Unit::f32, adds}, isas());
+        for (const bool adds : {false, true})
+          check_batch_invariant({40, k, b, t, Bf16Unit::f32, adds}, isas());
 }
 
 #if defined(__x86_64__)
-TEST(GemmOfRowsAlone, MultipliesPairsOfBf16WhereTheProcessorCan) {
+TEST(GemmOfBatchInvariant, MultipliesPairsOfBf16WhereTheProcessorCan) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   for (const char* b : {"column", "row"})
     for (const i64 n : {1, 40, 75})
       for (const i64 k : {1, 31, 33, 64, 77, 1027, 2051})
-        check_rows_alone({n, k, b, DType::bf16, Bf16Unit::pairs, true}, isas());
+        check_batch_invariant({n, k, b, DType::bf16, Bf16Unit::pairs, true}, isas());
 }
 #endif
 
-TEST(GemmOfRowsAlone, AgreesWithTheTripleLoop) {
+TEST(GemmOfBatchInvariant, AgreesWithTheTripleLoop) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const i64 m : {1, 8, 9, 33, 100})
       for (const char* a : {"row", "column", "strided"})
         for (const char* d : {"none", "bias", "full"}) {
           Case x{2, m, 35, 77, a, "column", "row", d, t, t};
-          x.rows_alone = true;
+          x.batch_invariant = true;
           check(x);
           x.k = 1301, x.n = 5, x.batch = 1;
           check(x);
@@ -436,7 +438,7 @@ Scratch rows_on_model_scratch(const Gemm& g, int threads) {
   return baseline::tiles_scratch(g.m <= 16 ? baseline::swapped(g) : g, threads);
 }
 
-TEST(GemmOfRowsAlone, IsTheSameOnTilesInAnyCompany) {
+TEST(GemmOfBatchInvariant, IsTheSameOnTilesInAnyCompany) {
   std::vector<Isa> units = {{"model of tiles", rows_on_model_scratch, rows_on_model}};
 #ifdef TILEGRAD_ISA_avx512
   if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
@@ -444,7 +446,7 @@ TEST(GemmOfRowsAlone, IsTheSameOnTilesInAnyCompany) {
   for (const char* b : {"column", "row"})
     for (const i64 n : {1, 75})
       for (const i64 k : {31, 64, 1100})
-        check_rows_alone({n, k, b, DType::bf16, Bf16Unit::tiles, true}, units);
+        check_batch_invariant({n, k, b, DType::bf16, Bf16Unit::tiles, true}, units);
 }
 
 // An operand that was expanded has one row, or column, in memory.

@@ -206,7 +206,7 @@ inline void check(const Problem& p, const std::string& what,
                   std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
   for (DType t : dtypes) {
     SCOPED_TRACE(what + " " + std::string(name_of(t)));
-    const bool verify = !p.options.free_order;
+    const bool verify = !p.options.nondeterministic;
     expect_close(p.run(t, t, {.device = Device::cuda(), .verify = verify}), p.run(t, f64, {}), t);
     if (t != f32) continue;
     SCOPED_TRACE("in TF32");

@@ -30,10 +30,10 @@ struct Inputs {
   }
 };
 
-struct Texts {
+struct Sequences {
   std::int64_t H = 4, Hk = 2, d = 64, dv = 64, page = 16, pages = 6, pool = 32;
   DType dtype = bf16;
-  Numbers lengths, rows;  // of each text; where what is added to it goes
+  Numbers lengths, rows;  // of each sequence; where what is added to it goes
   Numbers table = {};     // of a cache in one piece: none
   std::int64_t window = -1;
   bool of_heads = false;                // what is added lies as [Hk, B, d]
@@ -96,8 +96,8 @@ struct Texts {
   }
 };
 
-void expect_at_once_as_apart(const Texts& texts, bool one_kernel) {
-  const Texts::Result one = texts.run(true), two = texts.run(false);
+void expect_at_once_as_apart(const Sequences& sequences, bool one_kernel) {
+  const Sequences::Result one = sequences.run(true), two = sequences.run(false);
   EXPECT_EQ(one.choice == "done by the next step", one_kernel) << one.choice;
   const auto compare = [](const Array& a, const Array& b, const char* what) {
     std::int64_t at = 0;
@@ -107,9 +107,9 @@ void expect_at_once_as_apart(const Texts& texts, bool one_kernel) {
   compare(one.o, two.o, "o"), compare(one.k, two.k, "k"), compare(one.v, two.v, "v");
 }
 
-// Five texts in pages 0 … 29 of the pool, six for each; where their last tokens are.
-Texts in_pages(std::int64_t page) {
-  Texts t{.page = page};
+// Five sequences in pages 0 … 29 of the pool, six for each; where their last tokens are.
+Sequences in_pages(std::int64_t page) {
+  Sequences t{.page = page};
   t.lengths = {1, 33, static_cast<std::int32_t>(5 * page), static_cast<std::int32_t>(5 * page + 1), 17};
   for (std::int32_t n = 0; n < 30; ++n) t.table.push_back((7 * n + 3) % 30);
   for (std::size_t b = 0; b < 5; ++b) {
@@ -139,7 +139,7 @@ TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
     for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {16, 96}})
       for (const bool of_heads : {false, true}) {
         SCOPED_TRACE(::testing::Message() << "pages of " << page << ", heads of " << d << " and " << dv);
-        Texts t = in_pages(page);
+        Sequences t = in_pages(page);
         t.d = d, t.dv = dv, t.of_heads = of_heads, t.dtype = of_heads ? f16 : bf16;
         expect_at_once_as_apart(t, page != 48 && one_kernel);
         t.window = 20;
@@ -147,13 +147,13 @@ TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
       }
 }
 
-// Of one text there is one row alone.
+// Of one sequence there is one row alone.
 TEST_F(CudaAddedRows, OfOneTextAreReadAsTheyAreWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int32_t length : {1, 17, 33, 96})
     for (const bool in_one_piece : {false, true}) {
       SCOPED_TRACE(::testing::Message() << length << " keys" << (in_one_piece ? " in one piece" : ""));
-      Texts t{.lengths = {length}, .rows = {length - 1}};
+      Sequences t{.lengths = {length}, .rows = {length - 1}};
       if (in_one_piece)
         t.page = 96, t.pool = 1;
       else
@@ -162,10 +162,10 @@ TEST_F(CudaAddedRows, OfOneTextAreReadAsTheyAreWritten) {
     }
 }
 
-// Whatever the numbers say: nothing for a text, the same row for two of them, rows of other texts.
+// Whatever the numbers say: nothing for a sequence, the same row for two of them, rows of other sequences.
 TEST_F(CudaAddedRows, MayGoAnywhere) {
   const bool one_kernel = by_one_kernel();
-  Texts t = in_pages(16);
+  Sequences t = in_pages(16);
   t.rows[1] = -1;
   expect_at_once_as_apart(t, one_kernel);
   t.rows[1] = t.rows[3], t.rows[0] = t.rows[2];
@@ -178,7 +178,7 @@ TEST_F(CudaAddedRows, MayGoAnywhere) {
 
 TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
   const bool one_kernel = by_one_kernel();
-  Texts t{.H = 2, .Hk = 2, .pages = 150, .pool = 70 * 150};
+  Sequences t{.H = 2, .Hk = 2, .pages = 150, .pool = 70 * 150};
   for (std::int32_t b = 0; b < 70; ++b) {
     t.lengths.push_back(b % 9 == 0 ? 2301 : 1 + 5 * b);
     for (std::int32_t n = 0; n < 150; ++n) t.table.push_back((b * 150 + n) % (70 * 150));
@@ -190,7 +190,7 @@ TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
 TEST_F(CudaAddedRows, OfACacheInOnePiece) {
   const bool one_kernel = by_one_kernel();
   for (const std::int64_t room : {96, 1200, 50}) {
-    Texts t{.page = room, .pool = 5, .lengths = {1, 33, 50, 20, 17}, .rows = {}};
+    Sequences t{.page = room, .pool = 5, .lengths = {1, 33, 50, 20, 17}, .rows = {}};
     for (std::int32_t b = 0; b < 5; ++b)
       t.rows.push_back(b * static_cast<std::int32_t>(room) + t.lengths[static_cast<std::size_t>(b)] - 1);
     if (room == 1200) t.lengths[2] = 1200, t.rows[2] = 3 * 1200 - 1;
@@ -206,7 +206,7 @@ TEST_F(CudaAddedRows, OfACacheThatDoesNotDivideHeadsAreAddedBefore) {
   for (const bool flat_k : {false, true})
     for (const bool flat_v : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "flat " << flat_k << " and " << flat_v);
-      Texts t = in_pages(16);
+      Sequences t = in_pages(16);
       t.flat_k = flat_k, t.flat_v = flat_v;
       expect_at_once_as_apart(t, one_kernel && !flat_k && !flat_v);
     }
@@ -214,7 +214,7 @@ TEST_F(CudaAddedRows, OfACacheThatDoesNotDivideHeadsAreAddedBefore) {
 
 // As index_assign says it.
 TEST_F(CudaAddedRows, BeyondTheCacheAreRefused) {
-  Texts t = in_pages(16);
+  Sequences t = in_pages(16);
   for (const std::int32_t row : {32 * 16, -2}) {
     t.rows[3] = row;
     try {

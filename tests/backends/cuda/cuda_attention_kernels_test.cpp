@@ -99,11 +99,11 @@ TEST_F(CudaAttentionKernels, AllComputeTheSame) {
 TEST_F(CudaAttentionKernels, WhatMeetsNothingHasNoPartInResults) {
   using O = AttentionOptions;
   for (const AttentionKernels kernels : {best, tensor_cores, plain})
-    for (const bool free_order : {false, true}) {
-      if (kernels == plain && free_order) continue;  // they have one order
-      const std::string name = std::string(name_of(kernels)) + (free_order ? ", in free order" : "");
+    for (const bool nondeterministic : {false, true}) {
+      if (kernels == plain && nondeterministic) continue;  // they have one order
+      const std::string name = std::string(name_of(kernels)) + (nondeterministic ? ", in free order" : "");
       const auto check_both = [&](const Sizes& n, AttentionOptions o, const Extras& more, const char* what) {
-        o.kernels = kernels, o.free_order = free_order;
+        o.kernels = kernels, o.nondeterministic = nondeterministic;
         check({n, o, more}, name + what, {bf16});
       };
       check_both({1, 1, 1, 140, 10, 64, 64}, {.causal = true}, {}, ", queries");

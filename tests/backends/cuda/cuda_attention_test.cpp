@@ -61,9 +61,9 @@ void check_options(const Sizes& n) {
   for (const Option& o : all_options(n)) check({n, o.o, o.more}, o.name);
 }
 // The kernels of 16-bit types alone.
-void check_narrow(const Sizes& n, bool free_order) {
+void check_narrow(const Sizes& n, bool nondeterministic) {
   for (Option o : all_options(n)) {
-    o.o.free_order = free_order;
+    o.o.nondeterministic = nondeterministic;
     check({n, o.o, o.more}, text(n) + o.name, {bf16, f16});
   }
 }
@@ -81,7 +81,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionForOddHeads) {
   check_options({1, 2, 1, 65, 130, 20, 7});
 }
 
-TEST_F(CudaAttention, AgreesOnEveryOptionInFreeOrder) {
+TEST_F(CudaAttention, AgreesOnEveryOptionNondeterministically) {
   check_narrow({1, 2, 1, 70, 140, 64, 64}, true);
   check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
@@ -100,7 +100,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128) {
   check_narrow({2, 1, 1, 70, 70, 256, 256}, false);
   check_narrow({1, 1, 1, 40, 70, 576, 512}, false);
 }
-TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128InFreeOrder) {
+TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128Nondeterministically) {
   check_narrow({1, 2, 1, 70, 70, 192, 128}, true);
   check_narrow({2, 1, 1, 70, 70, 256, 256}, true);
   check_narrow({1, 1, 1, 40, 70, 576, 512}, true);
@@ -114,7 +114,7 @@ TEST_F(CudaAttention, TakesEveryHeadSize) {
   for (const auto& [d, dv] : pairs) {
     const Sizes n{1, 2, 1, 70, 140, d, dv};
     check({n, {.causal = true}, {.projected = true}}, text(n));
-    check({n, {.causal = true, .free_order = true}, {.projected = true}}, text(n) + "free", {bf16});
+    check({n, {.causal = true, .nondeterministic = true}, {.projected = true}}, text(n) + "free", {bf16});
   }
 }
 
@@ -127,9 +127,9 @@ TEST_F(CudaAttention, TakesRaggedLengths) {
       const Sizes n{1, 2, 1, L, T, 64, 64};
       check({n, {.causal = causal}}, text(n), {f32, bf16});
       if (L * T > 30000) continue;
-      check({n, {.causal = causal, .free_order = true}}, text(n) + "free", {bf16});
+      check({n, {.causal = causal, .nondeterministic = true}}, text(n) + "free", {bf16});
       const Sizes full{1, 2, 1, L, T, 128, 112};
-      check({full, {.causal = causal, .free_order = true}}, text(full) + "free", {bf16});
+      check({full, {.causal = causal, .nondeterministic = true}}, text(full) + "free", {bf16});
       for (const Sizes& wide : {Sizes{1, 2, 1, L, T, 136, 104}, Sizes{1, 2, 1, L, T, 200, 256}})
         check({wide, {.causal = causal}}, text(wide), {bf16});
     }
@@ -150,10 +150,10 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({wide, {.causal = true, .softcap = 2}}, "wide softcap", {f16});
   check({{1, 2, 1, 70, 140, 128, 128}, {.causal = true, .softcap = 2}}, "128 softcap", {bf16, f32});
   check({{1, 1, 1, 70, 140, 192, 128}, {.causal = true, .softcap = 2}}, "192 softcap", {bf16});
-  check({wide, {.window_left = 100, .free_order = true}}, "wide window", {bf16});
+  check({wide, {.window_left = 100, .nondeterministic = true}}, "wide window", {bf16});
   const Extras packed{.cu_q = {0, 3, 3, 40, 68}, .cu_k = {1, 65, 66, 200, 290}};
   check({{1, 2, 1, 70, 300, 256, 256}, {.causal = true}, packed}, "wide packed", {bf16});
-  check({{1, 2, 1, 70, 300, 128, 128}, {.causal = true, .free_order = true}, packed}, "packed", {f32});
+  check({{1, 2, 1, 70, 300, 128, 128}, {.causal = true, .nondeterministic = true}, packed}, "packed", {f32});
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
@@ -393,14 +393,14 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
 }
 
 TEST_F(CudaAttention, IsVerifiedInOrder) {
-  const Problem p{{1, 4, 2, 300, 500, 128, 128}, {.free_order = true}};
+  const Problem p{{1, 4, 2, 300, 500, 128, 128}, {.nondeterministic = true}};
   EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
 // In free order only z_q's last bits are free.
-TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeInFreeOrder) {
+TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeNondeterministically) {
   for (const bool causal : {false, true}) {
-    const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .free_order = true}};
+    const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .nondeterministic = true}};
     const auto first = p.run(bf16, bf16, {.device = Device::cuda()});
     for (int t = 0; t < 3; ++t) {
       const auto again = p.run(bf16, bf16, {.device = Device::cuda()});

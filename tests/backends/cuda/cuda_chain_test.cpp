@@ -57,7 +57,7 @@ TEST(CudaChain, CastsOfParametersAreOneKernel) {
 }
 
 // Small chains and sums between them are one kernel of one block, whatever they compute in.
-TEST(CudaChain, SmallStepsAreOneKernel) {
+TEST(CudaChain, HorizontalFusionAreOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {1, 31, 256, 4096}) {
     Graph g;
@@ -109,7 +109,7 @@ TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
   for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
     Graph g;
     const Tensor x = g.input("x", {n}, f32), y = sum(x * x) + 1;
-    const Program p = compile(g, {y}, {.device = Device::cuda(), .rows_alone = alone});
+    const Program p = compile(g, {y}, {.device = Device::cuda(), .batch_invariant = alone});
     for (std::size_t i = 0; i < p.steps().size(); ++i)
       EXPECT_EQ(p.choice(i).find("small steps"), std::string::npos) << p.choice(i);
   }

@@ -65,7 +65,7 @@ struct Call {
       feeds.emplace_back(o.kv_lengths, n);
     }
     const AttentionResult y = flash_attn(tq, tk, tv, o);
-    Program p = compile(g, {y.o, y.lse}, {.device = where, .rows_alone = true, .verify = true});
+    Program p = compile(g, {y.o, y.lse}, {.device = where, .batch_invariant = true, .verify = true});
     for (const Feed& f : feeds) p.feed(f);
     p.run();
     Decoded r{p.fetch(y.o), p.fetch(y.lse), {}};

@@ -1,5 +1,5 @@
-// Texts of an Engine on a GPU: each as if it were alone, bit for bit, and in f32 those of the CPU. Skipped
-// where there is no GPU.
+// Sequences of an Engine on a GPU: each as if it were alone, bit for bit, and in f32 those of the CPU.
+// Skipped where there is no GPU.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cuda.h"
@@ -25,10 +25,10 @@ TEST_F(CudaEngine, WritesEachTextAsIfItWereAlone) {
       const auto list = requests(8, 7);
       const std::vector<Written> expected = alone(model, list, precision);
       for (const nn::Engine::Options& options :
-           {nn::Engine::Options{.seats = 8, .precision = precision},
-            {.seats = 8, .precision = precision, .ahead = false},
-            {.seats = 3, .cache_tokens = 112, .page_size = 16, .chunk = 7, .precision = precision},
-            {.seats = 8, .cache_tokens = 112, .host_tokens = 200, .precision = precision}}) {
+           {nn::Engine::Options{.slots = 8, .precision = precision},
+            {.slots = 8, .precision = precision, .ahead = false},
+            {.slots = 3, .cache_tokens = 112, .page_size = 16, .chunk = 7, .precision = precision},
+            {.slots = 8, .cache_tokens = 112, .host_tokens = 200, .precision = precision}}) {
         nn::Engine engine(model, options);
         const std::vector<Written> got = together(engine, list);
         for (std::size_t i = 0; i < list.size(); ++i) {

@@ -71,7 +71,7 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
 }
 
 // Large products whose operands lie along k or across it: where that takes less time, one is copied
-// (turned_product.cpp). By the emulator's clock it always does.
+// (transposed_product.cpp). By the emulator's clock it always does.
 TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
   struct Case {
     std::int64_t m, n, k;

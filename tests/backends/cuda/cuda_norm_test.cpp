@@ -89,16 +89,16 @@ TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
 
 TEST_F(CudaNorm, OtherSumsAreStepsOfTheirOwn) {
   const Gradients c{bf16, 37, 72, true};
-  const auto is_apart = [&](auto&& f) {
+  const auto uses_split_kv = [&](auto&& f) {
     Graph g;
     const Tensors z = c.record(g);
     return c.run(g, {f(z[0], g.constant(c.other))}).second.find("with the sum after it") == std::string::npos;
   };
-  EXPECT_FALSE(is_apart([](const Tensor& z, const Tensor& other) { return z + other; }));
-  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor&) { return z + z; }));
-  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z - other; }));
-  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z + slice(other, 0, 0, 1); }));
-  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
+  EXPECT_FALSE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z + other; }));
+  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor&) { return z + z; }));
+  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z - other; }));
+  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z + slice(other, 0, 0, 1); }));
+  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
 }
 
 // Sums over the rows of several norms, which one kernel adds up before one of them is read.

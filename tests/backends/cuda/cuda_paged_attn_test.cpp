@@ -25,22 +25,23 @@ TEST_F(CudaPagedAttn, IsItsDefinition) {
       for (const bool sink : {false, true}) {
         PagedCall c{.H = 4, .Hk = 2, .d = 12, .dv = 8, .page = page, .dtype = t, .sink = sink};
         c.v_in_k = page == 16, c.L = page == 3 ? 5 : 2;
-        c.texts = {0, 1, 2, 1, 3}, c.lengths = {63, 64, 65, 64, 0}, c.room = 1;
+        c.sequences = {0, 1, 2, 1, 3}, c.lengths = {63, 64, 65, 64, 0}, c.room = 1;
         if (sink) c.options = {.scale = 0.3, .window_left = 40, .softcap = 3};
         expect_defined(c, on_gpu);
         if (HasFatalFailure()) return;
       }
 }
 
-// L queries of the first text, from number `first` on, alone in pages of so many keys.
-struct PartOfText {
+// L queries of the first sequence, from number `first` on, alone in pages of so many keys.
+struct PartOfSequence {
   std::int64_t first, L, page;
 };
 // They have the bits that they have among all others; `room` is of the pool of those alone.
-void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfText>& parts, std::int64_t room) {
+void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequence>& parts,
+                              std::int64_t room) {
   const PagedCall::Result together = all.run(on_gpu);
   PagedCall one = all;
-  one.order = 3, one.room = room, one.texts = {0};
+  one.order = 3, one.room = room, one.sequences = {0};
   for (const auto& [first, L, page] : parts) {
     one.L = L, one.lengths = {all.lengths[0] - all.L + first + L}, one.page = page;
     const PagedCall::Result alone = one.run(once);
@@ -53,7 +54,7 @@ void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfText
 TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
   for (const DType t : {f32, bf16}) {
     PagedCall all{.H = 2, .Hk = 1, .d = 16, .dv = 16, .page = 16, .dtype = t, .sink = true, .L = 70};
-    all.texts = {0, 1}, all.lengths = {130, 70}, all.options.window_left = 80;
+    all.sequences = {0, 1}, all.lengths = {130, 70}, all.options.window_left = 80;
     expect_alone_as_together(all, {{0, 64, 5}, {3, 1, 5}, {64, 6, 5}, {69, 1, 5}}, 4);
   }
 }
@@ -106,7 +107,7 @@ TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
                          {3, 1, 40, 192, 9, 1}})
     for (const auto& [name, set] : options) {
       PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .L = n.L};
-      c.texts = {0, 1, 2, 1, 3}, c.lengths = {63, 130, 65, 128, 0}, c.room = 1;
+      c.sequences = {0, 1, 2, 1, 3}, c.lengths = {63, 130, 65, 128, 0}, c.room = 1;
       set(c);
       for (const DType t : {n.page == 3 ? f16 : bf16, f32}) {
         SCOPED_TRACE(::testing::Message()
@@ -124,7 +125,7 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
       const std::int64_t border = first_range(d);
       const std::int64_t dv = d > 128 ? 200 : 8;  // columns of two warps
       PagedCall c{.H = 2, .Hk = 1, .d = d, .dv = dv, .dtype = bf16, .sink = d == 16, .L = L};
-      c.texts = {0, 1, 2, 3, 4, 2},
+      c.sequences = {0, 1, 2, 3, 4, 2},
       c.lengths = {border - 1, border, border + 1, 2 * border + 1, 1, border - 1};
       c.page = L == 1 ? 16 : 5;
       for (const DType t : {bf16, f32}) {
@@ -135,7 +136,7 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
     }
 }
 
-// At once, in parts, token by token; beside other texts, in other pages and more of them.
+// At once, in parts, token by token; beside other sequences, in other pages and more of them.
 TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
   struct Heads {
     std::int64_t H, Hk, d, dv;
@@ -155,17 +156,19 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
       const std::int64_t length = first_range(n.d) + 20, L = 50;
       PagedCall all{
           .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = n.dtype, .sink = true, .L = L};
-      all.v_in_k = n.v_in_k, all.texts = {0, 1, 2}, all.lengths = {length, 70, 30};
+      all.v_in_k = n.v_in_k, all.sequences = {0, 1, 2}, all.lengths = {length, 70, 30};
       if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams have at a time
       const PagedCall::Result together = all.run(on_gpu);
       PagedCall one = all;
       one.order = 3;
-      const auto compare = [&](std::size_t text, std::int64_t first, std::int64_t count) {
-        one.texts = {all.texts[text]}, one.L = count, one.lengths = {all.lengths[text] - L + first + count};
+      const auto compare = [&](std::size_t sequence, std::int64_t first, std::int64_t count) {
+        one.sequences = {all.sequences[sequence]}, one.L = count,
+        one.lengths = {all.lengths[sequence] - L + first + count};
         const PagedCall::Result alone = one.run(once);
-        const auto b = static_cast<std::int64_t>(text);
-        EXPECT_EQ(rows(alone.o, 0, 0, count), rows(together.o, b, first, count)) << text << ": " << first;
-        EXPECT_EQ(rows(alone.lse, 0, 0, count), rows(together.lse, b, first, count)) << text << ": " << first;
+        const auto b = static_cast<std::int64_t>(sequence);
+        EXPECT_EQ(rows(alone.o, 0, 0, count), rows(together.o, b, first, count)) << sequence << ": " << first;
+        EXPECT_EQ(rows(alone.lse, 0, 0, count), rows(together.lse, b, first, count))
+            << sequence << ": " << first;
       };
       one.page = 5, one.room = 300;
       for (const std::int64_t first : {0, 7, 29, 30, 31, 49}) compare(0, first, 1);
@@ -177,8 +180,8 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
     }
 }
 
-// Where texts are many, a warp computes a short one by itself.
-// Of short texts two for each of a GPU's multiprocessors, which the emulator has few of.
+// Where sequences are many, a warp computes a short one by itself.
+// Of short sequences two for each of a GPU's multiprocessors, which the emulator has few of.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
@@ -187,17 +190,17 @@ TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
     for (const std::int64_t window : {-1, 40}) {
       SCOPED_TRACE(::testing::Message() << "heads of " << d << ", window " << window << ", " << name_of(t));
       PagedCall all{.H = 2, .Hk = 1, .d = d, .dv = 8, .page = 5, .dtype = t, .sink = window > 0};
-      all.options.window_left = window, all.texts.clear(), all.lengths.clear();
+      all.options.window_left = window, all.sequences.clear(), all.lengths.clear();
       for (int b = 0; b < TG_CROWD; ++b) {
         constexpr std::int64_t borders[] = {0, 1, 15, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 300, 600};
-        all.texts.push_back(b);
+        all.sequences.push_back(b);
         all.lengths.push_back(b < 15 ? borders[b] : b % 7 == 0 ? 200 + b : 1 + b * 5 % 30);
       }
       const PagedCall::Result together = all.run(on_gpu);
       PagedCall one = all;
       one.page = 16, one.order = 3;
       for (std::size_t b = 0; b < TG_CROWD; b += b < 20 ? 1 : 29) {
-        one.texts = {all.texts[b]}, one.lengths = {all.lengths[b]};
+        one.sequences = {all.sequences[b]}, one.lengths = {all.lengths[b]};
         const PagedCall::Result alone = one.run(once);
         const auto nth = static_cast<std::int64_t>(b);
         EXPECT_EQ(rows(alone.o, 0, 0, 1), rows(together.o, nth, 0, 1)) << b;
@@ -210,14 +213,14 @@ TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
 // Latents: keys whose first columns are the values, too wide for the registers of a warp.
 TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
   PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
-  c.texts = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
+  c.sequences = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
   const std::string choice = c.run(once).choice;
   EXPECT_TRUE(choice.ends_with("tensor cores, decoding, a cache in pages")) << choice;
   expect_defined(c, on_gpu, true);
   c.H = 20, c.L = 1, c.page = 3, c.sink = true, c.options.window_left = 20;
   expect_defined(c, on_gpu, true);
   c.H = 2, c.Hk = 2, c.d = 264, c.dv = 72, c.dtype = f16, c.options = {.scale = -0.1, .softcap = 2};
-  c.texts = {0}, c.lengths = {1090};
+  c.sequences = {0}, c.lengths = {1090};
   expect_defined(c, on_gpu, true);
 }
 
@@ -225,7 +228,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
   for (const std::int64_t window : {-1, 150}) {
     PagedCall all{
         .H = 5, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
-    all.L = 40, all.texts = {0, 1}, all.lengths = {1040, 70}, all.options.window_left = window;
+    all.L = 40, all.sequences = {0, 1}, all.lengths = {1040, 70}, all.options.window_left = window;
     expect_alone_as_together(all, {{0, 1, 5}, {23, 1, 5}, {24, 1, 5}, {39, 1, 5}, {3, 7, 5}, {17, 20, 5}},
                              300);
   }
@@ -251,7 +254,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
                                     {16, 3}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, pages of " << page);
     PagedCall c{.H = heads, .Hk = 1, .d = 576, .dv = 512, .page = page, .dtype = bf16, .v_in_k = true};
-    c.texts = {0, 1, 2, 3, 4}, c.lengths = {63, 130, 0, 1, 64}, c.room = 1;
+    c.sequences = {0, 1, 2, 3, 4}, c.lengths = {63, 130, 0, 1, 64}, c.room = 1;
     if (heads == 16) c.lengths[0] = 8 * 64 - 1;
     if (page == 16) c.L = 2, c.sink = true;
     const std::string choice = c.run(once).choice;
@@ -275,14 +278,14 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
       SCOPED_TRACE(::testing::Message()
                    << n.H << " heads, " << n.length << " keys" << (capped ? ", cap" : ""));
       PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .dtype = f16, .v_in_k = true};
-      c.texts = {0, 1}, c.lengths = {n.length, 70}, c.room = 2, c.L = capped ? 2 : 1;
+      c.sequences = {0, 1}, c.lengths = {n.length, 70}, c.room = 2, c.L = capped ? 2 : 1;
       if (capped) c.options = {.scale = -0.1, .window_left = 1000, .softcap = 2}, c.sink = true;
       expect_defined(c, on_gpu, true);
       if (HasFatalFailure()) return;
     }
 }
 
-// Of 16 heads a block takes several texts and ranges, one after the other, with the same queries in turn.
+// Of 16 heads a block takes several sequences and ranges, one after the other, with the same queries in turn.
 TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
   for (const auto& [name, o] : {std::pair<const char*, PagedAttentionOptions>{"none", {}},
                                 {"softcap", {.softcap = 2}},
@@ -290,7 +293,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
     SCOPED_TRACE(name);
     PagedCall c{
         .H = 16, .Hk = 1, .d = 320, .dv = 64, .page = 64, .dtype = bf16, .options = o, .v_in_k = true};
-    c.texts = {0, 1, 2, 3}, c.lengths = {70, 130, 1, 0};
+    c.sequences = {0, 1, 2, 3}, c.lengths = {70, 130, 1, 0};
     const std::string choice = c.run(once).choice;
     EXPECT_EQ(choice.find("wgmma") != std::string::npos, has_wgmma()) << choice;
     expect_defined(c, on_gpu, true);
@@ -315,7 +318,7 @@ TEST_F(CudaPagedAttn, ReadsKeysAndPlacesThatAStepComputes) {
         SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d << ", pages of " << page << ", "
                                           << (keys ? "keys" : "places"));
         PagedCall c{.H = n.H, .Hk = 1, .d = n.d, .dv = n.dv, .page = page, .dtype = n.dtype};
-        c.v_in_k = n.d > 256, c.texts = {0, 1, 2}, c.lengths = {70, 1, 64};
+        c.v_in_k = n.d > 256, c.sequences = {0, 1, 2}, c.lengths = {70, 1, 64};
         c.computed_keys = keys, c.computed_places = !keys;
         expect_defined(c, once, n.dtype != f32);
         if (HasFatalFailure()) return;
@@ -329,7 +332,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
     const std::int64_t d = heads == 16 ? 320 : 280;  // of 16 heads in blocks of 64 numbers
     PagedCall all{
         .H = heads, .Hk = 1, .d = d, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
-    all.L = 12, all.texts = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
+    all.L = 12, all.sequences = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
     expect_alone_as_together(all, {{0, 1, 5}, {4, 1, 64}, {5, 1, 16}, {11, 1, 128}, {3, 7, 24}}, 20);
   }
 }
@@ -369,7 +372,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
       const Array ones = Array::of({B, 1, 1, d}, Vector(std::size_t(B * d), 1)).to(kernels.dtype),
                   pool = Array::of({3, 4, 1, d}, Vector(std::size_t(12 * d), 1)).to(kernels.dtype);
       const auto run = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n) {
-        pages.insert(pages.begin(), std::size_t(2 * B - 4), 1);  // of the last two texts
+        pages.insert(pages.begin(), std::size_t(2 * B - 4), 1);  // of the last two sequences
         n.insert(n.begin(), std::size_t(B - 2), 8);
         eval(o, {{q, ones}, {k, pool}, {table, pages}, {lengths, n}}, {.device = Device::cuda()});
       };

@@ -30,8 +30,8 @@ struct Ran {
   std::vector<std::string> choices;  // of the ropes and of attention, in the order of steps
 };
 Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<Tensor, Array>>& feeds,
-        bool rows_alone = false) {
-  Program p = compile(g, fetch, {.device = Device::cuda(), .rows_alone = rows_alone});
+        bool batch_invariant = false) {
+  Program p = compile(g, fetch, {.device = Device::cuda(), .batch_invariant = batch_invariant});
   for (const auto& [x, values] : feeds)
     if (p.reads(x)) p.feed({x, values});
   p.run();
@@ -173,7 +173,8 @@ TEST_F(CudaRope, IsInsideHoppersBackward) {
   check(of_64({.B = 1, .H = 6, .L = 300, .T = 300, .options = {.causal = true, .window_left = 90}}), "window",
         1);
   check(of_64({.L = 129, .T = 129, .of_q = {.start = 70}, .of_k = {.start = 70}}), "from position 70", 1);
-  check(of_64({.L = 128, .T = 128, .options = {.free_order = true}}), "rounded by a kernel of its own", 1);
+  check(of_64({.L = 128, .T = 128, .options = {.nondeterministic = true}}), "rounded by a kernel of its own",
+        1);
   Case values = of_64({.L = 140, .T = 140});
   values.dv = 24;
   check(values, "narrower values", 1);

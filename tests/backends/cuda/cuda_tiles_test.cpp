@@ -265,7 +265,7 @@ double difference(const Array& a, const Array& b) {
 TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
   struct Case {
     std::int64_t queries, keys, d;
-    bool free_order;
+    bool nondeterministic;
   };
   for (const Case& c : {Case{3 * 64 + 21, 2 * 128 + 33, 16, true}, Case{64 + 9, 64 + 11, 136, true},
                         Case{64 + 9, 64 + 11, 136, false}, Case{9, 64 + 11, 200, true}}) {
@@ -281,7 +281,7 @@ TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
       const Tensor o =
           flash_attn(wrt[0], wrt[1], wrt[2],
                      {.causal = true,
-                      .free_order = c.free_order,
+                      .nondeterministic = c.nondeterministic,
                       .kernels = t == bf16 ? AttentionKernels::tensor_cores : AttentionKernels::best})
               .o;
       return on(device, gradients(sum(o * wrt[3]), {wrt[0], wrt[1], wrt[2]}), feeds_of(x));
@@ -289,7 +289,8 @@ TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
     const auto expected = gradients_of(f64, Device::cpu()), got = gradients_of(bf16, Device::cuda());
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16))
-          << "operand " << i << ", " << c.d << " columns, in " << (c.free_order ? "free order" : "order");
+          << "operand " << i << ", " << c.d << " columns, in "
+          << (c.nondeterministic ? "free order" : "order");
   }
 }
 
@@ -303,7 +304,7 @@ TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
                 .page = 64,
                 .dtype = bf16,
                 .v_in_k = true};
-    c.texts = {0, 1, 2, 3}, c.lengths = {heads == 16 ? 1024 + 70 : 2048 + 70, 70, 1, 130};
+    c.sequences = {0, 1, 2, 3}, c.lengths = {heads == 16 ? 1024 + 70 : 2048 + 70, 70, 1, 130};
     expect_defined(c, {.device = Device::cuda()}, true);
   }
 }
@@ -319,7 +320,7 @@ TEST_F(CudaTiles, ALargestScoreIsFoundInEveryPartOfATile) {
     SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d);
     PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 64, .dtype = f16};
     c.options.scale = 4, c.v_in_k = n.d > 256;
-    c.texts = {0, 1, 2}, c.lengths = {64, 129, 50};
+    c.sequences = {0, 1, 2}, c.lengths = {64, 129, 50};
     expect_defined(c, {.device = Device::cuda()}, true);
   }
 }

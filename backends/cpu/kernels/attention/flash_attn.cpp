@@ -61,7 +61,7 @@ void choice(const Call& c, int, char* text, std::size_t size) {
   attention.choice(call_of(c), text, size);
 }
 
-const char* obstacle(const Call& c) {
+const char* reason(const Call& c) {
   switch (c.attrs->as<AttentionAttrs>().kernels) {
     case AttentionKernels::tensor_cores:
       return "kernels = tensor_cores: the CPU has multiply-adds only";
@@ -97,10 +97,10 @@ void run_mask(Worker& w, const Call& c) {
 
 extern const Kernel flash_attn_kernel{&run<attention_of, attention_forward>,
                                       &scratch<attention_of, attention_forward>,
-                                      &choice<attention_of, attention_forward>, &obstacle};
+                                      &choice<attention_of, attention_forward>, &reason};
 extern const Kernel flash_attn_backward_kernel{&run<attention_of, attention_backward>,
                                                &scratch<attention_of, attention_backward>,
-                                               &choice<attention_of, attention_backward>, &obstacle};
+                                               &choice<attention_of, attention_backward>, &reason};
 extern const Kernel paged_attn_kernel{&run<paged_of, attention_decode>, &scratch<paged_of, attention_decode>,
                                       &choice<paged_of, attention_decode>};
 extern const Kernel attention_keep_mask_kernel{&run_mask};

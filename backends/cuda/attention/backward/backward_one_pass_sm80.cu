@@ -263,7 +263,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using At = Shape<side, D, DV, options>;
   const int stages = fitting_stages<At>(s.gpu);
   const int rows = At::by_query ? x.L : x.T, blocks = (rows + At::kept - 1) / At::kept,
-            workers = At::by_query || !work.z_q || x.free_order ? blocks : work.workers;
+            workers = At::by_query || !work.z_q || x.nondeterministic ? blocks : work.workers;
   const i64 grid = i64(x.B) * (At::by_query ? x.H : x.Hk) * workers;
   if (grid == 0) return;
   with_16_bits(x.type, [&](auto zero) {

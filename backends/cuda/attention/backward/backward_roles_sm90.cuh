@@ -111,9 +111,9 @@ struct Shared {
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
   __device__ Turn& turn(u32 use) const { return reinterpret_cast<Turn*>(start + turn_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
-  __device__ void init(bool free_order) const {
+  __device__ void init(bool nondeterministic) const {
     constexpr int warps = 8 * At::blocks;
-    ring_kept().init(8), ring_q().init(free_order ? warps : warps + 1), ring_z_o().init(warps),
+    ring_kept().init(8), ring_q().init(nondeterministic ? warps : warps + 1), ring_z_o().init(warps),
         ring_turn().init(1), ring_added().init(1, 8);
     if (At::blocks > 1) ring_z_a().init(9, 4), ring_passed().init(8);
     ptx::fence_mbarrier_init();
@@ -520,12 +520,12 @@ struct Steps : Block<S, At> {
   }
   // Until the block may add to a tile's z_Q. And when it has.
   __device__ __forceinline__ Turn await_turn(u32 n) const {
-    if (plan.free_order) return {1, false};
+    if (plan.nondeterministic) return {1, false};
     shared.ring_turn().wait(n);
     return shared.turn(n);
   }
   __device__ __forceinline__ void end_turn(u32 n) const {
-    if (!plan.free_order) shared.ring_added().announce_by_warp(n);
+    if (!plan.nondeterministic) shared.ring_added().announce_by_warp(n);
   }
   // Adds a warpgroup's part of a tile's z_Q to its sums; the first in turn has nothing to add to.
   template <int Columns>

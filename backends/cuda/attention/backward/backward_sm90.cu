@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
             h = bh % x.H, b = bh / x.H, i0 = tile * queries;
   if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
-  for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  for (int n = threadIdx.x; x.nondeterministic && n < At::sums / 4; n += blockDim.x)
+    sums[n] = float4{0, 0, 0, 0};
   const Powers* const p = powers + b * x.Hk + h / (x.H / x.Hk);
   const float unit = At::split ? power_of_two(-p->z_o) : 1;  // of z_O
   float* const to = work.rows + i64{blockIdx.x} * Stage::floats;
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(At::threads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
-  if (threadIdx.x == 0) shared.init(plan.free_order);
+  if (threadIdx.x == 0) shared.init(plan.nondeterministic);
   if (At::last_stores) ptx::wait_for_kernel_before();
   const Block<S, At> block{shared, x, work, plan};
   if (threadIdx.x < 32) block.keep_rows(sections.place(blockIdx.x / At::blocks, false));
@@ -84,8 +85,8 @@ __global__ void __launch_bounds__(At::threads, 1)
     ptx::give_registers<At::producer_registers>();
     if (lane_id() == 0) {
       if (warp == 0) block.load();
-      if (warp == 1 && !plan.free_order) block.await_turns();
-      if (warp == 2 && !plan.free_order) block.end_turns();
+      if (warp == 1 && !plan.nondeterministic) block.await_turns();
+      if (warp == 2 && !plan.nondeterministic) block.end_turns();
       if constexpr (At::blocks > 1)
         if (warp == 3) block.pass_z_a();
     }
@@ -142,15 +143,15 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
   // Blocks of a head at a time. In order under a mask, those with later keys begin with later tiles, for
   // which they would wait.
-  const int at_a_time = is_uneven(x) && !x.free_order ? At::together_in_order(sections.blocks)
-                                                      : std::clamp(sections.blocks, 1, 33 / At::blocks);
+  const int at_a_time = is_uneven(x) && !x.nondeterministic ? At::together_in_order(sections.blocks)
+                                                            : std::clamp(sections.blocks, 1, 33 / At::blocks);
   sections.together =
       std::clamp(s.gpu.processors / At::blocks / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
     const PlanOf<At> plan{
         {map(x.q, false, x.d), map(x.k, true, x.d), map(x.v, true, x.dv), map(x.z_o, false, x.dv), x.H / x.Hk,
          (x.L + At::queries - 1) / At::queries, static_cast<float>(factor_of(x)),
-         static_cast<float>(cap_of(x)), static_cast<float>(x.scale), x.free_order, powers},
+         static_cast<float>(cap_of(x)), static_cast<float>(x.scale), x.nondeterministic, powers},
         ropes};
     LaunchShape for_keys{static_cast<unsigned>(sections.all() * At::blocks), At::threads, Shared<At>::bytes};
     for_keys.early = At::last_stores;

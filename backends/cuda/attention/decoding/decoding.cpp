@@ -61,9 +61,9 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
   return is_of_latents(x) ? takes_latents(x, gpu) : with_shape<2>(x, gpu, has_memory);
 }
 
-bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu) {
+bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu) {
   constexpr int rows = 8, streams = 8;  // as the kernel has them
-  return x.type != DType::f32 && ranges <= most_apart && rows_of_tile(x) <= rows && x.d <= 128 &&
+  return x.type != DType::f32 && ranges <= most_split && rows_of_tile(x) <= rows && x.d <= 128 &&
          x.dv <= 128 && with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
 }
 

@@ -42,8 +42,8 @@ struct EqualRanges {
   TG_HOST_DEVICE unsigned begin(int n) const { return static_cast<unsigned>(n) * each; }
 };
 // Where a row's bits may not depend on how many keys there can be: ranges are short at the start, so that
-// short texts are shared by several blocks, and from 32 of 1024 keys on they grow, 16 for twice as many
-// keys, so that those of a long text can be merged.
+// short sequences are shared by several blocks, and from 32 of 1024 keys on they grow, 16 for twice as many
+// keys, so that those of a long sequence can be merged.
 struct GrowingRanges {
   static constexpr int each = 1024, grow_from = 32 * each;
   int bits;  // of the first 1024 keys, a range has 2^bits
@@ -95,10 +95,10 @@ bool takes(const AttentionCall& x, const Gpu& gpu);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);
 
-// Whether a block of its own computes each of these ranges (decoding_apart_sm80.cu): where a text has few,
-// and so a multiprocessor. The bits are the same.
-constexpr int most_apart = 8;
-bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu);
+// Whether a block of its own computes each of these ranges (decoding_split_kv_sm80.cu): where a sequence has
+// few, and so a multiprocessor. The bits are the same.
+constexpr int most_split = 8;
+bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu);
 
 // Tiles of `rows` rows, or less at the end, of the batch entries, of_entry each, that a launch computes, for
 // all key heads: all of them in one piece; in pages as many as there is a table for, and memory for the
@@ -113,7 +113,7 @@ Workspace workspace(const AttentionCall& x, std::byte* base);
 
 // Latents by wgmma (decoding_latent_sm90.cu), of many heads: there a tile is one query of all heads that
 // share a key head, in pieces of at most 64 of them. Whether it takes a call is the same for any number of
-// texts and, in pages, of queries.
+// sequences and, in pages, of queries.
 bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu);
 constexpr int most_heads = 64;
 TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {
@@ -130,7 +130,7 @@ inline bool takes_few_heads(const AttentionCall& x) {
   return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && (x.table || dense);
 }
 EqualRanges ranges_by_wgmma(const AttentionCall& x);
-// Queries of the texts, L each, that the nth launch computes; none if their count is not positive.
+// Queries of the sequences, L each, that the nth launch computes; none if their count is not positive.
 Tiles queries_of_launch(const AttentionCall& x, int n);
 // Results of the ranges: O [queries, Hk, pieces, ranges, heads of a piece, dv] and ξ.
 Workspace workspace_by_wgmma(const AttentionCall& x, std::byte* base);

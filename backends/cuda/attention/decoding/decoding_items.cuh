@@ -53,7 +53,7 @@ __device__ __forceinline__ N sum_to_lane(N own) {
   return own;
 }
 
-// How many ranges of a text's start are shorter than those after them.
+// How many ranges of a sequence's start are shorter than those after them.
 __device__ __forceinline__ int early_ranges(EqualRanges) {
   return 0;
 }

@@ -7,8 +7,8 @@
 // Items are those of decoding_latent_items_sm90.cuh. Warps of the first warpgroup find them and copy tiles of
 // 64 keys in thirds of their columns, of which there is room for seven: at least one tile is on its way while
 // another is multiplied. Each of the two other warpgroups goes through every second tile of an item by
-// itself, which tile being whose by its place in the text; at the end each gives the other its sums of half
-// of the columns.
+// itself, which tile being whose by its place in the sequence; at the end each gives the other its sums of
+// half of the columns.
 #include "backends/cuda/attention/decoding/decoding_latent_items_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 
@@ -20,7 +20,7 @@ using namespace latents_sm90;
 
 struct Item {
   int batch_head;   // where its results go (place_of()); < 0: there are no more
-  int b, h, query;  // text, first head, query of the text
+  int b, h, query;  // sequence, first head, query of the sequence
   KeyRange some;
   Tiles range;
   __device__ __forceinline__ void set_seen(KeyRange) {}  // that is `some`, of all heads

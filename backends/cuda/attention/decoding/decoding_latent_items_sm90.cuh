@@ -3,7 +3,7 @@
 // and no bit of a row depends on other queries, nor on which block computes a range.
 //
 // Keys lie in pages, of which each tile of 64 takes several boxes of a tensor map; or in one piece, which is
-// one page for each text (in_pages()). Each range leaves O, c and π, which a second kernel merges.
+// one page for each sequence (in_pages()). Each range leaves O, c and π, which a second kernel merges.
 #pragma once
 
 #include <numeric>
@@ -19,10 +19,10 @@ using namespace tile;
 using decoding::EqualRanges, decoding::Partial;
 constexpr int tile_keys = 64, most_values = 512;
 
-// The kernels' `x` has in L the rows of an item, and `queries` are those of a text.
+// The kernels' `x` has in L the rows of an item, and `queries` are those of a sequence.
 struct Plan : forward_sm90::Plan {
   EqualRanges ranges;
-  decoding::Tiles tiles;  // queries of the texts that the launch computes
+  decoding::Tiles tiles;  // queries of the sequences that the launch computes
   int pieces;             // of the heads that share a key head
   int box_rows;           // of keys; 0: pages have too few rows, which are copied one by one
 };
@@ -81,7 +81,7 @@ struct Items {
 
 // The warp that prepares items of work, the first one while the kernel before is running if it does not write
 // how many keys there are. An item has the fields of forward_sm90::Item that are set here, the
-// query of its text, its first head as h, and set_seen(), by a warp, of the keys that it sees.
+// query of its sequence, its first head as h, and set_seen(), by a warp, of the keys that it sees.
 template <class Shared>
 __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   if (!x.fixed_places) ptx::wait_for_kernel_before();
@@ -115,7 +115,7 @@ __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCa
 
 // What the warps that load tiles read of an item.
 struct Source {
-  decoding::PlaceOfLatent place{};  // text and key head; of a tile, what a lane has looked up
+  decoding::PlaceOfLatent place{};  // sequence and key head; of a tile, what a lane has looked up
   int head, query;
   KeyRange some;
   Tiles range;

@@ -16,7 +16,7 @@ constexpr int producer_registers = 48, scorer_registers = 112;
 static_assert(producer_registers + scorer_registers + 2 * At::adder_registers <= 512);
 
 struct Item : forward_sm90::Item<1> {
-  int query;  // of its text; h is the item's first head
+  int query;  // of its sequence; h is the item's first head
   // By a warp.
   __device__ __forceinline__ void set_seen(KeyRange keys) {
 #pragma unroll

@@ -97,10 +97,10 @@ struct Copies {
   }
 };
 
-// Where a key of a text is in the pool: each lane of a warp looks up one, and later gives what it found to
-// those that copy the row.
+// Where a key of a sequence is in the pool: each lane of a warp looks up one, and later gives what it found
+// to those that copy the row.
 struct Place {
-  int b, head, number, in_page;  // text, key head, page, row of the page
+  int b, head, number, in_page;  // sequence, key head, page, row of the page
 
   __device__ __forceinline__ void enter(const Item& item) { b = item.tile.b, head = item.head; }
   // Of key j; what the table has for keys that no row sees is not read.
@@ -119,7 +119,7 @@ struct Place {
            head * static_cast<u32>(a.head / each);
   }
 };
-// The same also in one piece: there each text is a page (in_pages()).
+// The same also in one piece: there each sequence is a page (in_pages()).
 struct PlaceOfLatent : Place {
   __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
     if (x.table) return Place::look_up(x, j, keys);

@@ -90,7 +90,7 @@ struct MultipliedByTensorCores {
 void launch_decoding(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   if (decoding::is_of_latents(x)) return launch_latent_decoding(s, x, work);
   if (x.type == DType::f32) return launch_f32_decoding(s, x, work);
-  if (decoding::is_apart(x, work.parts, s.gpu)) return launch_decoding_apart(s, x, work);
+  if (decoding::uses_split_kv(x, work.parts, s.gpu)) return launch_decoding_split_kv(s, x, work);
   with_16_bits(x.type, [&](auto zero) {
     decoding::launch_call<decoding::MultipliedByTensorCores, decltype(zero)>(s, x, work);
   });

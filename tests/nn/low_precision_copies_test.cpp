@@ -21,14 +21,14 @@ struct Training {
   std::int64_t accumulate;
   train::TrainingProgram program;
 
-  explicit Training(bool half_copies, std::int64_t accumulate = 1)
+  explicit Training(bool low_precision_copies, std::int64_t accumulate = 1)
       : accumulate(accumulate),
         program(model, optimizer,
                 {.batch = small_batch / accumulate,
                  .threads = 1,
                  .precision = nn::Precision::bf16,
                  .accumulate = accumulate,
-                 .half_copies = half_copies}) {}
+                 .low_precision_copies = low_precision_copies}) {}
   void step(std::int64_t number) {
     const SmallBatch b(number);
     program.run(b.x, b.y, 1e-2);
@@ -57,7 +57,7 @@ void expect_bits_of_casts(std::int64_t accumulate) {
   expect_same_weights(with, without);
 }
 
-TEST(HalfCopies, GiveTheBitsOfCasts) {
+TEST(LowPrecisionCopies, GiveTheBitsOfCasts) {
   for (const std::int64_t accumulate : {1, 2}) {
     expect_bits_of_casts<optim::AdamW>(accumulate);
     expect_bits_of_casts<optim::Sgd>(accumulate);
@@ -80,13 +80,13 @@ class Descent final : public optim::Optimizer {
   }
 };
 
-TEST(HalfCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {
+TEST(LowPrecisionCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {
   Training<Descent> with(true), without(false);
   for (int i = 0; i < 3; ++i) with.step(i), without.step(i);
   expect_same_weights(with, without);
 }
 
-TEST(HalfCopies, FollowWhateverElseChangesTheirWeights) {
+TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
   Training<optim::AdamW> with(true), without(false);
   const auto both = [&](const auto& f) { f(with), f(without); };
   both([](auto& t) { t.step(0); });
@@ -124,11 +124,11 @@ TEST(HalfCopies, FollowWhateverElseChangesTheirWeights) {
   expect_same_weights(with, without);
 }
 
-TEST(HalfCopies, AreMadeForWeightsThatAreWider) {
-  EXPECT_THROW(nn::HalfCopies{f32}, DTypeError);
+TEST(LowPrecisionCopies, AreMadeForWeightsThatAreWider) {
+  EXPECT_THROW(nn::LowPrecisionCopies{f32}, DTypeError);
   nn::Params params(1);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 4);
-  nn::HalfCopies copies(bf16);
+  nn::LowPrecisionCopies copies(bf16);
   Graph g;
   const Tensor x = g.input("x", {3, 8});
   const nn::Autocast autocast(g, nn::Precision::bf16, false, &copies);

@@ -75,7 +75,7 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
   return code + "}\n}\n";
 }
 
-struct SmallStepsPlan final : KernelPlan {
+struct HorizontalFusionPlan final : KernelPlan {
   cudaKernel_t kernel = nullptr;
   int threads = 0;
   std::size_t steps = 0;
@@ -97,7 +97,7 @@ struct SmallStepsPlan final : KernelPlan {
 // to one number, of at most 4,096 numbers. One is a sum, or none. A sum is added in an order that depends on
 // its operand alone, whatever is beside it, but not in that of the kernel for sums: `in_their_order`, there
 // are none.
-std::size_t small_steps_together(std::span<const Step> steps, bool in_their_order) {
+std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;
   bool sums = false;
   while (n < steps.size() && n < most_steps &&
@@ -106,8 +106,8 @@ std::size_t small_steps_together(std::span<const Step> steps, bool in_their_orde
   return n > 1 || sums ? n : 0;
 }
 
-PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
-  auto plan = std::make_unique<SmallStepsPlan>();
+PlanPtr plan_horizontal_fusion(std::span<const Step> steps, const Gpu& gpu) {
+  auto plan = std::make_unique<HorizontalFusionPlan>();
   plan->threads = threads_for(steps), plan->steps = steps.size();
   std::string code = chain_library(), parameters_of_all, calls;
   std::size_t nth = 0;
@@ -126,26 +126,26 @@ PlanPtr plan_small_steps(std::span<const Step> steps, const Gpu& gpu) {
     calls += ");\n";
   }
   code += "extern \"C\" __global__ void __launch_bounds__(" + digits(plan->threads) +
-          ") small_steps(const int* fault" + parameters_of_all + ") {" + chain_begins_early + chain_stopped +
-          calls + "}\n";
-  plan->kernel = compiled(code, "small_steps", gpu);
+          ") horizontal_fusion(const int* fault" + parameters_of_all + ") {" + chain_begins_early +
+          chain_stopped + calls + "}\n";
+  plan->kernel = compiled(code, "horizontal_fusion", gpu);
   return plan;
 }
 
 }  // namespace
 
 // The last step is left out if it is a sum that the kernel of the product after it computes.
-extern const FusionRule small_steps_rule{
+extern const FusionRule horizontal_fusion_rule{
     "small steps in one kernel",
     [](const Upcoming& next) {
-      const bool in_order = next.options.in_order || next.options.rows_alone;
-      const std::size_t n = small_steps_together(next.steps, in_order);
+      const bool in_order = next.options.in_order || next.options.batch_invariant;
+      const std::size_t n = horizontal_fusion_together(next.steps, in_order);
       return FusionMatch{n == 0 || !next.is_next(is_sum_for, n)
                              ? n
-                             : small_steps_together(next.steps.first(n - 1), in_order)};
+                             : horizontal_fusion_together(next.steps.first(n - 1), in_order)};
     },
     [](const Upcoming& next, const FusionMatch& match) {
-      return plan_small_steps(next.steps.first(match.count), next.gpu);
+      return plan_horizontal_fusion(next.steps.first(match.count), next.gpu);
     }};
 
 }  // namespace tg::cuda

@@ -1,5 +1,5 @@
-// CompileOptions::rows_alone on a GPU: products against the CPU's, and a row's bits alone, among others, and
-// however the rows lie. Skipped where there is no GPU.
+// CompileOptions::batch_invariant on a GPU: products against the CPU's, and a row's bits alone, among others,
+// and however the rows lie. Skipped where there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/runtime/written_memory.h"
 #include "tests/support/by_rows.h"
@@ -9,7 +9,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-class CudaRowsAlone : public ::testing::Test {
+class CudaBatchInvariant : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
@@ -76,10 +76,10 @@ std::string choice_of(const Product& p) {
   Graph g;
   const Tensor x = g.input("x", rows.inputs[0].shape(), p.dtype),
                d = g.input("d", rows.inputs[1].shape(), p.dtype);
-  return compile(g, rows.f({x, d}), {.device = Device::cuda(), .rows_alone = true}).choice(0);
+  return compile(g, rows.f({x, d}), {.device = Device::cuda(), .batch_invariant = true}).choice(0);
 }
 
-TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
+TEST_F(CudaBatchInvariant, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
   const auto choice = [](const Product& p) {
     const std::string all = choice_of(p);
     return all.substr(all.find(", ") + 2);  // after the architecture
@@ -97,7 +97,7 @@ TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
   EXPECT_EQ(choice({f64, 8, 24}), any);
 }
 
-TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
+TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndKeepARowsBits) {
   for (const DType t : {bf16, f16, f32}) {
     check({t, 40, 328, true, Product::bias});
     check({t, 17, 64, true, Product::residual});  // outputs in part, fewer chunks than slices
@@ -111,7 +111,7 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
 }
 
 // Kernels read constants before the kernel before has ended, and what steps compute after it.
-TEST_F(CudaRowsAlone, ProductsAddWhatAStepComputes) {
+TEST_F(CudaBatchInvariant, ProductsAddWhatAStepComputes) {
   for (const DType t : {bf16, f16, f32})
     for (const bool along_k : {true, false}) {
       const Product p{t, 24, 72, along_k, Product::computed};
@@ -122,7 +122,7 @@ TEST_F(CudaRowsAlone, ProductsAddWhatAStepComputes) {
 }
 
 // Tiles of many rows, of which there are enough for each multiprocessor.
-TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
+TEST_F(CudaBatchInvariant, SoDoProductsOfManyRowsAndOutputs) {
   for (const bool along_k : {true, false})
     Product{bf16, 4352, 360, along_k}.rows(Device::cuda()).check({9, 64});
   Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
@@ -130,7 +130,7 @@ TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
 }
 
 // By wgmma on Hopper: each size of tiles, of rows that are no whole tile, with halves of k that differ.
-TEST_F(CudaRowsAlone, ProductsByWgmmaHaveTheSameBits) {
+TEST_F(CudaBatchInvariant, ProductsByWgmmaHaveTheSameBits) {
   if (choice_of({bf16, 8, 8}).find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper";
   struct Case {
     std::int64_t m, n, k;
@@ -165,19 +165,19 @@ TEST_F(CudaRowsAlone, ProductsByWgmmaHaveTheSameBits) {
 
 // More slices than pairs of chunks, slices that differ by one, and a last chunk that is not whole or not
 // there.
-TEST_F(CudaRowsAlone, SoDoProductsWhoseSlicesDiffer) {
+TEST_F(CudaBatchInvariant, SoDoProductsWhoseSlicesDiffer) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t k : {104, 296, 776, 1160})
       Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
 }
 
 // Kernels that begin before the one before has ended, with a record of the time between them.
-TEST_F(CudaRowsAlone, StepsOfProductsCanBeTimed) {
+TEST_F(CudaBatchInvariant, StepsOfProductsCanBeTimed) {
   Graph g;
   Tensor x = g.constant(random_rows({20, 64}, bf16, 1));
   for (std::uint64_t layer = 0; layer < 3; ++layer)
     x = relu(linear(x, transpose(g.constant(random_rows({64, 64}, bf16, layer)), 0, 1)));
-  Program p = compile(g, {x}, {.device = Device::cuda(), .rows_alone = true});
+  Program p = compile(g, {x}, {.device = Device::cuda(), .batch_invariant = true});
   p.run();
   const Array expected = p.fetch(x);
   EXPECT_EQ(p.profile().size(), 6u);
@@ -201,7 +201,7 @@ TEST(CudaWrittenMemory, IsWhatStepsWrite) {
   EXPECT_FALSE(cuda::WrittenMemory().overlaps(arg(0, 100)));
 }
 
-TEST_F(CudaRowsAlone, ProductsOfHeadsDoSo) {
+TEST_F(CudaBatchInvariant, ProductsOfHeadsDoSo) {
   for (const DType t : {bf16, f32}) {
     check({t, 40, 64, true, Product::nothing, 3});
     check({t, 24, 40, false, Product::nothing, 3});
@@ -209,19 +209,19 @@ TEST_F(CudaRowsAlone, ProductsOfHeadsDoSo) {
   }
 }
 
-TEST_F(CudaRowsAlone, SoDoProductsThatItsKernelDoesNotTake) {
+TEST_F(CudaBatchInvariant, SoDoProductsThatItsKernelDoesNotTake) {
   check({f64, 9, 40});
   check({bf16, 9, 21});
   check({f32, 9, 24, false});
 }
 
-TEST_F(CudaRowsAlone, OpsOnRowsKeepTheirBits) {
+TEST_F(CudaBatchInvariant, OpsOnRowsKeepTheirBits) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {34, 40}) ops_on_rows(t, n, Device::cuda()).check({1, 9});
 }
 
 // Rows of one warp, of several, and of threads that have none of it.
-TEST_F(CudaRowsAlone, NormsAgreeWithTheCpu) {
+TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {40, 768, 4096}) {
       Graph g;
@@ -230,8 +230,8 @@ TEST_F(CudaRowsAlone, NormsAgreeWithTheCpu) {
                    shift = g.constant(random_rows({n}, t, 3));
       for (const Tensor& y : {layer_norm(x, gain, shift), layer_norm(x, gain, {}), rms_norm(x, gain)}) {
         const std::vector<Feed> feeds{{x, rows}};
-        const std::vector<double> got =
-                                      doubles(eval(y, feeds, {.device = Device::cuda(), .rows_alone = true})),
+        const std::vector<double> got = doubles(
+                                      eval(y, feeds, {.device = Device::cuda(), .batch_invariant = true})),
                                   expected = doubles(eval(y, feeds));
         for (std::size_t i = 0; i < got.size(); ++i)
           ASSERT_NEAR(got[i], expected[i], (t == f32 ? 2e-6 : 8e-3) * (1 + std::abs(expected[i])))
@@ -254,7 +254,7 @@ struct Neighbours {
   Tensor gelu_of(const Tensor& h) const { return is_tanh ? gelu_tanh(h) : gelu(h); }
 
   std::vector<Array> run(Graph& g, const std::vector<Tensor>& results, std::vector<std::string> steps) const {
-    Program p = compile(g, results, {.device = Device::cuda(), .rows_alone = true});
+    Program p = compile(g, results, {.device = Device::cuda(), .batch_invariant = true});
     std::vector<Array> values;
     p.run();
     for (const Tensor& t : results) values.push_back(p.fetch(t));
@@ -277,7 +277,7 @@ struct Neighbours {
   }
 };
 
-TEST_F(CudaRowsAlone, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaBatchInvariant, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
   for (const DType t : {bf16, f16, f32})
     for (const std::int64_t m : {1, 9, 80})
       for (const bool is_tanh : {true, false}) {
@@ -298,7 +298,7 @@ TEST_F(CudaRowsAlone, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
       }
 }
 
-TEST_F(CudaRowsAlone, ASumThatIsAddedToAProductToo) {
+TEST_F(CudaBatchInvariant, ASumThatIsAddedToAProductToo) {
   for (const DType t : {bf16, f16, f32})
     for (const std::int64_t m : {1, 9, 80}) {
       const Neighbours c{t, m, m != 9};
@@ -353,7 +353,7 @@ struct NormOfRow {
     return linear(t, transpose(g.constant(w), 0, 1), g.constant(bias));
   }
   std::pair<std::vector<Array>, std::string> run(Graph& g, const Tensors& results) const {
-    Program p = compile(g, results, {.device = Device::cuda(), .rows_alone = true});
+    Program p = compile(g, results, {.device = Device::cuda(), .batch_invariant = true});
     p.run();
     std::pair<std::vector<Array>, std::string> got;
     for (const Tensor& t : results) got.first.push_back(p.fetch(t));
@@ -362,7 +362,7 @@ struct NormOfRow {
   }
 };
 
-TEST_F(CudaRowsAlone, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaBatchInvariant, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
   for (const DType t : {bf16, f16})
     for (const auto& [k, n] : {std::pair{72, 40}, {768, 2304}, {2040, 40}})
       for (const auto norm : {NormOfRow::layer, NormOfRow::layer_without_bias,
@@ -390,17 +390,17 @@ TEST_F(CudaRowsAlone, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
 
 // The steps that must stay two: more rows, longer ones, more blocks than run at once, and a norm whose result
 // replaces its operand.
-TEST_F(CudaRowsAlone, OtherNormsAreStepsOfTheirOwn) {
-  const auto is_apart = [](const NormOfRow& c, const Array& x) {
+TEST_F(CudaBatchInvariant, OtherNormsAreStepsOfTheirOwn) {
+  const auto uses_split_kv = [](const NormOfRow& c, const Array& x) {
     Graph g;
     return c.run(g, {c.product_of(c.norm_of(g.constant(x)))}).second.find("norm of its row") ==
            std::string::npos;
   };
   const NormOfRow usual{bf16, 72, 40};
-  EXPECT_FALSE(is_apart(usual, usual.x));
-  EXPECT_TRUE(is_apart(usual, random_rows({2, 72}, bf16, 1)));
+  EXPECT_FALSE(uses_split_kv(usual, usual.x));
+  EXPECT_TRUE(uses_split_kv(usual, random_rows({2, 72}, bf16, 1)));
   for (const NormOfRow& c : {NormOfRow{f32, 72, 40}, {bf16, 2056, 40}, {bf16, 72, 50304}})
-    EXPECT_TRUE(is_apart(c, c.x)) << name_of(c.dtype) << " k " << c.k << " n " << c.n;
+    EXPECT_TRUE(uses_split_kv(c, c.x)) << name_of(c.dtype) << " k " << c.k << " n " << c.n;
   Graph g;
   const auto [values, choices] = usual.run(g, {usual.product_of(usual.norm_of(relu(g.constant(usual.x))))});
   Graph by_step, after;
@@ -410,14 +410,14 @@ TEST_F(CudaRowsAlone, OtherNormsAreStepsOfTheirOwn) {
 }
 
 // Where any order of additions will do, few rows have the same kernel on Hopper, and so the same bits.
-TEST_F(CudaRowsAlone, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
+TEST_F(CudaBatchInvariant, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
   for (const std::int64_t m : {1, 64, 256, 257}) {
     const Neighbours c{bf16, m, true};
-    const auto run = [&](bool rows_alone) {
+    const auto run = [&](bool batch_invariant) {
       Graph g;
       const Tensor y =
           c.gelu_of(linear(g.constant(c.x), c.weights(g), g.constant(c.residual) + g.constant(c.bias)));
-      Program p = compile(g, {y}, {.device = Device::cuda(), .rows_alone = rows_alone});
+      Program p = compile(g, {y}, {.device = Device::cuda(), .batch_invariant = batch_invariant});
       p.run();
       std::string choices;
       for (std::size_t step = 0; step < p.steps().size(); ++step) choices += p.choice(step) + "\n";
@@ -434,7 +434,7 @@ TEST_F(CudaRowsAlone, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
 }
 
 // Of one token, whose attention is that to itself.
-TEST_F(CudaRowsAlone, ATextHasTheSameLogitsInAnyBatch) {
+TEST_F(CudaBatchInvariant, ATextHasTheSameLogitsInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
     SCOPED_TRACE(kind.name);
     nn::Params params(1, f32, Device::cuda());

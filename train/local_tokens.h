@@ -14,11 +14,11 @@
 
 namespace tg::train {
 
-class OwnTokens {
+class LocalTokens {
  public:
   // Of rows of `context` tokens; all of them without ranks. Throws ShapeError for a context that cannot be
   // divided.
-  OwnTokens(const Communicator* ranks, std::int64_t context)
+  LocalTokens(const Communicator* ranks, std::int64_t context)
       : context_(context),
         ranks_(ranks ? ranks->size() : 1),
         rank_(ranks ? ranks->rank() : 0),

@@ -63,9 +63,9 @@ std::optional<Turn> turn_of(const Call& call) {
 }
 
 // A product of which one operand is copied first.
-class TurnedProduct final : public KernelPlan {
+class TransposedProduct final : public KernelPlan {
  public:
-  TurnedProduct(const Call& call, Turn turn)
+  TransposedProduct(const Call& call, Turn turn)
       : turn_(turn), is_transposed_(turn.along != (turn.operand == 0)) {
     const Layout& l = call.in[turn.operand].layout;
     from_ = is_transposed_ ? transposed(l) : l;
@@ -125,7 +125,7 @@ class TurnedProduct final : public KernelPlan {
 
 // Whether it takes less time than the product with its operands as they lie. Both read the operands' own
 // memory and write elsewhere.
-bool is_faster(const TurnedProduct& turned, const Call& call) {
+bool is_faster(const TransposedProduct& turned, const Call& call) {
   std::array<Arg, 1> out{call.out[0]};
   Call as_it_lies = call, other = call;
   as_it_lies.out = other.out = out;
@@ -159,13 +159,13 @@ ChoiceKey key_of(const Call& call) {
 
 }  // namespace
 
-PlanPtr plan_turned_product(const Call& call) {
+PlanPtr plan_transposed_product(const Call& call) {
   const std::optional<Turn> turn = turn_of(call);
   if (!turn) return nullptr;
   const auto key = key_of(call);
   std::optional<SavedChoice> choice = known_choice(key, call.gpu);
   if (choice && (*choice)[0] == 0) return nullptr;
-  auto turned = std::make_unique<TurnedProduct>(call, *turn);
+  auto turned = std::make_unique<TransposedProduct>(call, *turn);
   if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
     turned->need_at_least(matmul().plan(call)->workspace(call));
     return turned;
@@ -174,13 +174,13 @@ PlanPtr plan_turned_product(const Call& call) {
   return (*choice)[0] != 0 ? std::move(turned) : nullptr;
 }
 
-extern const FusionRule turned_product_rule{
+extern const FusionRule transposed_product_rule{
     "a copy of an operand and a product",
     [](const Upcoming& next) {
       const bool matches =
           next.steps[0].op->product && !next.is_next(is_epilogue_of, 1) && !is_product_of_rows(next.call(0));
       return FusionMatch{matches ? std::size_t{1} : 0};
     },
-    [](const Upcoming& next, const FusionMatch&) { return plan_turned_product(next.call(0)); }};
+    [](const Upcoming& next, const FusionMatch&) { return plan_transposed_product(next.call(0)); }};
 
 }  // namespace tg::cuda

@@ -7,7 +7,7 @@
 
 namespace tg {
 
-void scatter_early(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler) {
+void hoist_collectives(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler) {
   std::unordered_map<ValueId, std::size_t> maker;  // of each root, the step
   for (std::size_t s = 0; s < steps.size(); ++s) {
     for (ValueId v : steps[s].out) maker[v] = s;

@@ -1,4 +1,4 @@
-// CompileOptions::rows_alone: a row of a result has the same bits alone as among any others.
+// CompileOptions::batch_invariant: a row of a result has the same bits alone as among any others.
 #include <tilegrad/nn/layers/layers.h>
 #include "tests/support/by_rows.h"
 
@@ -7,7 +7,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(RowsAlone, HoldsForProductsWithWeightsOfEitherOrder) {
+TEST(BatchInvariant, HoldsForProductsWithWeightsOfEitherOrder) {
   for (const DType t : float_dtypes)
     for (const std::int64_t n : {1, 9, 33})
       for (const std::int64_t k : {7, 64, 835}) {
@@ -32,7 +32,7 @@ TEST(RowsAlone, HoldsForProductsWithWeightsOfEitherOrder) {
 
 // As MLA multiplies queries and outputs by the weights of its keys and values: the rows are the tokens of a
 // text, next to heads and texts.
-TEST(RowsAlone, HoldsForProductsOfEachHead) {
+TEST(BatchInvariant, HoldsForProductsOfEachHead) {
   constexpr std::int64_t heads = 3, d = 16, latent = 40;
   for (const DType t : float_dtypes) {
     SCOPED_TRACE(name_of(t));
@@ -57,7 +57,7 @@ TEST(RowsAlone, HoldsForProductsOfEachHead) {
   }
 }
 
-TEST(RowsAlone, HoldsForOpsOnRows) {
+TEST(BatchInvariant, HoldsForOpsOnRows) {
   for (const DType t : float_dtypes)
     for (const std::int64_t n : {2, 6, 34, 300, 1030}) {
       SCOPED_TRACE(::testing::Message() << name_of(t) << " n " << n);
@@ -67,7 +67,7 @@ TEST(RowsAlone, HoldsForOpsOnRows) {
 }
 
 // [rows, 1, width], as one token of each text, or [1, rows, width], as the tokens of one.
-TEST(RowsAlone, HoldsForLayersWhateverAxesTheRowsLieOn) {
+TEST(BatchInvariant, HoldsForLayersWhateverAxesTheRowsLieOn) {
   nn::Params params(1);
   const nn::Path at(params);
   const nn::LayerNorm norm(at / "norm", 48);
@@ -82,7 +82,7 @@ TEST(RowsAlone, HoldsForLayersWhateverAxesTheRowsLieOn) {
                    first = mlp(norm(rows), {.residual = rows});
       const Tensor y = gated(norm(first), {.residual = first});
       const Array part_of_x = part(x, 0, shape[0] * shape[1]);
-      return eval(reshape(y, in.shape()), {{in, part_of_x}}, {.rows_alone = true});
+      return eval(reshape(y, in.shape()), {{in, part_of_x}}, {.batch_invariant = true});
     };
     const Array texts = run({40, 1, 48});
     EXPECT_TRUE(run({1, 40, 48}).same_bits(texts));
@@ -91,7 +91,7 @@ TEST(RowsAlone, HoldsForLayersWhateverAxesTheRowsLieOn) {
   }
 }
 
-TEST(RowsAlone, GivesATextTheSameLogitsInAnyBatch) {
+TEST(BatchInvariant, GivesATextTheSameLogitsInAnyBatch) {
   for (const ModelKind& kind : model_kinds())
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
       nn::Params params(1);

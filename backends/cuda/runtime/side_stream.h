@@ -12,17 +12,17 @@
 
 namespace tg::cuda {
 
-class Lane {
+class SideStream {
  public:
-  explicit Lane(cudaStream_t main) : main_(main) {}
-  ~Lane();
-  Lane(const Lane&) = delete;
+  explicit SideStream(cudaStream_t main) : main_(main) {}
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
 
-  // Records f on the lane, behind what is on the main stream so far. The step's operands are in use until the
-  // main stream has waited for it.
+  // Records f on the side stream, behind what is on the main stream so far. The step's operands are in use
+  // until the main stream has waited for it.
   void run(const Step& step, const std::function<void(cudaStream_t)>& f);
-  // Lets the main stream wait for what is on the lane, if one of the steps writes what is read or written
-  // there, or reads what is written.
+  // Lets the main stream wait for what is on the side stream, if one of the steps writes what is read or
+  // written there, or reads what is written.
   void wait_before(std::span<const Step> steps);
   void wait();
 

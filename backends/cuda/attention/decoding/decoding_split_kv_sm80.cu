@@ -27,7 +27,7 @@ TG_HOST_DEVICE inline int pages_of_range(const AttentionCall& x, Ranges ranges, 
   return static_cast<int>((end - 1) / x.page - begin / x.page) + 1;
 }
 
-// Of the nth range, by the block: the length of its text, and the table's numbers of its pages.
+// Of the nth range, by the block: the length of its sequence, and the table's numbers of its pages.
 template <class Cache>
 __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<Cache>& plan, int b, int range,
                                             const Faults& faults) {
@@ -169,8 +169,8 @@ __device__ __forceinline__ void for_each_piece(const AttentionCall& x, F&& f) {
   if (piece * static_cast<int>(16 / sizeof(S)) < size) f(of_values, piece);
 }
 
-// By a warp, what is added for text b: its row of the cache, of equal ones that of the last text; −1: none.
-// The step that adds is the one before.
+// By a warp, what is added for sequence b: its row of the cache, of equal ones that of the last sequence; −1:
+// none. The step that adds is the one before.
 __device__ __forceinline__ int added_row(const AttentionCall& x, int b, const Faults& faults) {
   const int row = x.added.rows[b], page = x.table ? x.page : x.T;
   bool again = false;
@@ -303,8 +303,8 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
 
 template <class S, class At, Options options, class Cache>
 __global__ void __launch_bounds__(At::threads, At::blocks)
-    decode_apart(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-                 const __grid_constant__ Plan<Cache> plan, Faults faults) {
+    decode_split_kv(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
+                    const __grid_constant__ Plan<Cache> plan, Faults faults) {
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
   if (!x.fixed_places) wait_for_kernel_before();
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
   }
   multiply<S, At, options, Cache>(x, plan, item, memory, pages, first_page, row);
   __syncthreads();
-  const Results<S, At, Cache, At::warps, most_apart> results{x, work, plan.tiles, memory, thread / 32};
+  const Results<S, At, Cache, At::warps, most_split> results{x, work, plan.tiles, memory, thread / 32};
   results.write(item);
   if (item.ranges > 1) results.count(item);
 }
@@ -347,14 +347,14 @@ void launch_blocks(const Stream& s, const AttentionCall& x, const Workspace& wor
     const dim3 grid(static_cast<unsigned>(x.Hk), static_cast<unsigned>(work.parts),
                     static_cast<unsigned>(plan.tiles.count));
     launch_early(s, {grid, At::threads, static_cast<std::size_t>(At::bytes(plan.tiles.rows, pages))},
-                 decode_apart<S, At, options, Cache>, x, work, plan, s.faults);
+                 decode_split_kv<S, At, options, Cache>, x, work, plan, s.faults);
   });
 }
 
 }  // namespace decoding
 
 // With keys of three slices of each stream under way where the blocks do not fill the GPU.
-void launch_decoding_apart(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_decoding_split_kv(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using namespace decoding;
   const i64 blocks = i64{x.Hk} * work.parts * tiles_of_launch(x, 0).count;
   with_cache(x, [&](auto cache) {
