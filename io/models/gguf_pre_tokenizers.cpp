@@ -73,7 +73,7 @@ const std::vector<GgufPreTokenizer>& pre_tokenizers() {
   return all;
 }
 
-bool is_same(const SplitStep& a, const SplitStep& b) {
+bool is_same_split(const SplitStep& a, const SplitStep& b) {
   if (a.kind != b.kind) return false;
   if (a.kind == SplitStep::Kind::words) return a.rule == b.rule;
   return a.kind == SplitStep::Kind::runs && a.runs->matches_as(*b.runs);
@@ -104,7 +104,7 @@ const GgufPreTokenizer& gguf_pre_tokenizer_of(const text::HfTokenizer& tokenizer
   });
   // Without the normal form ids differ only for texts that are not in it.
   for (const GgufPreTokenizer& p : pre_tokenizers())
-    if (!is_other && !p.is_only_read && std::ranges::equal(p.splits, stages.pre_tokenizer, is_same) &&
+    if (!is_other && !p.is_only_read && std::ranges::equal(p.splits, stages.pre_tokenizer, is_same_split) &&
         p.ignores_merges == tokenizer.ignores_merges() && (p.nfc || !nfc) &&
         !(p.keeps_digits && joins_digits(tokenizer)))
       return p;

@@ -19,7 +19,7 @@ std::string with_minus(std::string s) {  // the minus of mathematics, not the hy
   return s.starts_with('-') ? "−" + s.substr(1) : s;
 }
 
-std::string plain(double value, int decimals) {
+std::string plain_number(double value, int decimals) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, "%.*f", decimals, value);
   return with_minus(buffer);
@@ -46,9 +46,9 @@ void linear_ticks(PlotAxis& axis, int count) {
   for (long long i = first; static_cast<double>(i) * step <= axis.hi + slack * step; ++i) {
     const double value = static_cast<double>(i) * step;
     std::string label = scientific && i != 0
-                            ? plain(value / std::pow(10.0, power), std::max(0, power - step_power)) + "×10" +
-                                  superscript(power)
-                            : plain(i == 0 ? 0.0 : value, scientific ? 0 : std::max(0, -step_power));
+                            ? plain_number(value / std::pow(10.0, power), std::max(0, power - step_power)) +
+                                  "×10" + superscript(power)
+                            : plain_number(i == 0 ? 0.0 : value, scientific ? 0 : std::max(0, -step_power));
     axis.ticks.push_back({value, std::move(label)});
   }
 }
@@ -68,7 +68,7 @@ void log_ticks(PlotAxis& axis, int count) {
       if (m == 1 && n % every == 0) label = "10" + superscript(n);
       if (narrow && m > 1 && (m == 2 || m == 5 || decades < 0.7))
         label = std::to_string(m) + "×10" + superscript(n);
-      if (narrow && n >= -3 && n <= 4 && !label.empty()) label = plain(m * power, std::max(0, -n));
+      if (narrow && n >= -3 && n <= 4 && !label.empty()) label = plain_number(m * power, std::max(0, -n));
       axis.ticks.push_back({m * power, std::move(label)});
     }
   }

@@ -45,7 +45,7 @@ std::pair<double, double> range(const Plot& plot, bool of_x) {
 }
 
 // One line for each run of drawable points.
-std::vector<Polyline> runs(const Series& s, const Plot& plot, const Frame& frame) {
+std::vector<Polyline> unbroken_lines(const Series& s, const Plot& plot, const Frame& frame) {
   std::vector<Polyline> lines;
   bool open = false;
   for (std::size_t i = 0; i < s.x.size(); ++i) {
@@ -136,7 +136,7 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
       const Series& s = plot.series[i];
       if (s.faint != faint) continue;
-      const std::vector<Polyline> lines = runs(s, plot, f);
+      const std::vector<Polyline> lines = unbroken_lines(s, plot, f);
       image.stroke(lines, faint ? 1.5f : 3.0f, color_of(plot, i), faint ? 0.35f : 1);
       if (!s.markers) continue;
       for (const Polyline& line : lines) {

@@ -27,7 +27,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-const Engine::Options& checked(const Engine::Options& o) {
+const Engine::Options& checked_options(const Engine::Options& o) {
   check_options<ShapeError>("engine", {{"slots", o.slots, Range::whole_from(1)},
                                        {"cache_tokens", o.cache_tokens, Range::whole_from(0)},
                                        {"page_size", o.page_size, Range::whole_from(1)},
@@ -95,7 +95,7 @@ struct Engine::Beams {
 
 Engine::Engine(LanguageModel model, const Options& options, const std::source_location& where)
     : model_(std::move(model)),
-      options_(checked(options)),
+      options_(checked_options(options)),
       where_(where),
       scheduler_(scheduling(options_, model_.context)),
       cache_(scheduler_.pool().pages(), options_.page_size, model_.device(), options_.cache_dtype) {

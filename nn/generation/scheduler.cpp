@@ -15,7 +15,7 @@ namespace {
 // A sequence that has lost its pages so often keeps them, while there is another to take them from.
 constexpr int most_preemptions = 3;
 
-const Scheduler::Options& checked(const Scheduler::Options& o) {
+const Scheduler::Options& checked_limits(const Scheduler::Options& o) {
   if (o.slots < 1 || o.chunk < 1 || o.group < 1 || o.host_pages < 0)
     throw ShapeError(
         "[scheduler] expected positive numbers of slots and of tokens in a chunk and in a group, got " +
@@ -27,7 +27,7 @@ const Scheduler::Options& checked(const Scheduler::Options& o) {
 }  // namespace
 
 Scheduler::Scheduler(const Options& options)
-    : options_(checked(options)), pool_(options.pages, options.page_size) {}
+    : options_(checked_limits(options)), pool_(options.pages, options.page_size) {}
 
 const Scheduler::Sequence& Scheduler::at(Id sequence) const {
   const Sequence* const found = sequences_.find(sequence);

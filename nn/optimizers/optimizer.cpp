@@ -43,7 +43,7 @@ std::vector<Parameter> not_frozen(const std::vector<Parameter>& parameters) {
   return trained;
 }
 
-std::vector<Parameter> checked(std::vector<Parameter> parameters) {
+std::vector<Parameter> checked_parameters(std::vector<Parameter> parameters) {
   std::unordered_set<const void*> seen;
   for (const Parameter& p : parameters) {
     if (!seen.insert(p.key()).second)
@@ -71,7 +71,7 @@ Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
 Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
                      const std::optional<LossScale>& loss_scale, std::shared_ptr<Communicator> ranks,
                      const std::function<bool(const Parameter&)>& is_divisible)
-    : shards_(checked(not_frozen(parameters)), std::move(ranks), is_divisible),
+    : shards_(checked_parameters(not_frozen(parameters)), std::move(ranks), is_divisible),
       clip_(clip),
       loss_scale_(loss_scale) {
   check_options("optimizer", {{"clip", clip, Range::at_least(0)}});

@@ -69,7 +69,7 @@ std::vector<Product> products(const Settings& settings) {
 using Rates = std::map<std::tuple<std::string, std::string, int>, double>;
 
 // Measures and reports one product; one in bf16 is compared with the same in f32 if that was measured before.
-Timing measure(const Product& p, int threads, Report& report, Rates& sgemm_rates) {
+Timing measure_product(const Product& p, int threads, Report& report, Rates& sgemm_rates) {
   const Timing t = timing(p, threads, report);
   const double rate = p.gflop() / t.seconds;
   const auto key = std::tuple(p.shape(), p.form, threads);
@@ -87,7 +87,7 @@ double sgemm(Report& report) {
   const std::int64_t size = report.settings.is_quick() ? 128 : 1024;
   const Product p{size, size, size, "NN", f32};
   Rates rates;
-  const Timing t = measure(p, report.settings.threads, report, rates);
+  const Timing t = measure_product(p, report.settings.threads, report, rates);
   return p.gflop() / t.seconds / t.peak;
 }
 
@@ -96,9 +96,9 @@ void run_gemm(Report& report) {
   Rates rates;
   for (const Product& p : products(report.settings)) {
     if (!report.selects(p.name())) continue;
-    const Timing all = measure(p, threads, report, rates);
+    const Timing all = measure_product(p, threads, report, rates);
     if (threads == 1 || p.form != "NN") continue;
-    const double gain = measure(p, 1, report, rates).seconds / all.seconds;
+    const double gain = measure_product(p, 1, report, rates).seconds / all.seconds;
     report.add(row_of(p, ", all / one", threads, all.seconds).at(gain, "×").part(gain / threads, "threads"));
   }
 }

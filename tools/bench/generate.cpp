@@ -52,8 +52,8 @@ std::vector<std::int32_t> text_of(std::int64_t length) {
   return text;
 }
 
-void measure(const std::string& kind, const nn::Architecture& architecture, std::int64_t context,
-             Report& report) {
+void measure_model(const std::string& kind, const nn::Architecture& architecture, std::int64_t context,
+                   Report& report) {
   const Settings& settings = report.settings;
   const Sizes sizes{4, 4, 128, context, 65};
   nn::Params params(0, settings.dtype, settings.device);
@@ -122,9 +122,9 @@ void measure(const std::string& kind, const nn::Architecture& architecture, std:
 
 void run_generate(Report& report) {
   for (const std::int64_t context : report.sizes({64, 1024})) {
-    measure("MHA", nn::Gpt{}, context, report);
-    measure("GQA", nn::Llama{.key_heads = 2}, context, report);
-    measure("MLA", nn::DeepSeek{}, context, report);
+    measure_model("MHA", nn::Gpt{}, context, report);
+    measure_model("GQA", nn::Llama{.key_heads = 2}, context, report);
+    measure_model("MLA", nn::DeepSeek{}, context, report);
   }
 }
 
