@@ -106,7 +106,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
               {static_cast<std::int64_t>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
       const double share = static_cast<double>(useful_tokens(pool, cached)) /
                            (static_cast<double>(pool.pages()) * static_cast<double>(pool.page_size()));
-      r.sequences += static_cast<double>(cached.size());
+      r.texts += static_cast<double>(cached.size());
       r.useful += share;
       if (scheduler.waiting() > 0) r.useful_full += share, ++full_steps;
       r.most_useful = std::max(r.most_useful, share);
@@ -116,7 +116,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   const auto report = [&](std::size_t request, const nn::Engine::Token& token) {
     if (!looked) r.seconds = time = clock.seconds();
     all_written.push_back({request, token.token, time});
-    if (token.end != nn::Engine::End::no) texts.erase(token.text);
+    if (token.end != nn::Engine::End::no) texts.erase(token.sequence);
     look();  // at the first report, when the others that end in this step still have their pages
     return true;
   };
@@ -153,7 +153,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   r.preemptions = scheduler.preemptions() - preempted_before;
   r.found = scheduler.found() - found_before;
   r.tokens = std::ssize(r.first) + std::ssize(r.between);
-  r.sequences /= static_cast<double>(r.steps);
+  r.texts /= static_cast<double>(r.steps);
   r.useful /= static_cast<double>(r.steps);
   r.useful_full /= static_cast<double>(full_steps);
   std::sort(r.first.begin(), r.first.end());
@@ -173,7 +173,7 @@ void add_rows(const std::string& name, const std::string& shape, const Replay& r
   const auto steps = static_cast<double>(r.steps);
   report.add_selected(timed("", r.seconds).at(static_cast<double>(r.tokens) / r.seconds, "tokens/s"));
   counted(", requests", static_cast<double>(r.first.size()) / r.seconds, "requests/s");
-  report.add_selected(timed(", step", r.stepping / steps).at(r.sequences, "texts"));
+  report.add_selected(timed(", step", r.stepping / steps).at(r.texts, "texts"));
   report.add_selected(timed(", host in a step", r.host / steps));
   cached(", cache in use", r.useful);
   if (!std::isnan(r.useful_full)) cached(", in use, texts wait", r.useful_full);
