@@ -20,8 +20,8 @@ using tg::testing::error_of;
 
 std::string pages_of(const PageTable& table) {
   std::string text;
-  for (const std::int32_t n : table.pages()) sequence += (sequence.empty() ? "" : " ") + std::to_string(n);
-  return sequence;
+  for (const std::int32_t n : table.pages()) text += (text.empty() ? "" : " ") + std::to_string(n);
+  return text;
 }
 
 // Reads all of a sequence that the pool has not found, as a model would.

@@ -19,17 +19,17 @@ class PlainPool {
     for (std::int32_t n = 1; n <= pages; ++n) free.push_back(n);
   }
 
-  // The pages of a text and what they hold.
+  // The pages of a sequence and what they hold.
   struct Table {
     Tokens pages = {}, rest = {};  // the tokens after the full pages
     std::int64_t length = 0;
     std::uint64_t full = 0;  // the number of the content of the full pages
     int epoch = 0;
   };
-  Table open(const Tokens& text) {
+  Table open(const Tokens& sequence) {
     Table t{.epoch = epoch_};
-    while (t.length + size < std::ssize(text)) {
-      const auto next = text.begin() + t.length;
+    while (t.length + size < std::ssize(sequence)) {
+      const auto next = sequence.begin() + t.length;
       const std::int32_t n = find(t.full, Tokens(next, next + size));
       if (n == 0) break;
       hold(n);
@@ -116,7 +116,7 @@ class PlainScheduler {
  public:
   using Tokens = PlainPool::Tokens;
   using Id = nn::Scheduler::Id;
-  struct Text {
+  struct Sequence {
     Tokens tokens;
     std::int64_t most;
     bool runs = false, is_old = false;
@@ -136,58 +136,60 @@ class PlainScheduler {
   explicit PlainScheduler(const nn::Scheduler::Options& o) : o_(o), pool(o.pages, o.page_size) {}
 
   Id add(const Tokens& tokens, std::int64_t most) {
-    texts.emplace(next_, Text{tokens, most});
+    sequences.emplace(next_, Sequence{tokens, most});
     return next_++;
   }
   Id fork(Id from, nn::Scheduler::Turn turn) {
     bool is_waiting = false;
-    for (const auto& [id, t] : texts) is_waiting = is_waiting || (!t.runs && !t.is_idle());
+    for (const auto& [id, t] : sequences) is_waiting = is_waiting || (!t.runs && !t.is_idle());
     const bool fits = running() < o_.slots && (turn == nn::Scheduler::Turn::of_parent || !is_waiting);
-    const Id id = add(texts.at(from).tokens, texts.at(from).most);
-    Text &parent = texts.at(from), &t = texts.at(id);
+    const Id id = add(sequences.at(from).tokens, sequences.at(from).most);
+    Sequence &parent = sequences.at(from), &t = sequences.at(id);
     t.read = parent.read;
     if (parent.runs && fits) t.runs = true, t.table = pool.fork(parent.table), t.is_old = parent.is_old;
     return id;
   }
-  void append(Id id, std::int32_t token) { texts.at(id).tokens.push_back(token), texts.at(id).expected = 0; }
-  void expect(Id id) { texts.at(id).expected = 1; }
+  void append(Id id, std::int32_t token) {
+    sequences.at(id).tokens.push_back(token), sequences.at(id).expected = 0;
+  }
+  void expect(Id id) { sequences.at(id).expected = 1; }
   void read_again(Id id) {
-    Text& t = texts.at(id);
+    Sequence& t = sequences.at(id);
     t.expected = 0, t.read = std::min(t.read, t.size() - 1);
   }
   void remove(Id id) {
-    stop(texts.at(id));
-    texts.erase(id);
+    stop(sequences.at(id));
+    sequences.erase(id);
   }
   void done(Id id, std::int64_t begin, std::int64_t count) {
-    Text& t = texts.at(id);
+    Sequence& t = sequences.at(id);
     pool.append(t.table, Tokens(t.tokens.begin() + begin, t.tokens.begin() + begin + count));
     t.read = std::max(t.read, begin + count);
   }
   void forget() {
     pool.forget();
-    for (auto& [id, t] : texts) t.on_host = 0, t.is_old = t.runs;
+    for (auto& [id, t] : sequences) t.on_host = 0, t.is_old = t.runs;
   }
   void start_again() {
     forget();
-    for (auto& [id, t] : texts) stop(t);
+    for (auto& [id, t] : sequences) stop(t);
   }
 
   Plan plan() {
     plan_ = {}, left_ = o_.chunk;
     const std::int64_t before = preemptions;
-    for (auto& [id, t] : texts)
+    for (auto& [id, t] : sequences)
       if (t.runs) read_on(id);
     if (preemptions > before && !is_empty()) return plan_;
     while (left_ > 0) {
-      const auto next =
-          std::ranges::find_if(texts, [](const auto& t) { return !t.second.runs && !t.second.is_idle(); });
-      if (next == texts.end() || next->second.expected > 0) break;
+      const auto next = std::ranges::find_if(
+          sequences, [](const auto& t) { return !t.second.runs && !t.second.is_idle(); });
+      if (next == sequences.end() || next->second.expected > 0) break;
       if (running() < o_.slots && join(next->first)) {
         read_on(next->first);
       } else if (is_empty() && running() > 0) {
         Id last = 0;
-        for (const auto& [id, t] : texts)
+        for (const auto& [id, t] : sequences)
           if (t.runs) last = id;
         preempt(last);
       } else {
@@ -198,15 +200,15 @@ class PlainScheduler {
   }
 
   std::int64_t running() const {
-    return std::ranges::count_if(texts, [](const auto& t) { return t.second.runs; });
+    return std::ranges::count_if(sequences, [](const auto& t) { return t.second.runs; });
   }
   std::int64_t cached() const {
     std::int64_t n = 0;
-    for (const auto& [id, t] : texts) n += t.runs ? t.table.length : 0;
+    for (const auto& [id, t] : sequences) n += t.runs ? t.table.length : 0;
     return n;
   }
 
-  std::map<Id, Text> texts;
+  std::map<Id, Sequence> sequences;
   std::int64_t preemptions = 0, found = 0, spared_count = 0;
 
  private:
@@ -214,15 +216,15 @@ class PlainScheduler {
   std::int64_t pages_of(std::int64_t tokens) const { return (tokens + o_.page_size - 1) / o_.page_size; }
   std::int64_t free_on_host() const {
     std::int64_t n = o_.host_pages;
-    for (const auto& [id, t] : texts) n -= pages_of(t.on_host);
+    for (const auto& [id, t] : sequences) n -= pages_of(t.on_host);
     return n;
   }
-  void stop(Text& t) {
+  void stop(Sequence& t) {
     pool.close(t.table);
     t.table = {}, t.runs = t.is_old = false;
   }
   void preempt(Id id) {
-    Text& t = texts.at(id);
+    Sequence& t = sequences.at(id);
     const std::int64_t n = pages_of(t.table.length);
     if (n > 0 && !t.is_old && n <= free_on_host()) {
       plan_.out.emplace_back(id, 0, Tokens(t.table.pages.begin(), t.table.pages.begin() + n));
@@ -234,9 +236,9 @@ class PlainScheduler {
   // The last one after this sequence. One that was preempted three times is spared if there is another.
   // Without any, this sequence itself.
   bool make_room(Id id, std::int64_t count) {
-    while (!pool.reserve(texts.at(id).table, count, plan_.copies)) {
+    while (!pool.reserve(sequences.at(id).table, count, plan_.copies)) {
       Id last = 0, spared = 0;
-      for (const auto& [other, t] : texts)
+      for (const auto& [other, t] : sequences)
         if (other > id && t.runs) (t.preemptions < 3 ? last : spared) = other;
       const Id gone = last != 0 ? last : spared != 0 ? spared : id;
       spared_count += last != 0 && spared > last;
@@ -246,7 +248,7 @@ class PlainScheduler {
     return true;
   }
   void read_on(Id id) {
-    Text& t = texts.at(id);
+    Sequence& t = sequences.at(id);
     const std::int64_t begin = t.table.length, unread = t.size() - begin,
                        count = unread == 1 ? 1 : std::min(unread, left_);
     if (count == 0 || !make_room(id, count)) return;
@@ -254,13 +256,13 @@ class PlainScheduler {
     if (unread > 1) left_ = std::max<std::int64_t>(left_ - (count + o_.group - 1) / o_.group * o_.group, 0);
   }
   bool join(Id id) {
-    Text& t = texts.at(id);
+    Sequence& t = sequences.at(id);
     t.table = pool.open(t.tokens);
     const std::int64_t length = t.table.length, size = t.size();
     const std::int64_t reserved = running() == 0 ? 0 : o_.pages / 100;
     bool is_read_now = false;  // its next page, by another sequence
     for (const auto& [other, begin, count] : plan_.several) {
-      const Tokens& its = texts.at(other).tokens;
+      const Tokens& its = sequences.at(other).tokens;
       const std::int64_t end = length + o_.page_size;
       is_read_now = is_read_now || (end < size && begin < end && end <= begin + count &&
                                     std::equal(t.tokens.begin(), t.tokens.begin() + end, its.begin()));
