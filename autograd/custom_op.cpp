@@ -24,7 +24,7 @@ std::vector<Tensor> CustomOp::all(std::initializer_list<TensorArg> in) const {
   return all(tensors, first->where());
 }
 
-std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_location where) const {
+std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, Where where) const {
   if (!record_) throw Error(in_context("[custom_op] an empty CustomOp was called: it was moved from", where));
   if (in.empty()) throw Error(in_context("[" + name_ + "] needs at least one tensor", where));
   for (const Tensor& t : in) {
@@ -42,8 +42,7 @@ namespace {
 
 // The region's nodes may read one another and its inputs, nothing else: differentiation skips the region, so
 // a gradient towards anything else would be lost silently.
-void check_region(const Graph& graph, const std::string& name, const CustomGradient& region,
-                  std::source_location where) {
+void check_region(const Graph& graph, const std::string& name, const CustomGradient& region, Where where) {
   const ValueId first_value = graph.nodes()[region.first].first_out;
   for (NodeId n = region.first; n <= region.last; ++n) {
     const Node& node = graph.nodes()[n];
@@ -65,7 +64,7 @@ void check_region(const Graph& graph, const std::string& name, const CustomGradi
 CustomOp custom_op(std::string name, GraphFunctions functions) {
   if (!functions.forward || !functions.backward)
     throw Error("[custom_op] " + name + " has no " + (functions.forward ? "backward" : "forward"));
-  auto call = [name, functions](const std::vector<Tensor>& in, std::source_location where) {
+  auto call = [name, functions](const std::vector<Tensor>& in, Where where) {
     Graph& graph = in.at(0).graph();
     const auto first = static_cast<NodeId>(graph.nodes().size());
     const auto first_value = static_cast<ValueId>(graph.values().size());
@@ -140,8 +139,7 @@ std::vector<Tensor> record_backward(const Op& op, const Backprop& g) {
   for (std::size_t i = 0; i < g.out.size(); ++i)
     operands.push_back(g.z[i].defined() ? contiguous(g.z[i]) : zeros_like(g.out[i]));
   const HostBackwardAttrs attrs{static_cast<int>(g.in.size()), static_cast<int>(g.out.size())};
-  const std::vector<Tensor> z_float =
-      g.in[0].graph().record(op, operands, attrs, std::source_location::current());
+  const std::vector<Tensor> z_float = g.in[0].graph().record(op, operands, attrs, Where::current());
   std::vector<Tensor> z;
   std::size_t next = 0;
   for (const Tensor& x : g.in) z.push_back(is_float(x.dtype()) ? z_float[next++] : Tensor());
@@ -154,16 +152,13 @@ CustomOp register_host_op(HostOp host) {
   if (!host.forward)
     throw Error("[register_host_op] " + host.name + " has no forward " + at_line(host.where));
   const auto self = std::make_shared<const Op*>(nullptr);
-  CustomOp callable(host.name, [self](const std::vector<Tensor>& in, std::source_location where) {
+  CustomOp callable(host.name, [self](const std::vector<Tensor>& in, Where where) {
     std::vector<Tensor> operands;
     for (const Tensor& t : in) operands.push_back(contiguous({t, where}));
     return in.at(0).graph().record(**self, operands, {}, where);
   });
   for (Sample& s : host.samples)
-    if (!s.call)
-      s.call = [callable](std::span<const Tensor> x) {
-        return callable.all(x, std::source_location::current());
-      };
+    if (!s.call) s.call = [callable](std::span<const Tensor> x) { return callable.all(x, Where::current()); };
   Op op{.name = host.name,
         .doc = host.doc,
         .infer = [infer = host.infer ? host.infer : like_the_first](

@@ -13,7 +13,7 @@ class CustomOp {
  public:
   // Records the op on its arguments, at least one of them a tensor; errors carry the caller's line.
   std::vector<Tensor> all(std::initializer_list<TensorArg> in) const;
-  std::vector<Tensor> all(std::span<const Tensor> in, std::source_location where) const;
+  std::vector<Tensor> all(std::span<const Tensor> in, Where where) const;
   // The first output, for ops that have one.
   Tensor operator()(std::initializer_list<TensorArg> in) const {
     return all(in)[0];
@@ -25,7 +25,7 @@ class CustomOp {
  private:
   friend CustomOp custom_op(std::string, struct GraphFunctions);
   friend CustomOp register_host_op(struct HostOp);
-  using Record = std::function<std::vector<Tensor>(const std::vector<Tensor>&, std::source_location)>;
+  using Record = std::function<std::vector<Tensor>(const std::vector<Tensor>&, Where)>;
   explicit CustomOp(std::string name, Record record)
       : name_(std::move(name)), record_(std::make_shared<const Record>(std::move(record))) {}
 
@@ -63,7 +63,7 @@ struct HostOp {
       {};  // optional: without it the op is not differentiable
   // For gradcheck and the tests: a name and the inputs; without `call` the op itself is called.
   std::vector<Sample> samples = {};
-  std::source_location where = std::source_location::current();  // see Op
+  Where where = Where::current();  // see Op
 };
 // Adds the op to all_ops(), from any thread; its backward is an op too, which has no derivative. Throws Error
 // if there is an op of that name, or no name or no forward.

@@ -130,7 +130,7 @@ class ReverseWalk {
     if (!any) return;
     for (ValueId v : custom.in) in.push_back(now(v));
     const Node& last = graph_.nodes()[custom.last];
-    const std::source_location where = last.where;
+    const Where where = last.where;
     const std::string& path = graph_.name_of(last);
     const std::string label = path.empty() ? "custom op" : path + "/custom op";
     for (std::size_t i = 0; i < z.size(); ++i)
@@ -139,20 +139,22 @@ class ReverseWalk {
     accumulate_all(label, where, custom.in, custom.backward(in, out, z));
   }
 
-  void accumulate_all(const std::string& label, const std::source_location& where,
-                      const std::vector<ValueId>& in, const std::vector<Tensor>& z) {
+  void accumulate_all(const std::string& label, const Where& where, const std::vector<ValueId>& in,
+                      const std::vector<Tensor>& z) {
+    const auto refuse = [&](const std::string& what) {
+      throw GradientError("[" + label + "] " + what + " " + at_line(where));
+    };
     if (z.size() != in.size())
-      throw GradientError("[" + label + "] its gradient returned " + std::to_string(z.size()) +
-                          " tensors for " + std::to_string(in.size()) + " inputs " + at_line(where));
+      refuse("its gradient returned " + std::to_string(z.size()) + " tensors for " +
+             std::to_string(in.size()) + " inputs");
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!z[i].defined()) continue;
       const Tensor x = graph_.tensor(in[i]);
       if (!graph_.has(z[i]))
-        throw GradientError("[" + label + "] gradient of input " + std::to_string(i) +
-                            " is a tensor of another graph " + at_line(where));
+        refuse("gradient of input " + std::to_string(i) + " is a tensor of another graph");
       if (active(in[i]) && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
-        throw GradientError("[" + label + "] gradient of input " + std::to_string(i) + " is " + z[i].text() +
-                            ", the input is " + x.text() + " " + at_line(where));
+        refuse("gradient of input " + std::to_string(i) + " is " + z[i].text() + ", the input is " +
+               x.text());
       accumulate(in[i], z[i]);
     }
   }
@@ -263,26 +265,24 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
   if (!loss.defined()) throw GradientError("[gradients] the loss is an undefined tensor");
   Graph& graph = loss.graph();
   const Node& maker = graph.node_of(loss.id());
-  const std::source_location where = maker.where;
+  const Where where = maker.where;
   const std::string name = graph.label_of(maker);
-  if (!is_float(loss.dtype()))
-    throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
-                        ", expected a floating tensor " + at_line(where));
-  if (!cotangent.defined() && loss.numel() != 1)
-    throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
-                        ", expected one element, or a cotangent " + at_line(where));
+  const auto refuse = [&](const std::string& what) {
+    throw GradientError("[gradients] " + what + " " + at_line(where));
+  };
+  const std::string it = "the loss " + name + " is " + loss.text();
+  if (!is_float(loss.dtype())) refuse(it + ", expected a floating tensor");
+  if (!cotangent.defined() && loss.numel() != 1) refuse(it + ", expected one element, or a cotangent");
   if (cotangent.defined() && !graph.has(cotangent))
-    throw GradientError("[gradients] the cotangent is of another graph than the loss " + name + " " +
-                        at_line(where));
+    refuse("the cotangent is of another graph than the loss " + name);
   if (cotangent.defined() && (cotangent.shape() != loss.shape() || cotangent.dtype() != loss.dtype()))
-    throw GradientError("[gradients] the cotangent is " + cotangent.text() + ", the loss " + name + " is " +
-                        loss.text() + " " + at_line(where));
+    refuse("the cotangent is " + cotangent.text() + ", " + it);
   for (std::size_t i = 0; i < wrt.size(); ++i) {
     const Tensor& w = wrt[i];
     if (graph.has(w) && is_float(w.dtype())) continue;
     const std::string kind = !w.defined() ? "undefined" : !graph.has(w) ? "of another graph" : w.text();
-    throw GradientError("[gradients] tensor " + std::to_string(i) + " to differentiate by is " + kind +
-                        ", expected a floating tensor of the loss's graph " + at_line(where));
+    refuse("tensor " + std::to_string(i) + " to differentiate by is " + kind +
+           ", expected a floating tensor of the loss's graph");
   }
 
   const DerivativeScope derivative;

@@ -13,9 +13,9 @@ namespace tg {
 namespace {
 
 std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
-  const std::size_t count = attrs.as<AdamWAttrs>().weight_decay.size(), scalars = adamw_ins * count;
-  detail::require_operands(in, scalars + 3);
   const auto& a = attrs.as<AdamWAttrs>();
+  const std::size_t count = a.weight_decay.size(), scalars = adamw_ins * count;
+  detail::require_operands(in, scalars + 3);
   for (const double decay : a.weight_decay) AdamWOptions{a.beta1, a.beta2, a.eps, decay}.check({});
   std::vector<OutSpec> out;
   out.reserve(adamw_outs * count);
@@ -30,7 +30,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
       if (o.dtype == f64 && wide != f64) throw DTypeError("f64 operands need a p of type f64");
     }
     for (int i : {0, 2, 3}) out.push_back({x[i].dtype, row_major(x[0].shape())});
-    const DType copy = attrs.as<AdamWAttrs>().copies[first / adamw_ins];
+    const DType copy = a.copies[first / adamw_ins];
     const bool has_copy = copy != x[0].dtype;
     if (has_copy && (wide != x[0].dtype || (copy != bf16 && copy != f16)))
       throw DTypeError("a copy is bf16 or f16, of a p of f32 or f64");
@@ -128,7 +128,7 @@ void AdamWOptions::check(std::string_view who) const {
 
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {
-  const std::source_location where = learning_rate.where();
+  const Where where = learning_rate.where();
   // Numbers; tensors have their values when the program runs.
   for (const auto& [name, x, range] :
        {std::tuple("learning_rate", &learning_rate, Range::at_least(0)),

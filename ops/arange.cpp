@@ -24,16 +24,14 @@ const Op& arange_op = *define_op(
          },
      .not_differentiable = "it has no inputs",
      .samples = []() -> std::vector<Sample> {
-       return {{"times",
-                {{{5}}},
-                [](auto x) { return Tensors{x[0] * arange(x[0].graph(), 1, 11, 2, x[0].dtype())}; }},
-               {"tril", {{{2, 3, 4}}}, [](auto x) { return Tensors{tril(x[0], 1)}; }},
-               {"triu", {{{4, 3}}}, [](auto x) { return Tensors{triu(x[0], -1)}; }},
-               {"flip", {{{3, 4}}}, [](auto x) { return Tensors{flip(x[0], 1)}; }}};
+       return {{"times", {{{5}}}, [](auto x) { return x[0] * arange(x[0].graph(), 1, 11, 2, x[0].dtype()); }},
+               {"tril", {{{2, 3, 4}}}, [](auto x) { return tril(x[0], 1); }},
+               {"triu", {{{4, 3}}}, [](auto x) { return triu(x[0], -1); }},
+               {"flip", {{{3, 4}}}, [](auto x) { return flip(x[0], 1); }}};
      },
      .recompute = Recompute::cheap});
 
-Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
+Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, Where where) {
   const double count = std::ceil((stop - start) / step);
   if (!(count >= 0 && count <= static_cast<double>(max_elements) && std::isfinite(step)))
     throw ShapeError(in_context("[arange] steps of " + detail::attr_text(step) + " do not lead from " +

@@ -64,6 +64,23 @@ void check_rank_at_least(const Operand& x, int rank) {
   if (x.layout.rank() < rank) throw ShapeError("needs at least " + std::to_string(rank) + " dimensions");
 }
 
+void require_shape(const char* name, const Operand& x, const Shape& shape) {
+  if (x.shape() != shape) refuse_shape(name, x, shape.text());
+}
+
+void refuse_shape(const char* name, const Operand& x, const std::string& expected) {
+  throw ShapeError(std::string(name) + " is " + x.shape().text() + ", expected " + expected);
+}
+
+void require_rng(const Operand& rng) {
+  if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("needs the graph's rng() {seed, step}");
+}
+
+const Tensor& first_of(const std::vector<Tensor>& xs, const std::string& op, const Where& where) {
+  if (xs.empty()) throw Error(in_context("[" + op + "] got no tensors, expected at least one", where));
+  return xs[0];
+}
+
 void require_operands(std::span<const Operand> in, std::size_t least, std::size_t most) {
   if (in.size() >= least && in.size() <= most) return;
   throw Error("takes " + std::to_string(least) + (least == most ? "" : " to " + std::to_string(most)) +
@@ -83,6 +100,27 @@ std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape) {
   return {{dtype, row_major(shape)}};
 }
 
+Shape reduced_shape(const Shape& shape, const Axes& axes, bool keepdim) {
+  Shape out;
+  for (int i = 0; i < shape.size(); ++i) {
+    if (!axes.contains(i))
+      out.push_back(shape[i]);
+    else if (keepdim)
+      out.push_back(1);
+  }
+  return out;
+}
+
+Shape without_last_axis(Shape shape) {
+  shape.erase(shape.size() - 1);
+  return shape;
+}
+
+Cost product_cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&) {
+  return {.flops =
+              2.0 * static_cast<double>(out[0].layout.numel()) * static_cast<double>(in[0].shape().back())};
+}
+
 bool is_last_axis_contiguous(const Layout& l) {
   return l.shape.back() <= 1 || l.strides.back() == 1 || l.numel() == 0;
 }
@@ -93,6 +131,15 @@ Tensor last_axis_contiguous(const Tensor& x) {
 
 SampleInput sample_indices(const Shape& shape, double size) {
   return {shape, {Fill::index, 0, size}, i64};
+}
+
+std::vector<Sample> samples_by_index(Tensor (*f)(TensorArg, std::int64_t, TensorArg, TensorArg)) {
+  const auto along = [f](std::int64_t axis) {
+    return [f, axis](std::span<const Tensor> x) { return f(x[0], axis, x[1], x[2]); };
+  };
+  return {{"rows", {{{4, 3}}, sample_indices({6}, 4), {{6, 3}}}, along(0)},
+          {"middle", {{{2, 5, 3}}, sample_indices({2, 2}, 5), {{2, 2, 2, 3}}}, along(1)},
+          {"last", {{{3, 4}}, sample_indices({3}, 4), {{3, 3}}}, along(1)}};
 }
 
 }  // namespace tg::detail

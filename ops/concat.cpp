@@ -7,7 +7,6 @@ namespace tg {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
-using At = std::source_location;
 
 struct SplitAttrs {
   std::int64_t axis;
@@ -53,10 +52,31 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
   return detail::row_major_output(in[0].dtype, shape);
 }
 
-Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
-  if (parts.empty())
-    throw Error(in_context(std::string("[") + what + "] got no tensors, expected at least one", where));
-  return parts[0];
+std::vector<Sample> concat_samples() {
+  const auto along = [](std::int64_t axis) {
+    return [axis](std::span<const Tensor> x) { return concat({x.begin(), x.end()}, axis); };
+  };
+  const auto twice = [](std::span<const Tensor> x) { return concat({x[0], x[0]}, -1); };
+  const auto stacked = [](std::span<const Tensor> x) { return stack({x[0], x[1]}, 1); };
+  const auto padded = [](std::span<const Tensor> x) { return pad(x[0], {1, 0}, {0, 2}, 0.5); };
+  return {{"rows", {{{2, 3}}, {{1, 3}}, {{0, 3}}}, along(0)},
+          {"columns", {{{2, 2, 3}}, {{2, 4, 3}}}, along(1)},
+          {"twice the same", {{{2, 3}}}, twice},
+          {"stack", {{{2, 3}}, {{2, 3}}}, stacked},
+          {"pad", {{{2, 3}}}, padded},
+          {"pad, where it lands",
+           {{.shape = {2, 2}, .values = {1, 2, 3, 4}}},
+           padded,
+           Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
+}
+
+std::vector<Sample> split_samples() {
+  const auto three = [](std::span<const Tensor> x) { return split(x[0], {1, 3, 2}, 1); };
+  const auto last = [](std::span<const Tensor> x) { return split(x[0], {2, 0, 4}, -1)[2]; };
+  return {{"three", {{{2, 6, 3}}}, three},
+          {"one is used", {{{4, 6}}}, last},
+          {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
+          {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
 }
 
 }  // namespace
@@ -70,20 +90,7 @@ const Op& split_op = *define_op({.name = "split",
                                      z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
                                    return {concat(z, g.attrs.as<SplitAttrs>().axis)};
                                  },
-                                 .samples = []() -> std::vector<Sample> {
-                                   return {{"three",
-                                            {{{2, 6, 3}}},
-                                            [](auto x) {
-                                              return split(x[0], {1, 3, 2}, 1);
-                                            }},
-                                           {"one is used",
-                                            {{{4, 6}}},
-                                            [](auto x) {
-                                              return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
-                                            }},
-                                           {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
-                                           {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
-                                 },
+                                 .samples = split_samples,
                                  .view = true});
 
 const Op& concat_op =
@@ -96,39 +103,7 @@ const Op& concat_op =
                   for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
                   return split(g.z[0], sizes, axis);
                 },
-                .samples = []() -> std::vector<Sample> {
-                  return {{"rows",
-                           {{{2, 3}}, {{1, 3}}, {{0, 3}}},
-                           [](auto x) {
-                             return Tensors{concat({x[0], x[1], x[2]}, 0)};
-                           }},
-                          {"columns",
-                           {{{2, 2, 3}}, {{2, 4, 3}}},
-                           [](auto x) {
-                             return Tensors{concat({x[0], x[1]}, 1)};
-                           }},
-                          {"twice the same",
-                           {{{2, 3}}},
-                           [](auto x) {
-                             return Tensors{concat({x[0], x[0]}, -1)};
-                           }},
-                          {"stack",
-                           {{{2, 3}}, {{2, 3}}},
-                           [](auto x) {
-                             return Tensors{stack({x[0], x[1]}, 1)};
-                           }},
-                          {"pad",
-                           {{{2, 3}}},
-                           [](auto x) {
-                             return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-                           }},
-                          {"pad, where it lands",
-                           {{.shape = {2, 2}, .values = {1, 2, 3, 4}}},
-                           [](auto x) {
-                             return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-                           },
-                           Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
-                },
+                .samples = concat_samples,
                 .recompute = Recompute::cheap,
                 .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }});
 
@@ -171,8 +146,8 @@ std::vector<Tensor> unbind(TensorArg x, std::int64_t axis) {
   return parts;
 }
 
-Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
-  const Tensor first = first_of(parts, "concat", where);
+Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis, Where where) {
+  const Tensor first = detail::first_of(parts, "concat", where);
   const Scope scope("", where);
   DType dtype = first.dtype();
   for (const Tensor& t : parts) dtype = detail::promote(dtype, t.dtype());
@@ -182,8 +157,8 @@ Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
                               where)[0];
 }
 
-Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
-  const Tensor first = first_of(parts, "stack", where);
+Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, Where where) {
+  const Tensor first = detail::first_of(parts, "stack", where);
   const Scope scope("", where);
   for (const Tensor& t : parts)
     if (t.shape() != first.shape())

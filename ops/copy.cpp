@@ -20,7 +20,7 @@ const Op& cast_op = *define_op(
          },
      .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
      .samples = []() -> std::vector<Sample> {
-       return {{"to f64", {{{3, 4}}}, [](auto x) { return Tensors{cast(x[0], f64)}; }}};
+       return {{"to f64", {{{3, 4}}}, [](auto x) { return cast(x[0], f64); }}};
      },
      .pointwise = true,
      .converts = true});
@@ -34,7 +34,7 @@ const Op& copy_op = *define_op({.name = "copy",
                                     },
                                 .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
                                 .samples = []() -> std::vector<Sample> {
-                                  return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
+                                  return {{"3d", {{{2, 3, 4}}}, [](auto x) { return copy(x[0]); }}};
                                 },
                                 .pointwise = true});
 
@@ -48,27 +48,26 @@ const Op& contiguous_op = *define_op(
          },
      .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
      .samples = []() -> std::vector<Sample> {
-       return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
+       return {{"transposed", {{{3, 4}}}, [](auto x) { return contiguous(transpose(x[0], 0, 1)); }}};
      },
      .pointwise = true,
      .recompute = Recompute::cheap,
      .join_axis = [](const Attrs&) { return 0; }});
 
-const Op& stop_gradient_op = *define_op({.name = "stop_gradient",
-                                         .doc = "x → y: x, through which no gradient passes",
-                                         .infer =
-                                             [](std::span<const Operand> in, const Attrs&) {
-                                               detail::require_operands(in, 1);
-                                               return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
-                                             },
-                                         .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
-                                         .samples = []() -> std::vector<Sample> {
-                                           return {{"times zero", {{{3, 4}}}, [](auto x) {
-                                                      return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])};
-                                                    }}};
-                                         },
-                                         .stops_gradient = true,
-                                         .view = true});
+const Op& stop_gradient_op = *define_op(
+    {.name = "stop_gradient",
+     .doc = "x → y: x, through which no gradient passes",
+     .infer =
+         [](std::span<const Operand> in, const Attrs&) {
+           detail::require_operands(in, 1);
+           return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
+         },
+     .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
+     .samples = []() -> std::vector<Sample> {
+       return {{"times zero", {{{3, 4}}}, [](auto x) { return x[0] * 2 + 0 * stop_gradient(x[0]); }}};
+     },
+     .stops_gradient = true,
+     .view = true});
 
 Tensor cast(TensorArg x, DType dtype) {
   return x.tensor().dtype() == dtype ? x.tensor() : record(cast_op, {x}, CastAttrs{dtype});

@@ -8,7 +8,6 @@
 #include <numbers>
 
 #include "ops/common.h"
-#include "ops/losses.h"
 
 namespace tg {
 
@@ -20,9 +19,8 @@ void check(const Operand& x, const Operand& targets) {
   detail::require_float(x.dtype);
   detail::check_rank_at_least(x, 1);
   detail::require_index(targets.dtype);
-  Shape rows = x.shape();
-  rows.erase(rows.size() - 1);
-  if (targets.shape() != rows) throw ShapeError("needs logits [..., V] and targets [...]");
+  if (targets.shape() != detail::without_last_axis(x.shape()))
+    throw ShapeError("needs logits [..., V] and targets [...]");
 }
 
 Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) {
@@ -48,10 +46,6 @@ Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   return {cast(z * (p - target - a.smoothing / static_cast<double>(p.size(-1))), in[0].dtype())};
 }
 
-Cost cross_entropy_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-  return {.flops = 20 * static_cast<double>(in[0].layout.numel())};
-}
-
 Tensors rows_of(const Tensor& x, const Tensor& targets, const CrossEntropyAttrs& a) {
   return record_all(cross_entropy_op, {x, targets}, a);
 }
@@ -74,7 +68,7 @@ Sample one_large_logit() {
   return {"one large logit",
           {{.shape = {n, n}, .values = x},
            {.shape = {n}, .fill = {Fill::index}, .dtype = i64, .values = targets}},
-          [](auto t) { return Tensors{cross_entropy(t[0], t[1], {.reduction = Reduction::none})}; },
+          [](auto t) { return cross_entropy(t[0], t[1], {.reduction = Reduction::none}); },
           Sample::Expected{{loss}, {z}}};
 }
 
@@ -105,25 +99,24 @@ const Op& cross_entropy_op = *define_op(
      },
      .decompose = decompose_cross_entropy,
      .samples = []() -> std::vector<Sample> {
-       return {{"mean",
-                {{{2, 3, 7}}, {{2, 3}, classes, i64}},
-                [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; }},
-               {"ignore and smooth",
-                {{{5, 7}}, {{5}, classes, i32}},
-                [](auto x) {
-                  return Tensors{cross_entropy(
-                      x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
-                }},
-               one_large_logit(),
-               // log 4 for each of two rows; the third is not counted.
-               {"mean of what counts",
-                {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
-                 {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
-                [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; },
-                Sample::Expected{{{2 * std::numbers::ln2}},
-                                 {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
+       return {
+           {"mean", {{{2, 3, 7}}, {{2, 3}, classes, i64}}, [](auto x) { return cross_entropy(x[0], x[1]); }},
+           {"ignore and smooth",
+            {{{5, 7}}, {{5}, classes, i32}},
+            [](auto x) {
+              return cross_entropy(x[0], x[1],
+                                   {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1});
+            }},
+           one_large_logit(),
+           // log 4 for each of two rows; the third is not counted.
+           {"mean of what counts",
+            {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
+             {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
+            [](auto x) { return cross_entropy(x[0], x[1]); },
+            Sample::Expected{{{2 * std::numbers::ln2}},
+                             {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
      },
-     .cost = cross_entropy_cost,
+     .cost = detail::flops_each<20>,
      .roundings = cross_entropy_roundings});
 
 const Op& cross_entropy_backward_op = *define_op(
@@ -151,7 +144,7 @@ const Op& cross_entropy_backward_op = *define_op(
                                         {x[0], x[1], rows[1], rows[2], cast(x[2], rows[1].dtype())}, a)};
                 }}};
      },
-     .cost = cross_entropy_cost,
+     .cost = detail::flops_each<20>,
      // Of ξ, exp(x − ξ), the terms of smoothing, and z.
      .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 6.; },
      .inplace = {{0, 0}}});
@@ -163,7 +156,7 @@ Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOpti
   return detail::reduced(loss, targets.tensor(), o.reduction, o.ignore_index);
 }
 
-void detail::check_smoothing(const char* op, double smoothing, const std::source_location& where) {
+void detail::check_smoothing(const char* op, double smoothing, const Where& where) {
   check_options_at(where, op, {{"label_smoothing", smoothing, Range::between(0, 1)}});
 }
 

@@ -22,9 +22,9 @@ const Op& cumsum_op =
                   return {cumsum(g.z[0], a.axis, !a.reverse)};
                 },
                 .samples = []() -> std::vector<Sample> {
-                  return {{"last", {{{3, 5}}}, [](auto x) { return Tensors{cumsum(x[0], -1)}; }},
-                          {"middle", {{{2, 4, 3}}}, [](auto x) { return Tensors{cumsum(x[0], 1)}; }},
-                          {"reverse", {{{3, 5}}}, [](auto x) { return Tensors{cumsum(x[0], 0, true)}; }}};
+                  return {{"last", {{{3, 5}}}, [](auto x) { return cumsum(x[0], -1); }},
+                          {"middle", {{{2, 4, 3}}}, [](auto x) { return cumsum(x[0], 1); }},
+                          {"reverse", {{{3, 5}}}, [](auto x) { return cumsum(x[0], 0, true); }}};
                 },
                 .roundings =
                     [](std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {

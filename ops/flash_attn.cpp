@@ -13,12 +13,7 @@ namespace tg {
 namespace {
 
 using Operands = detail::AttentionOperands<Operand>;
-using detail::is_last_axis_contiguous, detail::last_axis_contiguous;
-
-void check_shape(const char* name, const Operand& x, const Shape& shape) {
-  if (x.shape() != shape)
-    throw ShapeError(std::string(name) + " is " + x.shape().text() + ", expected " + shape.text());
-}
+using detail::is_last_axis_contiguous, detail::last_axis_contiguous, detail::require_shape;
 
 void check_numbers(const AttentionAttrs& a) {
   check_options({}, {{"scale", a.scale, Range::finite()},
@@ -37,11 +32,11 @@ void check_sequences(const Operands& x, const AttentionAttrs& a) {
     const Shape& n = x.cu_q->shape();
     if (n.size() != 1 || n[0] < 1)
       throw ShapeError("cu_seqlens_q is " + n.text() + ", expected [sequences + 1]");
-    check_shape("cu_seqlens_k", *x.cu_k, n);
+    require_shape("cu_seqlens_k", *x.cu_k, n);
   }
   if (a.has_lengths) {
     detail::require_index(x.lengths->dtype);
-    check_shape("kv_lengths", *x.lengths, {x.q->shape()[0]});
+    require_shape("kv_lengths", *x.lengths, {x.q->shape()[0]});
   }
 }
 
@@ -62,9 +57,7 @@ void check(const Operands& x, const AttentionAttrs& a) {
   if (k[3] != q[3]) throw ShapeError("q and k differ in head size");
   if (k[0] != q[0] || v[0] != q[0]) throw ShapeError("q, k and v differ in batch size");
   if (v[1] != k[1] || v[2] != k[2]) throw ShapeError("k and v differ in heads or length");
-  if (k[1] == 0 ? q[1] != 0 : q[1] % k[1] != 0)
-    throw ShapeError(std::to_string(q[1]) + " query heads are not a multiple of " + std::to_string(k[1]) +
-                     " key heads");
+  detail::check_heads(q[1], k[1]);
   check_numbers(a);
   if (x.bias) {
     if (x.bias->dtype != dtype)
@@ -75,19 +68,13 @@ void check(const Operands& x, const AttentionAttrs& a) {
       if (s.size() != 4 || (s[i] != 1 && s[i] != full[i]))
         throw ShapeError("the bias " + s.text() + " does not broadcast to " + full.text());
   }
-  if (x.sink) {
-    if (x.sink->dtype != dtype)
-      throw DTypeError("the sink is " + std::string(name_of(x.sink->dtype)) + ", expected " +
-                       std::string(name_of(dtype)));
-    check_shape("sink", *x.sink, {q[1]});
-  }
+  if (x.sink) detail::check_sink(*x.sink, *x.q);
   check_sequences(x, a);
   for (const Operand* t : {x.lse, x.z_lse, x.sink, x.cu_q, x.cu_k, x.lengths})
     if (t && !t->layout.is_contiguous()) throw ShapeError("needs contiguous statistics, sinks and lengths");
   for (const Operand* t : {x.lse, x.z_lse})
     if (t && t->dtype != compute_type(dtype)) throw DTypeError("needs ξ in the compute type");
-  if (x.rng && (x.rng->dtype != i64 || x.rng->shape() != Shape{2}))
-    throw ShapeError("needs the graph's rng() {seed, step}");
+  if (x.rng) detail::require_rng(*x.rng);
 }
 
 void check_count(std::span<const Operand> in, const AttentionAttrs& a) {
@@ -123,10 +110,10 @@ std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& at
   const Operands x(in, a);
   check(x, a);
   const Shape &q = x.q->shape(), out{q[0], q[1], q[2], x.v->shape()[3]}, rows{q[0], q[1], q[2]};
-  check_shape("o", *x.o, out);
-  check_shape("z_o", *x.z_o, out);
-  check_shape("lse", *x.lse, rows);
-  if (x.z_lse) check_shape("z_lse", *x.z_lse, rows);
+  require_shape("o", *x.o, out);
+  require_shape("z_o", *x.z_o, out);
+  require_shape("lse", *x.lse, rows);
+  if (x.z_lse) require_shape("z_lse", *x.z_lse, rows);
   if (x.o->dtype != x.q->dtype || x.z_o->dtype != x.q->dtype)
     throw DTypeError("q, o and z_o differ in dtype");
   std::vector<OutSpec> outs;
@@ -154,7 +141,7 @@ Tensors attention_gradient(const Backprop& g) {
   a.has_z_lse = g.z[1].defined();
   a.needs_z_bias = x.bias && g.needed[index_of(x.bias, g.in)];
   a.needs_z_sink = x.sink && g.needed[index_of(x.sink, g.in)];
-  const Tensors z = graph.record(flash_attn_backward_op, in, a, std::source_location::current());
+  const Tensors z = graph.record(flash_attn_backward_op, in, a, Where::current());
   Tensors out(g.in.size());
   std::copy_n(z.begin(), 3, out.begin());
   if (a.needs_z_bias) out[index_of(x.bias, g.in)] = z[3];
@@ -224,9 +211,8 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
     throw Error(in_context("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q", q.where()));
   const Tensor& query = q.tensor();
   Graph& graph = query.graph();
-  const std::int64_t d = query.rank() == 0 ? 1 : query.shape().back();
   Prepared p{{},
-             {.scale = o.scale.value_or(d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1),
+             {.scale = o.scale.value_or(detail::default_scale(query)),
               .causal = o.causal,
               .top_left = o.alignment == AttentionOptions::top_left,
               .window_left = o.window_left,
@@ -298,6 +284,24 @@ const Op& flash_attn_backward_op = *define_op(
      .roundings = attention_roundings,
      .strided_results = true});
 
+void detail::check_heads(std::int64_t heads, std::int64_t key_heads) {
+  if (key_heads == 0 ? heads != 0 : heads % key_heads != 0)
+    throw ShapeError(std::to_string(heads) + " query heads are not a multiple of " +
+                     std::to_string(key_heads) + " key heads");
+}
+
+void detail::check_sink(const Operand& sink, const Operand& q) {
+  if (sink.dtype != q.dtype)
+    throw DTypeError("the sink is " + std::string(name_of(sink.dtype)) + ", expected " +
+                     std::string(name_of(q.dtype)));
+  require_shape("sink", sink, {q.shape()[1]});
+}
+
+double detail::default_scale(const Tensor& q) {
+  const std::int64_t d = q.rank() == 0 ? 1 : q.shape().back();
+  return d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1;
+}
+
 const AttentionAttrs* attention_of(const Op& op, const Attrs& attrs) {
   return &op == &flash_attn_op ? &attrs.as<AttentionAttrs>() : nullptr;
 }
@@ -349,6 +353,21 @@ std::vector<Variant> variants() {
   using O = AttentionOptions;
   using More = std::span<const Tensor>;
   const auto fixed = [](O o) { return [o](More) { return o; }; };
+  const auto packed = [](More m) {
+    return O{.causal = true,
+             .cu_seqlens_q = numbers(m[0], {0, 4, 4, 9}),
+             .cu_seqlens_k = numbers(m[0], {0, 4, 5, 11})};
+  };
+  const auto lengths = [](More m) { return O{.causal = true, .kv_lengths = m[0]}; };
+  const auto all_at_once = [](More m) {
+    return O{.causal = true,
+             .window_left = 4,
+             .bias = m[0],
+             .softcap = 2,
+             .sink = m[1],
+             .kv_lengths = m[2],
+             .dropout = 0.2};
+  };
   return {
       {"plain", 2, 2, 2, 5, 7, 4, 4, {}, fixed({})},
       {"causal", 1, 2, 2, 6, 6, 4, 4, {}, fixed({.causal = true})},
@@ -363,30 +382,8 @@ std::vector<Variant> variants() {
       {"bias", 2, 2, 1, 5, 6, 4, 4, {{{2, 2, 5, 6}}}, [](More m) { return O{.bias = m[0]}; }},
       {"broadcast bias", 2, 2, 2, 5, 6, 4, 4, {{{2, 1, 6}}}, [](More m) { return O{.bias = m[0]}; }},
       {"sink", 1, 4, 2, 5, 6, 4, 4, {{{4}}}, [](More m) { return O{.causal = true, .sink = m[0]}; }},
-      {"packed",
-       1,
-       2,
-       1,
-       9,
-       11,
-       4,
-       4,
-       {{{9}}},
-       [](More m) {
-         return O{.causal = true,
-                  .cu_seqlens_q = numbers(m[0], {0, 4, 4, 9}),
-                  .cu_seqlens_k = numbers(m[0], {0, 4, 5, 11})};
-       }},
-      {"lengths",
-       3,
-       2,
-       2,
-       3,
-       8,
-       4,
-       4,
-       {{{3}, {Fill::index, 3, 9}, i32}},
-       [](More m) { return O{.causal = true, .kv_lengths = m[0]}; }},
+      {"packed", 1, 2, 1, 9, 11, 4, 4, {{{9}}}, packed},
+      {"lengths", 3, 2, 2, 3, 8, 4, 4, {{{3}, {Fill::index, 3, 9}, i32}}, lengths},
       {"dropout", 1, 2, 1, 6, 7, 4, 4, {}, fixed({.causal = true, .dropout = 0.3})},
       {"all at once",
        2,
@@ -397,15 +394,7 @@ std::vector<Variant> variants() {
        5,
        3,
        {{{4, 6, 1}}, {{4}}, {{2}, {Fill::index, 6, 10}, i64}},
-       [](More m) {
-         return O{.causal = true,
-                  .window_left = 4,
-                  .bias = m[0],
-                  .softcap = 2,
-                  .sink = m[1],
-                  .kv_lengths = m[2],
-                  .dropout = 0.2};
-       }},
+       all_at_once},
       // Heads of 16 bytes and more, without options: what tensor cores take, and Hopper's kernels.
       {"heads of 8", 2, 4, 2, 5, 7, 8, 8, {}, fixed({.causal = true})},
       {"no keys", 1, 2, 2, 3, 0, 4, 4, {}, fixed({}), false},
@@ -515,8 +504,7 @@ std::vector<Sample> backward_samples() {
                      const Tensor own[] = {last_axis_contiguous(x[3]), contiguous(cast(x[4], compute)),
                                            last_axis_contiguous(x[5]), contiguous(cast(x[6], compute))};
                      p.in.insert(p.in.begin() + 3, std::begin(own), std::end(own));
-                     return x[0].graph().record(flash_attn_backward_op, p.in, p.attrs,
-                                                std::source_location::current());
+                     return x[0].graph().record(flash_attn_backward_op, p.in, p.attrs, Where::current());
                    }});
   }
   return out;

@@ -12,6 +12,7 @@
 namespace tg {
 
 struct Op;
+struct Operand;
 
 // Which kernels compute flash_attn and its backward. All give the same numbers up to rounding.
 enum class AttentionKernels {
@@ -135,6 +136,11 @@ struct SplitAttentionResult {
 };
 SplitAttentionResult flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,
                                           const AttentionOptions& options);
+
+// Checks that paged_attn shares, and the scale of a call that gives none: 1/√d.
+void check_heads(std::int64_t heads, std::int64_t key_heads);
+void check_sink(const Operand& sink, const Operand& q);
+double default_scale(const Tensor& q);
 
 // decompose of the two ops, in standard_attn.cpp.
 std::vector<Tensor> decompose_attention(std::span<const Tensor> in, const Attrs& attrs);

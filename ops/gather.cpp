@@ -34,6 +34,27 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
   return detail::row_major_output(x.dtype, x.shape());
 }
 
+using detail::sample_indices;
+
+std::vector<Sample> gather_samples() {
+  return {{"last", {{{3, 5}}, sample_indices({3, 2}, 5)}, [](auto x) { return gather(x[0], -1, x[1]); }},
+          {"part of the rows", {{{4, 3, 2}}, sample_indices({5, 2, 2}, 4)}, [](auto x) {
+             return gather(x[0], 0, x[1]);
+           }}};
+}
+
+std::vector<Sample> scatter_samples() {
+  const auto along = [](std::int64_t axis) {
+    return [axis](std::span<const Tensor> x) { return scatter_add(x[0], axis, x[1], x[2]); };
+  };
+  return {{"last", {{{3, 4}}, sample_indices({3, 6}, 4), {{3, 6}}}, along(-1)},
+          {"rows", {{{3, 4}}, sample_indices({5, 4}, 3), {{5, 4}}}, along(0)},
+          {"part of the indices", {{{3, 4}}, sample_indices({5, 2}, 3), {{6, 3}}}, along(0)},
+          {"one_hot", {{{2, 3, 5}}, sample_indices({2, 3}, 5)}, [](auto x) {
+             return x[0] * one_hot(x[1], 5, x[0].dtype());
+           }}};
+}
+
 }  // namespace
 
 const Op& gather_op = *define_op(
@@ -43,45 +64,25 @@ const Op& gather_op = *define_op(
      .vjp = [](const Backprop& g) -> Tensors {
        return {scatter_add(zeros_like(g.in[0]), g.attrs.as<AxisAttrs>().axis, g.in[1], g.z[0]), Tensor()};
      },
-     .samples = []() -> std::vector<Sample> {
-       return {{"last",
-                {{{3, 5}}, detail::sample_indices({3, 2}, 5)},
-                [](auto x) { return Tensors{gather(x[0], -1, x[1])}; }},
-               {"part of the rows", {{{4, 3, 2}}, detail::sample_indices({5, 2, 2}, 4)}, [](auto x) {
-                  return Tensors{gather(x[0], 0, x[1])};
-                }}};
-     }});
+     .samples = gather_samples});
 
-const Op& scatter_add_op = *define_op(
-    {.name = "scatter_add",
-     .doc = "x, indices, src → y: y = x, then y[a, indices[a, b, c], c] += src[a, b, c]",
-     .infer = infer_scatter,
-     .vjp = [](const Backprop& g) -> Tensors {
-       Tensor zs;
-       if (g.needed[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
-       return {g.z[0], Tensor(), zs};
-     },
-     .samples = []() -> std::vector<Sample> {
-       const auto call = [](std::span<const Tensor> x) { return Tensors{scatter_add(x[0], 0, x[1], x[2])}; };
-       return {{"last",
-                {{{3, 4}}, detail::sample_indices({3, 6}, 4), {{3, 6}}},
-                [](auto x) { return Tensors{scatter_add(x[0], -1, x[1], x[2])}; }},
-               {"rows", {{{3, 4}}, detail::sample_indices({5, 4}, 3), {{5, 4}}}, call},
-               {"part of the indices", {{{3, 4}}, detail::sample_indices({5, 2}, 3), {{6, 3}}}, call},
-               {"one_hot", {{{2, 3, 5}}, detail::sample_indices({2, 3}, 5)}, [](auto x) {
-                  return Tensors{x[0] * one_hot(x[1], 5, x[0].dtype())};
-                }}};
-     },
-     .cost =
-         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-           return Cost{4 * static_cast<double>(in[2].layout.numel()), 0};
-         },
-     .roundings =
-         [](std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
-           // All indices along the axis may be equal.
-           return static_cast<double>(in[1].shape()[static_cast<int>(a.as<AxisAttrs>().axis)]);
-         },
-     .inplace = {{0, 0}}});
+const Op& scatter_add_op =
+    *define_op({.name = "scatter_add",
+                .doc = "x, indices, src → y: y = x, then y[a, indices[a, b, c], c] += src[a, b, c]",
+                .infer = infer_scatter,
+                .vjp = [](const Backprop& g) -> Tensors {
+                  Tensor zs;
+                  if (g.needed[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+                  return {g.z[0], Tensor(), zs};
+                },
+                .samples = scatter_samples,
+                .cost = detail::flops_each<4, 2>,
+                .roundings =
+                    [](std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
+                      // All indices along the axis may be equal.
+                      return static_cast<double>(in[1].shape()[static_cast<int>(a.as<AxisAttrs>().axis)]);
+                    },
+                .inplace = {{0, 0}}});
 
 Tensor gather(TensorArg x, std::int64_t axis, TensorArg indices) {
   return record(gather_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "gather")});

@@ -44,8 +44,21 @@ Tensors select_gradient(const Backprop& g) {
   return {index_add(zeros_like(g.in[0]), g.attrs.as<AxisAttrs>().axis, g.in[1], g.z[0]), Tensor()};
 }
 
-Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-  return {static_cast<double>(in[2].layout.numel()), 0};
+using detail::sample_indices;
+
+std::vector<Sample> embedding_samples() {
+  const auto call = [](std::span<const Tensor> x) { return embedding(x[0], x[1]); };
+  return {{"batch", {{{5, 4}}, sample_indices({2, 3}, 5)}, call},
+          {"none", {{{5, 4}}, sample_indices({0}, 5)}, call}};
+}
+
+std::vector<Sample> select_samples() {
+  const auto along = [](std::int64_t axis) {
+    return [axis](std::span<const Tensor> x) { return index_select(x[0], axis, x[1]); };
+  };
+  return {{"rows", {{{4, 3}}, sample_indices({6}, 4)}, along(0)},
+          {"middle", {{{2, 5, 3}}, sample_indices({2, 2}, 5)}, along(1)},
+          {"last", {{{3, 4}}, sample_indices({3}, 4)}, along(-1)}};
 }
 
 }  // namespace
@@ -55,11 +68,7 @@ const Op& embedding_op =
                 .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
                 .infer = infer_embedding,
                 .vjp = select_gradient,
-                .samples = []() -> std::vector<Sample> {
-                  const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
-                  return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
-                          {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
-                },
+                .samples = embedding_samples,
                 .recompute = Recompute::cheap});
 
 const Op& index_select_op =
@@ -67,17 +76,7 @@ const Op& index_select_op =
                 .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
                 .infer = infer_select,
                 .vjp = select_gradient,
-                .samples = []() -> std::vector<Sample> {
-                  return {{"rows",
-                           {{{4, 3}}, detail::sample_indices({6}, 4)},
-                           [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
-                          {"middle",
-                           {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5)},
-                           [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
-                          {"last", {{{3, 4}}, detail::sample_indices({3}, 4)}, [](auto x) {
-                             return Tensors{index_select(x[0], -1, x[1])};
-                           }}};
-                }});
+                .samples = select_samples});
 
 const Op& index_add_op = *define_op(
     {.name = "index_add",
@@ -88,18 +87,8 @@ const Op& index_add_op = *define_op(
        if (g.needed[2]) zs = index_select(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
        return {g.z[0], Tensor(), zs};
      },
-     .samples = []() -> std::vector<Sample> {
-       return {{"rows",
-                {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
-                [](auto x) { return Tensors{index_add(x[0], 0, x[1], x[2])}; }},
-               {"middle",
-                {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
-                [](auto x) { return Tensors{index_add(x[0], 1, x[1], x[2])}; }},
-               {"last", {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}}, [](auto x) {
-                  return Tensors{index_add(x[0], 1, x[1], x[2])};
-                }}};
-     },
-     .cost = one_add_each,
+     .samples = [] { return detail::samples_by_index(index_add); },
+     .cost = detail::flops_each<1, 2>,
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
            return static_cast<double>(in[1].layout.numel());  // all of them may be equal

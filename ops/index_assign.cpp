@@ -47,6 +47,21 @@ Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z
                0);
 }
 
+std::vector<Sample> assign_samples() {
+  using detail::sample_indices;
+  std::vector<Sample> all = detail::samples_by_index(index_assign);
+  const Sample some{"some of them", {{{5, 4}}, sample_indices({4}, 6), {{4, 4}}}, [](auto x) {
+                      return index_assign(x[0], 0, x[1] - 1, x[2]);
+                    }};
+  all.insert(all.begin() + 1, some);
+  all.push_back({"list",
+                 {{{5, 4}}, sample_indices({3}, 6), {{3, 4}}, {{5, 2, 3}}, {{3, 2, 3}}, {{5}}, {{3}}},
+                 [](auto x) {
+                   return index_assign_each({x[0], x[3], x[5]}, 0, x[1] - 1, {x[2], x[4], x[6]});
+                 }});
+  return all;
+}
+
 }  // namespace
 
 const Op& index_assign_op = *define_op(
@@ -67,25 +82,7 @@ const Op& index_assign_op = *define_op(
        }
        return grads;
      },
-     .samples = []() -> std::vector<Sample> {
-       return {{"rows",
-                {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
-                [](auto x) { return Tensors{index_assign(x[0], 0, x[1], x[2])}; }},
-               {"some of them",
-                {{{5, 4}}, detail::sample_indices({4}, 6), {{4, 4}}},
-                [](auto x) { return Tensors{index_assign(x[0], 0, x[1] - 1, x[2])}; }},
-               {"middle",
-                {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
-                [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
-               {"last",
-                {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}},
-                [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
-               {"list",
-                {{{5, 4}}, detail::sample_indices({3}, 6), {{3, 4}}, {{5, 2, 3}}, {{3, 2, 3}}, {{5}}, {{3}}},
-                [](auto x) {
-                  return index_assign_each({x[0], x[3], x[5]}, 0, x[1] - 1, {x[2], x[4], x[6]});
-                }}};
-     },
+     .samples = assign_samples,
      .assigns = true,
      .inplace = {{0, 0}},
      .each = {1, 2}});

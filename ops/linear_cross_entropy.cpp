@@ -22,7 +22,6 @@
 
 #include "ops/common.h"
 #include "ops/cross_entropy.h"
-#include "ops/losses.h"
 #include "ops/matmul_in_units.h"
 
 namespace tg {
@@ -165,7 +164,7 @@ constexpr Fill seven_classes{Fill::index, 0, 7};
 
 std::vector<Sample> head_samples() {
   const auto call = [](LinearCrossEntropyOptions o) {
-    return [o](std::span<const Tensor> x) { return Tensors{linear_cross_entropy(x[0], x[1], x[2], o)}; };
+    return [o](std::span<const Tensor> x) { return linear_cross_entropy(x[0], x[1], x[2], o); };
   };
   return {
       {"mean", {{{2, 3, 4}}, {{4, 7}}, {{2, 3}, seven_classes, i64}}, call({})},
@@ -179,7 +178,7 @@ std::vector<Sample> head_samples() {
        {{{133, 4}}, {{4, 7}}, {{133}, seven_classes, i64}},
        call({.ignore_index = 2, .label_smoothing = 0.1, .z_loss = 0.05, .chunk_rows = 2, .unit_rows = 1})},
       {"tied", {{{5, 4}}, {{7, 4}}, {{5}, seven_classes, i64}}, [](auto x) {
-         return Tensors{linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2])};
+         return linear_cross_entropy(x[0], transpose(x[1], 0, 1), x[2]);
        }}};
 }
 

@@ -60,10 +60,11 @@ Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
 }
 
 // [..., m, n] as [rows, n].
+std::int64_t count_rows(const Tensor& x) {
+  return numel(detail::without_last_axis(x.shape()));
+}
 Tensor rows_of(const Tensor& x) {
-  std::int64_t rows = 1;
-  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.size(i);
-  return reshape(x, {rows, x.size(-1)});
+  return reshape(x, {count_rows(x), x.size(-1)});
 }
 
 // z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over the axes that broadcasting
@@ -89,9 +90,7 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias, const Matmu
   if (b.rank() == 2 && a.rank() > 2) {
     Shape out = a.shape();
     out[out.size() - 1] = b.size(1);
-    std::int64_t rows = 1;
-    for (int i = 0; i + 1 < a.rank(); ++i) rows *= a.size(i);
-    const Shape flat{rows, a.size(-1)};
+    const Shape flat{count_rows(a), a.size(-1)};
     if (can_view(a.layout(), flat)) return view(recorded(view(a, flat), b, bias, attrs), out);
   }
   return recorded(a, b, bias, attrs);
@@ -113,6 +112,27 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias,
   return column ? squeeze(c, -1) : c;
 }
 
+std::vector<Sample> matmul_samples() {
+  const auto call = [](std::span<const Tensor> x) { return matmul(x[0], x[1]); };
+  const auto of_flipped = [](std::span<const Tensor> x) { return matmul(flipped(x[0]), flipped(x[1])); };
+  const auto wide = [](std::span<const Tensor> x) { return matmul_wide(x[0], flipped(x[1])); };
+  const auto of_vector = [](std::span<const Tensor> x) { return linear(x[0], flipped(x[1]), x[2]); };
+  return {{"2d", {{{5, 3}}, {{3, 4}}}, call},
+          {"batched", {{{2, 5, 3}}, {{2, 3, 4}}}, call},
+          {"one matrix b", {{{2, 5, 3}}, {{3, 4}}}, call},
+          {"one matrix a", {{{5, 3}}, {{2, 3, 4}}}, call},
+          {"broadcast", {{{2, 1, 4, 3}}, {{3, 3, 2}}}, call},
+          {"vectors", {{{5}}, {{5}}}, call},
+          {"vector a", {{{3}}, {{2, 3, 4}}}, call},
+          {"vector b", {{{2, 4, 3}}, {{3}}}, call},
+          {"transposed", {{{3, 5}}, {{4, 3}}}, of_flipped},
+          {"wide", {{{2, 5, 3}}, {{4, 3}}}, wide},
+          {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
+          {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
+          {"linear", {{{2, 5, 3}}, {{3, 4}}, {{4}}}, [](auto x) { return linear(x[0], x[1], x[2]); }},
+          {"linear of a vector", {{{3}}, {{4, 3}}, {{4}}}, of_vector}};
+}
+
 }  // namespace
 
 const Op& matmul_op = *define_op(
@@ -120,35 +140,8 @@ const Op& matmul_op = *define_op(
      .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
      .infer = infer_matmul,
      .vjp = matmul_gradient,
-     .samples = []() -> std::vector<Sample> {
-       const auto call = [](auto x) { return Tensors{matmul(x[0], x[1])}; };
-       return {{"2d", {{{5, 3}}, {{3, 4}}}, call},
-               {"batched", {{{2, 5, 3}}, {{2, 3, 4}}}, call},
-               {"one matrix b", {{{2, 5, 3}}, {{3, 4}}}, call},
-               {"one matrix a", {{{5, 3}}, {{2, 3, 4}}}, call},
-               {"broadcast", {{{2, 1, 4, 3}}, {{3, 3, 2}}}, call},
-               {"vectors", {{{5}}, {{5}}}, call},
-               {"vector a", {{{3}}, {{2, 3, 4}}}, call},
-               {"vector b", {{{2, 4, 3}}, {{3}}}, call},
-               {"transposed",
-                {{{3, 5}}, {{4, 3}}},
-                [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
-               {"wide",
-                {{{2, 5, 3}}, {{4, 3}}},
-                [](auto x) { return Tensors{matmul_wide(x[0], transpose(x[1], 0, 1))}; }},
-               {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
-               {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
-               {"linear",
-                {{{2, 5, 3}}, {{3, 4}}, {{4}}},
-                [](auto x) { return Tensors{linear(x[0], x[1], x[2])}; }},
-               {"linear of a vector", {{{3}}, {{4, 3}}, {{4}}}, [](auto x) {
-                  return Tensors{linear(x[0], transpose(x[1], 0, 1), x[2])};
-                }}};
-     },
-     .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
-       return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
-                        static_cast<double>(in[0].shape().back())};
-     },
+     .samples = matmul_samples,
+     .cost = detail::product_cost,
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
            return static_cast<double>(in[0].shape().back()) + 1;  // the last is that of the bias

@@ -60,6 +60,21 @@ Tensors decompose_product(std::span<const Tensor> in, const Attrs& attrs) {
   return {sum};
 }
 
+std::vector<Sample> product_samples() {
+  const auto of_rows = [](auto x) { return product_in_units_of_rows(x[0], x[1], 64); };
+  const auto of_k = [](auto x) { return product_in_units_of_k(x[0], x[1], {}, 64); };
+  const auto added = [](const Tensor& a, const Tensor& b, const Tensor& sum) {
+    return product_in_units_of_k(a, b, cast(sum, compute_type(sum.dtype())), 64);
+  };
+  return {
+      {"of rows", {{{135, 3}}, {{3, 6}}}, of_rows},
+      {"of k", {{{3, 199}}, {{199, 4}}}, of_k},
+      {"of k, transposed",
+       {{{135, 4}}, {{135, 6}}, {{4, 6}}},
+       [=](auto x) { return added(transpose(x[0], 0, 1), x[1], x[2]); }},
+      {"less than a unit", {{{3, 5}}, {{5, 4}}, {{3, 4}}}, [=](auto x) { return added(x[0], x[1], x[2]); }}};
+}
+
 }  // namespace
 
 const Op& matmul_in_units_op = *define_op(
@@ -70,28 +85,8 @@ const Op& matmul_in_units_op = *define_op(
          "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
      .infer = infer_product,
      .decompose = decompose_product,
-     .samples = []() -> std::vector<Sample> {
-       return {{"of rows",
-                {{{135, 3}}, {{3, 6}}},
-                [](auto x) { return Tensors{product_in_units_of_rows(x[0], x[1], 64)}; }},
-               {"of k",
-                {{{3, 199}}, {{199, 4}}},
-                [](auto x) { return Tensors{product_in_units_of_k(x[0], x[1], {}, 64)}; }},
-               {"of k, transposed",
-                {{{135, 4}}, {{135, 6}}, {{4, 6}}},
-                [](auto x) {
-                  const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
-                  return Tensors{product_in_units_of_k(transpose(x[0], 0, 1), x[1], sum, 64)};
-                }},
-               {"less than a unit", {{{3, 5}}, {{5, 4}}, {{3, 4}}}, [](auto x) {
-                  const Tensor sum = cast(x[2], compute_type(x[2].dtype()));
-                  return Tensors{product_in_units_of_k(x[0], x[1], sum, 64)};
-                }}};
-     },
-     .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
-       return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
-                        static_cast<double>(in[0].shape().back())};
-     },
+     .samples = product_samples,
+     .cost = detail::product_cost,
      // The result so far is one more term; so is it for each further unit.
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {

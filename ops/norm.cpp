@@ -12,12 +12,6 @@ extern const Op &layer_norm_op, &layer_norm_backward_op, &rms_norm_op, &rms_norm
 
 namespace {
 
-Shape outer_shape(const Shape& shape) {
-  Shape s = shape;
-  s.erase(s.size() - 1);
-  return s;
-}
-
 void check(const Operand& x, std::span<const Operand> weights) {
   detail::require_float(x.dtype);
   detail::check_rank_at_least(x, 1);
@@ -37,7 +31,7 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& a) 
   check(in[0], in.subspan(1));
   std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
   for (int i = 0; i < statistics; ++i)
-    out.push_back({compute_type(in[0].dtype), row_major(outer_shape(in[0].shape()))});
+    out.push_back({compute_type(in[0].dtype), row_major(detail::without_last_axis(in[0].shape()))});
   return out;
 }
 
@@ -48,7 +42,7 @@ std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& a)
   check(in[0], in.subspan(2 + statistics));
   if (in[1].shape() != in[0].shape() || in[1].dtype != in[0].dtype) throw ShapeError("x and z differ");
   for (const Operand& s : in.subspan(2, statistics))
-    if (s.shape() != outer_shape(in[0].shape()) || s.dtype != compute_type(in[0].dtype))
+    if (s.shape() != detail::without_last_axis(in[0].shape()) || s.dtype != compute_type(in[0].dtype))
       throw ShapeError("needs the statistics of the forward");
   std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
   const DType weights = n.weight ? in.back().dtype : in[0].dtype;
@@ -91,7 +85,7 @@ Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
 }
 
 template <bool centred>
-Tensors gradient(const Op& backward, const Backprop& g) {
+Tensors gradient(const Backprop& g) {
   const auto& n = g.attrs.as<NormAttrs>();
   for (std::size_t i = 1; i < g.z.size(); ++i)
     if (g.z[i].defined()) throw GradientError("the statistics of a normalisation have no gradient");
@@ -101,16 +95,13 @@ Tensors gradient(const Op& backward, const Backprop& g) {
   Tensors in{g.in[0], g.z[0]};
   in.insert(in.end(), g.out.begin() + 1, g.out.end());
   if (n.weight) in.push_back(g.in[1]);
+  const Op& backward = centred ? layer_norm_backward_op : rms_norm_backward_op;
   Tensors z = g.in[0].graph().record(backward, in, attrs, {});
   Tensors all{z[0]};
   std::size_t next = 1;
   if (n.weight) all.push_back(attrs.weight_gradient ? z[next++] : Tensor());
   if (n.bias) all.push_back(attrs.bias ? z[next] : Tensor());
   return all;
-}
-
-Cost norm_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-  return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
 }
 
 // The mean, the centred square, the sum of squares, 1/σ, and three products.
@@ -147,71 +138,68 @@ Tensors sample_backward(std::span<const Tensor> x) {
   return x[0].graph().record(backward, in, NormAttrs{1e-5, weighted, centred, weighted}, {});
 }
 
+// The ops, by what differs between the two norms.
+template <bool centred>
+const Op* define_norm(const char* name, const char* doc, std::vector<Sample> (*samples)()) {
+  return define_op({.name = name,
+                    .doc = doc,
+                    .infer = infer_forward < centred ? 2 : 1 >,
+                    .vjp = gradient<centred>,
+                    .decompose = decompose_forward<centred>,
+                    .samples = samples,
+                    .cost = detail::flops_each<10>,
+                    .roundings = norm_roundings,
+                    .recompute = Recompute::cheap,
+                    .inplace = {{0, 0}}});
+}
+
+template <bool centred>
+const Op* define_backward(const char* name, const char* doc) {
+  return define_op({.name = name,
+                    .doc = doc,
+                    .infer = infer_backward < centred ? 2 : 1 >,
+                    .decompose = decompose_backward<centred>,
+                    .samples = []() -> std::vector<Sample> {
+                      return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<centred>},
+                              {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<centred>}};
+                    },
+                    .cost = detail::flops_each<10>,
+                    .roundings = norm_backward_roundings,
+                    .accepts_sum = true,
+                    .inplace = {{0, 1}, {0, 0}}});
+}
+
+std::vector<Sample> layer_norm_samples() {
+  return {
+      {"weight and bias", {{{2, 3, 6}}, {{6}}, {{6}}}, [](auto x) { return layer_norm(x[0], x[1], x[2]); }},
+      {"weight", {{{4, 19}}, {{19}}}, [](auto x) { return layer_norm(x[0], x[1]); }},
+      {"plain", {{{4, 7}}}, [](auto x) { return layer_norm(x[0]); }}};
+}
+
+std::vector<Sample> rms_norm_samples() {
+  return {{"weight", {{{2, 3, 6}}, {{6}}}, [](auto x) { return rms_norm(x[0], x[1]); }},
+          {"plain", {{{4, 19}}}, [](auto x) { return rms_norm(x[0]); }}};
+}
+
 }  // namespace
 
-const Op& layer_norm_op = *define_op(
-    {.name = "layer_norm",
-     .doc = "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
-            "σ² = mean((x − μ)²) + eps over the last axis; y = b if squares overflow, as in PyTorch",
-     .infer = infer_forward<2>,
-     .vjp = [](const Backprop& g) { return gradient<true>(layer_norm_backward_op, g); },
-     .decompose = decompose_forward<true>,
-     .samples = []() -> std::vector<Sample> {
-       return {{"weight and bias",
-                {{{2, 3, 6}}, {{6}}, {{6}}},
-                [](auto x) { return Tensors{layer_norm(x[0], x[1], x[2])}; }},
-               {"weight", {{{4, 19}}, {{19}}}, [](auto x) { return Tensors{layer_norm(x[0], x[1])}; }},
-               {"plain", {{{4, 7}}}, [](auto x) { return Tensors{layer_norm(x[0])}; }}};
-     },
-     .cost = norm_cost,
-     .roundings = norm_roundings,
-     .recompute = Recompute::cheap,
-     .inplace = {{0, 0}}});
-
-const Op& rms_norm_op = *define_op(
-    {.name = "rms_norm",
-     .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis; y = 0 if "
-            "squares overflow, as in PyTorch",
-     .infer = infer_forward<1>,
-     .vjp = [](const Backprop& g) { return gradient<false>(rms_norm_backward_op, g); },
-     .decompose = decompose_forward<false>,
-     .samples = []() -> std::vector<Sample> {
-       return {{"weight", {{{2, 3, 6}}, {{6}}}, [](auto x) { return Tensors{rms_norm(x[0], x[1])}; }},
-               {"plain", {{{4, 19}}}, [](auto x) { return Tensors{rms_norm(x[0])}; }}};
-     },
-     .cost = norm_cost,
-     .roundings = norm_roundings,
-     .recompute = Recompute::cheap,
-     .inplace = {{0, 0}}});
-
+const Op& layer_norm_op = *define_norm<true>(
+    "layer_norm",
+    "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
+    "σ² = mean((x − μ)²) + eps over the last axis; y = b if squares overflow, as in PyTorch",
+    layer_norm_samples);
+const Op& rms_norm_op = *define_norm<false>(
+    "rms_norm",
+    "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis; y = "
+    "0 if squares overflow, as in PyTorch",
+    rms_norm_samples);
 const Op& layer_norm_backward_op =
-    *define_op({.name = "layer_norm_backward",
-                .doc = "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
-                       "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
-                .infer = infer_backward<2>,
-                .decompose = decompose_backward<true>,
-                .samples = []() -> std::vector<Sample> {
-                  return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
-                          {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
-                },
-                .cost = norm_cost,
-                .roundings = norm_backward_roundings,
-                .accepts_sum = true,
-                .inplace = {{0, 1}, {0, 0}}});
-
-const Op& rms_norm_backward_op = *define_op(
-    {.name = "rms_norm_backward",
-     .doc = "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂",
-     .infer = infer_backward<1>,
-     .decompose = decompose_backward<false>,
-     .samples = []() -> std::vector<Sample> {
-       return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
-               {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
-     },
-     .cost = norm_cost,
-     .roundings = norm_backward_roundings,
-     .accepts_sum = true,
-     .inplace = {{0, 1}, {0, 0}}});
+    *define_backward<true>("layer_norm_backward",
+                           "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
+                           "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z");
+const Op& rms_norm_backward_op = *define_backward<false>(
+    "rms_norm_backward",
+    "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂");
 
 const NormAttrs* norm_of(const Op& op, const Attrs& attrs) {
   return &op == &layer_norm_op || &op == &rms_norm_op ? &attrs.as<NormAttrs>() : nullptr;

@@ -94,10 +94,9 @@ std::vector<Tensor> split(TensorArg x, const std::vector<std::int64_t>& sizes, s
 std::vector<Tensor> chunk(TensorArg x, std::int64_t n,
                           std::int64_t axis = 0);                // n parts, the last may be smaller
 std::vector<Tensor> unbind(TensorArg x, std::int64_t axis = 0);  // its slices, without the axis
-Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis = 0,
-              std::source_location where = std::source_location::current());
+Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis = 0, Where where = Where::current());
 Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis = 0,  // along a new axis
-             std::source_location where = std::source_location::current());
+             Where where = Where::current());
 // before[a] and after[a] elements of `value` around axis a
 Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value = 0);
 
@@ -143,7 +142,7 @@ Tensor cumsum(TensorArg x, std::int64_t axis, bool reverse = false);
 
 // arange.cpp: start, start + step, … before stop
 Tensor arange(Graph& graph, double start, double stop, double step = 1, DType dtype = i64,
-              std::source_location where = std::source_location::current());
+              Where where = Where::current());
 Tensor tril(TensorArg x, std::int64_t diagonal = 0);  // x with zeros above the diagonal of its last two axes
 Tensor triu(TensorArg x, std::int64_t diagonal = 0);  // … below it
 Tensor flip(TensorArg x, std::int64_t axis);          // the axis reversed
@@ -219,14 +218,13 @@ Tensor dropout(TensorArg x, double p, bool training = true);  // zero with proba
 // low ≤ x < high in every dtype: of numbers that rounding would move out, the dtype's nearest in the
 // interval. Throws Error for an interval without numbers of the dtype, or whose ends are not finite.
 Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
-               std::source_location where = std::source_location::current());
+               Where where = Where::current());
 // Finite if the dtype has mean ± 6.77·std.
 Tensor normal(Graph& graph, const Shape& shape, double mean = 0, double std = 1, DType dtype = f32,
-              std::source_location where = std::source_location::current());
-Tensor bernoulli(Graph& graph, const Shape& shape, double p,
-                 std::source_location where = std::source_location::current());
+              Where where = Where::current());
+Tensor bernoulli(Graph& graph, const Shape& shape, double p, Where where = Where::current());
 Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype = i64,
-               std::source_location where = std::source_location::current());  // low ≤ x < high
+               Where where = Where::current());  // low ≤ x < high
 
 // adamw.cpp: {p', m', v'} after one step with gradient scale·g; step counts from 1. A scale of 0 skips the
 // step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. The results are
@@ -256,14 +254,11 @@ std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg 
 
 // squared_norm.cpp: Σ x² over all elements of all tensors, which may differ in shape and dtype; [] f32, f64
 // if one of them is. global_norm: √Σ x², also if Σ x² is outside the range of that dtype.
-Tensor squared_norm(const std::vector<Tensor>& xs,
-                    std::source_location where = std::source_location::current());
-Tensor global_norm(const std::vector<Tensor>& xs,
-                   std::source_location where = std::source_location::current());
+Tensor squared_norm(const std::vector<Tensor>& xs, Where where = Where::current());
+Tensor global_norm(const std::vector<Tensor>& xs, Where where = Where::current());
 // The same file: of each x, √Σ x² over elements 0 … norm_block − 1, the next norm_block, … in row-major
 // order, the last block with what is left: [⌈n/norm_block⌉] f32, f64 for f64.
-std::vector<Tensor> block_norms(const std::vector<Tensor>& xs,
-                                std::source_location where = std::source_location::current());
+std::vector<Tensor> block_norms(const std::vector<Tensor>& xs, Where where = Where::current());
 
 // matmul.cpp: over the last two axes; leading axes broadcast, and operands of any strides are read without a
 // copy. A vector a is treated as a row, a vector b as a column, and that axis is dropped from the result (as

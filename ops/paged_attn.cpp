@@ -13,9 +13,7 @@ extern const Op& paged_attn_op;
 
 namespace {
 
-[[noreturn]] void refuse_shape(const char* name, const Operand& x, const std::string& expected) {
-  throw ShapeError(std::string(name) + " is " + x.shape().text() + ", expected " + expected);
-}
+using detail::refuse_shape;
 
 void check_pools(const Operand& q, const Operand& k, const Operand& v) {
   const Shape &s = q.shape(), &n = k.shape();
@@ -26,9 +24,7 @@ void check_pools(const Operand& q, const Operand& k, const Operand& v) {
   if (n[3] != s[3]) throw ShapeError("q and k differ in head size");
   for (int a = 0; a < 3; ++a)
     if (v.shape()[a] != n[a]) refuse_shape("v", v, "k's pages " + Shape{n[0], n[1], n[2]}.text() + " and dv");
-  if (n[2] == 0 ? s[1] != 0 : s[1] % n[2] != 0)
-    throw ShapeError(std::to_string(s[1]) + " query heads are not a multiple of " + std::to_string(n[2]) +
-                     " key heads");
+  detail::check_heads(s[1], n[2]);
   for (const Operand* x : {&q, &k, &v})
     if (!detail::is_last_axis_contiguous(x->layout)) throw ShapeError("needs contiguous last axes");
 }
@@ -38,7 +34,7 @@ void check_texts(const Operand& q, const Operand& k, const Operand& table, const
   if (table.dtype != i32 || lengths.dtype != i32) throw DTypeError("table and lengths must be i32");
   if (table.layout.rank() != 2 || table.shape()[0] != B)
     refuse_shape("table", table, "[" + std::to_string(B) + ", pages of a sequence]");
-  if (lengths.shape() != Shape{B}) refuse_shape("lengths", lengths, Shape{B}.text());
+  detail::require_shape("lengths", lengths, {B});
   for (const Operand* x : {&table, &lengths})
     if (!x->layout.is_contiguous()) throw ShapeError("needs a contiguous table and lengths");
   // What kernels count in 32 bits: pages, heads, queries, head sizes, and the keys of a sequence.
@@ -62,10 +58,7 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
                      {"window_left", a.window_left, Range::whole_from(-1)}});
   const Shape& s = q.shape();
   if (a.has_sink) {
-    if (in[5].dtype != q.dtype)
-      throw DTypeError("the sink is " + std::string(name_of(in[5].dtype)) + ", expected " +
-                       std::string(name_of(q.dtype)));
-    if (in[5].shape() != Shape{s[1]}) refuse_shape("sink", in[5], Shape{s[1]}.text());
+    detail::check_sink(in[5], q);
     if (!in[5].layout.is_contiguous()) throw ShapeError("needs a contiguous sink");
   }
   const Layout o = permute(row_major({s[0], s[2], s[1], v.shape()[3]}), {0, 2, 1, 3});
@@ -176,12 +169,10 @@ AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg tabl
                            const PagedAttentionOptions& options) {
   const Scope scope(q);
   const Tensor& query = q.tensor();
-  const std::int64_t d = query.rank() == 0 ? 1 : query.shape().back();
-  const PagedAttentionAttrs attrs{
-      .scale = options.scale.value_or(d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1),
-      .window_left = options.window_left,
-      .softcap = options.softcap,
-      .has_sink = options.sink.defined()};
+  const PagedAttentionAttrs attrs{.scale = options.scale.value_or(detail::default_scale(query)),
+                                  .window_left = options.window_left,
+                                  .softcap = options.softcap,
+                                  .has_sink = options.sink.defined()};
   Tensors in;
   for (const TensorArg* x : {&q, &k, &v}) in.push_back(detail::last_axis_contiguous(x->tensor()));
   for (const TensorArg* x : {&table, &lengths}) in.push_back(contiguous(x->tensor()));

@@ -92,14 +92,14 @@ std::vector<Sample> with_special_points(const char* op, std::vector<Sample> samp
 
 template <Tensor (*f)(TensorArg), Fill::Kind kind>
 std::vector<Sample> unary_samples(const char* op) {
-  const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0])}; };
+  const auto call = [](std::span<const Tensor> x) { return f(x[0]); };
   return with_special_points(
       op, {{"3d", {{{2, 3, 5}, filled(kind)}}, call}, {"empty", {{{0, 3}, filled(kind)}}, call}}, call);
 }
 
 template <Tensor (*f)(TensorArg, TensorArg), Fill::Kind ka, Fill::Kind kb>
 std::vector<Sample> binary_samples(const char* op) {
-  const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0], x[1])}; };
+  const auto call = [](std::span<const Tensor> x) { return f(x[0], x[1]); };
   const Fill a = filled(ka), b = filled(kb);
   return with_special_points(op,
                              {{"same", {{{3, 4}, a}, {{3, 4}, b}}, call},
@@ -289,26 +289,26 @@ Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
 
-const Op& where_op = *define_op(
-    {.name = "where",
-     .doc = "condition, a, b → y: y = a where the condition holds, else b",
-     .infer =
-         [](std::span<const Operand> in, const Attrs&) {
-           detail::require_operands(in, 3);
-           if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
-           check_one_dtype(in.subspan(1));
-           if (in[0].shape() != in[1].shape()) throw ShapeError("operands differ in shape");
-           return detail::pointwise_output(in.subspan(1), in[1].dtype);
-         },
-     .vjp = [](const Backprop& g) -> Tensors {
-       return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
-     },
-     .samples = []() -> std::vector<Sample> {
-       const auto call = [](std::span<const Tensor> x) { return Tensors{where(x[0], x[1], x[2])}; };
-       return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
-               {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
-     },
-     .pointwise = true});
+const Op& where_op =
+    *define_op({.name = "where",
+                .doc = "condition, a, b → y: y = a where the condition holds, else b",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs&) {
+                      detail::require_operands(in, 3);
+                      if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
+                      check_one_dtype(in.subspan(1));
+                      if (in[0].shape() != in[1].shape()) throw ShapeError("operands differ in shape");
+                      return detail::pointwise_output(in.subspan(1), in[1].dtype);
+                    },
+                .vjp = [](const Backprop& g) -> Tensors {
+                  return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
+                },
+                .samples = []() -> std::vector<Sample> {
+                  const auto call = [](std::span<const Tensor> x) { return where(x[0], x[1], x[2]); };
+                  return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
+                          {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
+                },
+                .pointwise = true});
 
 Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);

@@ -63,8 +63,7 @@ Tensors each_that_arrives(const Backprop& g, F f) {
 }
 
 // GPUs exchange what lies in one piece.
-Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs,
-                 std::source_location where = std::source_location::current()) {
+Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs, Where where = Where::current()) {
   Tensors pieces;
   for (const Tensor& x : xs) pieces.push_back(contiguous({x, where}));
   return xs[0].graph().record(op, pieces, attrs, where);
@@ -75,7 +74,7 @@ Tensors gradient_by(const Op& op, const Backprop& g) {
   return each_that_arrives(g, [&](const Tensors& z, const RankAttrs& a) { return recorded(op, z, a); });
 }
 
-bool is_alone(const TensorList& xs, int ranks, const std::string& what, std::source_location where) {
+bool is_alone(const TensorList& xs, int ranks, const std::string& what, Where where) {
   if (ranks < 1)
     throw ShapeError(in_context(
         "[" + what + "] the number of ranks is " + std::to_string(ranks) + ", expected at least 1", where));
@@ -91,15 +90,14 @@ TensorList widened(const TensorList& xs, bool wide) {
 }
 
 // Axis 0 and `axis` change places.
-Tensors swapped(std::int64_t axis, const Tensors& xs, std::source_location where) {
+Tensors swapped(std::int64_t axis, const Tensors& xs, Where where) {
   Tensors ys;
   for (const Tensor& x : xs) ys.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
   return ys;
 }
 
 // Throws what a call of the op throws, and records nothing in the list's graph.
-void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis,
-                std::source_location where) {
+void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   Graph apart;
   Tensors same;
   for (const Tensor& x : xs)
@@ -108,10 +106,9 @@ void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std:
 }
 
 // A call on a list with `axis` in front. Of one rank it is the list.
-Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis,
-              std::source_location where) {
+Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   const bool alone = is_alone(xs, attrs.ranks, op.name, where);
-  if (xs.empty()) throw Error(in_context("[" + op.name + "] got no tensors, expected at least one", where));
+  detail::first_of(xs, op.name, where);
   if (alone) {
     check_call(op, xs, attrs, axis, where);
     return widened(xs, attrs.wide);
@@ -131,22 +128,27 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
            }}};
 }
 
+// An op on a list of tensors, with one result for each; `sample` has the attributes of its samples.
+const Op* define_list(Op op, const RankAttrs& sample = {.ranks = 1}) {
+  op.samples = [name = op.name, sample] { return samples_of(*find_op(name), sample); };
+  op.each = {1, 1};
+  return define_op(std::move(op));
+}
+
 double sum_roundings(std::span<const Operand>, std::span<const Operand>, const Attrs& a) {
   return a.as<RankAttrs>().ranks;
 }
 
 }  // namespace
 
-const Op& all_reduce_op = *define_op(
+const Op& all_reduce_op = *define_list(
     {.name = "all_reduce",
      .doc = "x₁, … → y₁, …: yᵢ = Σ of xᵢ over all ranks, by a fixed tree",
      .infer = infer_of<Sizes::kept, false, true>,
      .vjp = [](const Backprop& g) { return each_that_arrives(g, [](const Tensors& z, auto&) { return z; }); },
-     .samples = [] { return samples_of(all_reduce_op, {.ranks = 1}); },
      .roundings = sum_roundings,
      .collective = Collective::all_reduce,
-     .inplace = {{0, 0}},
-     .each = {1, 1}});
+     .inplace = {{0, 0}}});
 
 const Op& all_reduce_gradient_op =
     *define_op({.name = "all_reduce_gradient",
@@ -167,94 +169,86 @@ const Op& all_reduce_gradient_op =
                 .view = true});
 
 const Op& all_gather_op =
-    *define_op({.name = "all_gather",
-                .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
-                .infer = infer_of<Sizes::times_ranks, false, false>,
-                .vjp = [](const Backprop& g) { return gradient_by(reduce_scatter_op, g); },
-                .samples = [] { return samples_of(all_gather_op, {.ranks = 1}); },
-                .collective = Collective::all_gather,
-                .each = {1, 1}});
+    *define_list({.name = "all_gather",
+                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
+                  .infer = infer_of<Sizes::times_ranks, false, false>,
+                  .vjp = [](const Backprop& g) { return gradient_by(reduce_scatter_op, g); },
+                  .collective = Collective::all_gather});
 
 const Op& reduce_scatter_op =
-    *define_op({.name = "reduce_scatter",
-                .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
-                .infer = infer_of<Sizes::divided, true, true>,
-                .vjp =
-                    [](const Backprop& g) {
-                      return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
-                        return recorded(all_gather_op, z, {.ranks = a.ranks});
-                      });
-                    },
-                .samples = [] { return samples_of(reduce_scatter_op, {.ranks = 1}); },
-                .roundings = sum_roundings,
-                .collective = Collective::reduce_scatter,
-                .early = true,
-                .each = {1, 1}});
+    *define_list({.name = "reduce_scatter",
+                  .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
+                  .infer = infer_of<Sizes::divided, true, true>,
+                  .vjp =
+                      [](const Backprop& g) {
+                        return each_that_arrives(g, [](const Tensors& z, const RankAttrs& a) {
+                          return recorded(all_gather_op, z, {.ranks = a.ranks});
+                        });
+                      },
+                  .roundings = sum_roundings,
+                  .collective = Collective::reduce_scatter,
+                  .early = true});
 
-const Op& all_to_all_op = *define_op(
+const Op& all_to_all_op = *define_list(
     {.name = "all_to_all",
      .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this "
             "rank's number",
      .infer = infer_of<Sizes::kept, true, false>,
      .vjp = [](const Backprop& g) { return gradient_by(all_to_all_op, g); },
-     .samples = [] { return samples_of(all_to_all_op, {.ranks = 1}); },
-     .collective = Collective::all_to_all,
-     .each = {1, 1}});
+     .collective = Collective::all_to_all});
 
-const Op& ppermute_op =
-    *define_op({.name = "ppermute",
-                .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
-                .infer = infer_of<Sizes::kept, false, false>,
-                .vjp =
-                    [](const Backprop& g) {
-                      return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
-                        a.shift = -a.shift;
-                        return recorded(ppermute_op, z, a);
-                      });
-                    },
-                .samples = [] { return samples_of(ppermute_op, {.ranks = 1, .shift = 1}); },
-                .collective = Collective::ppermute,
-                .each = {1, 1}});
+const Op& ppermute_op = *define_list(
+    {.name = "ppermute",
+     .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
+     .infer = infer_of<Sizes::kept, false, false>,
+     .vjp =
+         [](const Backprop& g) {
+           return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
+             a.shift = -a.shift;
+             return recorded(ppermute_op, z, a);
+           });
+         },
+     .collective = Collective::ppermute},
+    {.ranks = 1, .shift = 1});
 
-const Op& local_shard_op = *define_op({.name = "local_shard",
-                                       .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
-                                       .infer = infer_of<Sizes::divided, true, false>,
-                                       .vjp = [](const Backprop& g) { return gradient_by(all_gather_op, g); },
-                                       .samples = [] { return samples_of(local_shard_op, {.ranks = 1}); },
-                                       .collective = Collective::local_shard,
-                                       .each = {1, 1}});
+const Op& local_shard_op =
+    *define_list({.name = "local_shard",
+                  .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+                  .infer = infer_of<Sizes::divided, true, false>,
+                  .vjp = [](const Backprop& g) { return gradient_by(all_gather_op, g); },
+                  .collective = Collective::local_shard});
 
-TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& o, std::source_location where) {
+TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& o, Where where) {
   return along(all_reduce_op, xs, {.ranks = ranks, .wide = o.wide}, 0, where);
 }
 
-TensorList all_reduce_gradient(const TensorList& xs, int ranks, std::source_location where) {
+TensorList all_reduce_gradient(const TensorList& xs, int ranks, Where where) {
   if (is_alone(xs, ranks, "all_reduce_gradient", where)) return xs;
   TensorList ys;
   for (const Tensor& x : xs) ys.push_back(recorded(all_reduce_gradient_op, {x}, {.ranks = ranks}, where)[0]);
   return ys;
 }
 
-TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis, Where where) {
   return along(all_gather_op, xs, {.ranks = ranks}, axis, where);
 }
 
 TensorList reduce_scatter(const TensorList& xs, int ranks, std::int64_t axis, const ReduceOptions& o,
-                          std::source_location where) {
+                          Where where) {
   return along(reduce_scatter_op, xs, {.ranks = ranks, .wide = o.wide}, axis, where);
 }
 
-TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis, Where where) {
   return along(all_to_all_op, xs, {.ranks = ranks}, axis, where);
 }
 
-TensorList ppermute(const TensorList& xs, int ranks, int shift, std::source_location where) {
+TensorList ppermute(const TensorList& xs, int ranks, int shift, Where where) {
   if (is_alone(xs, ranks, "ppermute", where)) return xs;
   // The shift of each circle is one of 0 … ranks − 1, and a negation away from overflow.
   return along(ppermute_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
 }
 
-TensorList local_shard(const TensorList& xs, int ranks, std::int64_t axis, std::source_location where) {
+TensorList local_shard(const TensorList& xs, int ranks, std::int64_t axis, Where where) {
   return along(local_shard_op, xs, {.ranks = ranks}, axis, where);
 }
 

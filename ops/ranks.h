@@ -26,26 +26,21 @@ struct ReduceOptions {
 // of the ranks is the largest power of two below their number. So the sum of 2^k ranks is that of the two
 // sums of 2^(k−1) ranks, bit for bit. Gradient: z_x = z_y.
 TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& options = {},
-                      std::source_location where = std::source_location::current());
+                      Where where = Where::current());
 // replicated → varying: y = x. Gradient: z_x = all_reduce(z_y).
-TensorList all_reduce_gradient(const TensorList& xs, int ranks,
-                               std::source_location where = std::source_location::current());
+TensorList all_reduce_gradient(const TensorList& xs, int ranks, Where where = Where::current());
 // sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = reduce_scatter(z_y), the sum of
 // the ranks' z_y. If all ranks do the same with y, the loss counts it once for each rank.
-TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                      std::source_location where = std::source_location::current());
+TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis = 0, Where where = Where::current());
 // partial → sharded: piece r of all_reduce(x), bitwise, on rank r. Gradient: z_x = all_gather(z_y).
 TensorList reduce_scatter(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                          const ReduceOptions& options = {},
-                          std::source_location where = std::source_location::current());
+                          const ReduceOptions& options = {}, Where where = Where::current());
 // varying → varying: piece s of y_r is piece r of x_s. It is its own gradient.
-TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                      std::source_location where = std::source_location::current());
+TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis = 0, Where where = Where::current());
 // varying → varying: y_r = x_(r − shift mod ranks). Gradient: z_x = ppermute(z_y, −shift).
-TensorList ppermute(const TensorList& xs, int ranks, int shift,
-                    std::source_location where = std::source_location::current());
+TensorList ppermute(const TensorList& xs, int ranks, int shift, Where where = Where::current());
 // replicated → sharded: piece r of x on rank r. Gradient: z_x = all_gather(z_y), which is replicated.
 TensorList local_shard(const TensorList& xs, int ranks, std::int64_t axis = 0,
-                       std::source_location where = std::source_location::current());
+                       Where where = Where::current());
 
 }  // namespace tg

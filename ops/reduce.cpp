@@ -7,24 +7,14 @@ namespace tg {
 
 namespace {
 
-Shape reduced(const Shape& shape, const ReduceAttrs& a) {
-  Shape out;
-  for (int i = 0; i < shape.size(); ++i) {
-    if (!a.axes.contains(i))
-      out.push_back(shape[i]);
-    else if (a.keepdim)
-      out.push_back(1);
-  }
-  return out;
-}
-
 // A result of the reduction with the reduced axes back, as a view of the input's shape.
 Tensor stretched(const Tensor& y, const Backprop& g) {
   return stretch(y, g.in[0].shape(), g.attrs.as<ReduceAttrs>().axes);
 }
 
 std::vector<OutSpec> reduce_to(DType dtype, const Operand& x, const Attrs& a) {
-  return detail::row_major_output(dtype, reduced(x.shape(), a.as<ReduceAttrs>()));
+  const auto& r = a.as<ReduceAttrs>();
+  return detail::row_major_output(dtype, detail::reduced_shape(x.shape(), r.axes, r.keepdim));
 }
 
 // Sums and products of integers and booleans are i64, as in PyTorch.
@@ -106,8 +96,7 @@ Tensors prod_gradient(const Backprop& g) {
   if (x.numel() == 0) return {zeros_like(x)};
   const Axes& axes = g.attrs.as<ReduceAttrs>().axes;
   const DType wide = compute_type(x.dtype());
-  Shape ones = x.shape();
-  for (std::int64_t axis : axes) ones[static_cast<int>(axis)] = 1;
+  const Shape ones = detail::reduced_shape(x.shape(), axes, true);
   const Tensor z = cast(g.z[0].shape() == ones ? g.z[0] : reshape(g.z[0], ones), wide);
   return {cast(times_others(cast(x, wide), z, axes, 0), x.dtype())};
 }
@@ -115,13 +104,14 @@ Tensors prod_gradient(const Backprop& g) {
 template <Tensor (*f)(TensorArg, const Axes&, bool), Fill::Kind kind>
 std::vector<Sample> samples() {
   const Fill fill = kind == Fill::normal ? Fill{} : Fill{kind, 0.5, 2};
-  return {{"all", {{{3, 4}, fill}}, [](auto x) { return Tensors{f(x[0], {}, false)}; }},
-          {"rows", {{{3, 5}, fill}}, [](auto x) { return Tensors{f(x[0], {1}, false)}; }},
-          {"columns", {{{5, 3}, fill}}, [](auto x) { return Tensors{f(x[0], {0}, false)}; }},
-          {"middle", {{{2, 3, 4}, fill}}, [](auto x) { return Tensors{f(x[0], {1}, true)}; }},
-          {"outer and inner", {{{2, 3, 4}, fill}}, [](auto x) {
-             return Tensors{f(x[0], {0, 2}, false)};
-           }}};
+  const auto over = [](const Axes& axes, bool keepdim = false) {
+    return [axes, keepdim](std::span<const Tensor> x) { return f(x[0], axes, keepdim); };
+  };
+  return {{"all", {{{3, 4}, fill}}, over({})},
+          {"rows", {{{3, 5}, fill}}, over({1})},
+          {"columns", {{{5, 3}, fill}}, over({0})},
+          {"middle", {{{2, 3, 4}, fill}}, over({1}, true)},
+          {"outer and inner", {{{2, 3, 4}, fill}}, over({0, 2})}};
 }
 
 // With rows in which equal elements share the gradient.
@@ -133,10 +123,31 @@ std::vector<Sample> extreme_samples(double sign) {
   constexpr double quarter = 0.25;
   all.push_back({"ties",
                  {{.shape = {3, 4}, .values = x}},
-                 [](auto t) { return Tensors{f(t[0], {1}, false)}; },
+                 [](auto t) { return f(t[0], {1}, false); },
                  Sample::Expected{{{3 * sign, 2 * sign, 0}},
                                   {{0, .5, .5, 0, quarter, quarter, quarter, quarter, .5, .5, 0, 0}}}});
   return all;
+}
+
+using Samples = std::vector<Sample>();
+
+const Op* define_extreme(const char* name, const std::string& which, Samples* samples) {
+  return define_op({.name = name,
+                    .doc = "x → y: the " + which +
+                           " element over the axes; NaN if there is one; equal elements share the gradient",
+                    .infer = infer_extreme,
+                    .vjp = extreme_gradient,
+                    .samples = samples,
+                    .reduces_chains = true});
+}
+
+const Op* define_position(const char* name, const std::string& which, Samples* samples) {
+  return define_op({.name = name,
+                    .doc = "x → y: row-major index within the axes of the first " + which +
+                           " element (i64); NaN is " + which,
+                    .infer = infer_position,
+                    .not_differentiable = "its result is an index",
+                    .samples = samples});
 }
 
 Tensor reduce(const Op& op, const TensorArg& x, const Axes& axes, bool keepdim) {
@@ -205,41 +216,16 @@ const Op& prod_op =
                       std::vector<Sample> all = samples<prod, Fill::uniform>();
                       all.push_back({"zeros",
                                      {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
-                                     [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
+                                     [](auto x) { return prod(x[0], {1}, false); },
                                      Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
                       return all;
                     },
                 .roundings = reduce_roundings,
                 .reduces_chains = true});
-const Op& max_op = *define_op(
-    {.name = "max",
-     .doc =
-         "x → y: the largest element over the axes; NaN if there is one; equal elements share the gradient",
-     .infer = infer_extreme,
-     .vjp = extreme_gradient,
-     .samples = [] { return extreme_samples<max>(1); },
-     .reduces_chains = true});
-const Op& min_op = *define_op(
-    {.name = "min",
-     .doc =
-         "x → y: the smallest element over the axes; NaN if there is one; equal elements share the gradient",
-     .infer = infer_extreme,
-     .vjp = extreme_gradient,
-     .samples = [] { return extreme_samples<min>(-1); },
-     .reduces_chains = true});
-
-const Op& argmax_op = *define_op(
-    {.name = "argmax",
-     .doc = "x → y: row-major index within the axes of the first largest element (i64); NaN is largest",
-     .infer = infer_position,
-     .not_differentiable = "its result is an index",
-     .samples = samples<argmax, Fill::distinct>});
-const Op& argmin_op = *define_op(
-    {.name = "argmin",
-     .doc = "x → y: row-major index within the axes of the first smallest element (i64); NaN is smallest",
-     .infer = infer_position,
-     .not_differentiable = "its result is an index",
-     .samples = samples<argmin, Fill::distinct>});
+const Op& max_op = *define_extreme("max", "largest", [] { return extreme_samples<max>(1); });
+const Op& min_op = *define_extreme("min", "smallest", [] { return extreme_samples<min>(-1); });
+const Op& argmax_op = *define_position("argmax", "largest", samples<argmax, Fill::distinct>);
+const Op& argmin_op = *define_position("argmin", "smallest", samples<argmin, Fill::distinct>);
 
 Tensor sum(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(sum_op, x, axes, keepdim);
@@ -301,21 +287,20 @@ Tensor sum_to(TensorArg x, const Shape& shape) {
 }
 
 Tensor stretch(const Tensor& y, const Shape& shape, const Axes& axes) {
-  Shape ones = shape;
-  for (std::int64_t axis : axes) ones[static_cast<int>(axis)] = 1;
+  const Shape ones = detail::reduced_shape(shape, axes, true);
   return expand(y.shape() == ones ? y : reshape(y, ones), shape);
 }
 
-Tensor Tensor::sum(const Axes& axes, bool keepdim, std::source_location at) const {
+Tensor Tensor::sum(const Axes& axes, bool keepdim, Where at) const {
   return tg::sum({*this, at}, axes, keepdim);
 }
-Tensor Tensor::mean(const Axes& axes, bool keepdim, std::source_location at) const {
+Tensor Tensor::mean(const Axes& axes, bool keepdim, Where at) const {
   return tg::mean({*this, at}, axes, keepdim);
 }
-Tensor Tensor::max(const Axes& axes, bool keepdim, std::source_location at) const {
+Tensor Tensor::max(const Axes& axes, bool keepdim, Where at) const {
   return tg::max({*this, at}, axes, keepdim);
 }
-Tensor Tensor::min(const Axes& axes, bool keepdim, std::source_location at) const {
+Tensor Tensor::min(const Axes& axes, bool keepdim, Where at) const {
   return tg::min({*this, at}, axes, keepdim);
 }
 

@@ -213,7 +213,7 @@ Tensors call_backward(const Tensors& in, const Tensor& z_lse, const AttentionOpt
   Tensors operands = in;
   if (a.has_z_lse) operands.push_back(contiguous(z_lse));
   if (a.has_lengths) operands.push_back(o.kv_lengths);
-  return in[0].graph().record(flash_attn_backward_op, operands, a, std::source_location::current());
+  return in[0].graph().record(flash_attn_backward_op, operands, a, Where::current());
 }
 
 Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const Tensors& z) {
@@ -303,7 +303,7 @@ std::vector<std::int64_t> ring_positions(int rank, int ranks, std::int64_t lengt
   return all;
 }
 
-Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, std::source_location where) {
+Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, Where where) {
   try {
     check_division(ranks, length);
   } catch (const ShapeError& e) {
@@ -326,10 +326,7 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   const Scope scope("ring_attention", q.where());
   Graph& graph = q.tensor().graph();
   Ring ring{ranks, q.tensor().size(2) / 2, {}, options};
-  if (!options.scale) {
-    const std::int64_t d = std::max<std::int64_t>(1, q.tensor().size(3));
-    ring.options.scale = 1 / std::sqrt(static_cast<double>(d));
-  }
+  ring.options.scale = options.scale.value_or(detail::default_scale(q.tensor()));
   // The same where queries are as many as keys; without a causal mask flash_attn refuses the other one.
   if (options.causal) ring.options.alignment = AttentionOptions::bottom_right;
   // A bound that no key is beyond is none: then the rank's own keys are one call.

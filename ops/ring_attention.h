@@ -21,8 +21,7 @@ inline constexpr int most_ring_ranks = 64;
 // any); Error for a rank that is not 0 … ranks − 1.
 std::vector<std::int64_t> ring_positions(int rank, int ranks, std::int64_t length);
 // The same in a graph, i64 [length / ranks], each rank its own.
-Tensor ring_positions(Graph& graph, int ranks, std::int64_t length,
-                      std::source_location where = std::source_location::current());
+Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, Where where = Where::current());
 
 // flash_attn of the whole sequence, of which each rank has its own tokens: q [B, H, L, d], k [B, Hk, L, d],
 // v [B, Hk, L, dv] → o [B, H, L, dv] and ξ [B, H, L] of the rank's queries (varying → varying, see ranks.h).

@@ -58,9 +58,8 @@ const Op& rope_op = *define_op(
              check_options({}, {{"frequency", f, Range::finite()}});
            if (in.size() > 1) {
              detail::require_index(in[1].dtype);
-             Shape rows = in[0].shape();
-             rows.erase(rows.size() - 1);
-             if (in[1].shape() != rows) throw ShapeError("needs a position for each row");
+             if (in[1].shape() != detail::without_last_axis(in[0].shape()))
+               throw ShapeError("needs a position for each row");
            }
            return detail::pointwise_output(in.first(1), in[0].dtype);
          },
@@ -72,17 +71,15 @@ const Op& rope_op = *define_op(
      },
      .decompose = decompose_rope,
      .samples = []() -> std::vector<Sample> {
-       return {{"half split", {{{2, 3, 8}}}, [](auto x) { return Tensors{rope(x[0])}; }},
+       return {{"half split", {{{2, 3, 8}}}, [](auto x) { return rope(x[0]); }},
                {"interleaved, partial, given positions",
                 {{{2, 1, 3, 8}}, {{2, 1, 3}, {Fill::index, 0, 50}, i64}},
-                [](auto x) { return Tensors{rope(x[0], x[1], {.dims = 6, .interleaved = true})}; }},
+                [](auto x) { return rope(x[0], x[1], {.dims = 6, .interleaved = true}); }},
                {"from position 5", {{{3, 4}}}, [](auto x) {
-                  return Tensors{rope(x[0], {}, {.theta = 100, .start = 5})};
+                  return rope(x[0], {}, {.theta = 100, .start = 5});
                 }}};
      },
-     .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
-       return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
-     },
+     .cost = detail::flops_each<10>,
      // Of a sine and of the sum of two products.
      .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 3.; },
      .recompute = Recompute::cheap,
@@ -117,8 +114,7 @@ Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
   RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
               o.start};
   if (!positions.defined()) return record(rope_op, {x}, a);
-  Shape rows = x.tensor().shape();
-  rows.erase(rows.size() - 1);
+  const Shape rows = detail::without_last_axis(x.tensor().shape());
   return record(rope_op, {x, positions.shape() == rows ? positions : expand(positions, rows)}, a);
 }
 

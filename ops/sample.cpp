@@ -2,7 +2,6 @@
 #include "ops/sample.h"
 
 #include "ops/common.h"
-#include "ops/sampling_ranges.h"
 
 namespace tg {
 
@@ -18,17 +17,13 @@ std::vector<OutSpec> infer_sample(std::span<const Operand> in, const Attrs&) {
   if (logits.layout.rank() != 2 || logits.shape()[1] < 1 || logits.shape()[1] > INT32_MAX)
     throw ShapeError("expected logits [B, V] with V from 1 to 2^31 − 1");
   const std::int64_t B = logits.shape()[0];
-  const auto check = [&](std::size_t i, const char* name, const Shape& shape) {
-    if (in[i].shape() != shape)
-      throw ShapeError(std::string(name) + " is " + in[i].shape().text() + ", expected " + shape.text());
-  };
-  check(1, "temperature", {B});
-  check(2, "keys", {B, 2});
+  detail::require_shape("temperature", in[1], {B});
+  detail::require_shape("keys", in[2], {B, 2});
   if (!is_float(in[1].dtype)) throw DTypeError("temperature must be floating");
   if (in[2].dtype != i64) throw DTypeError("keys must be i64");
   if (in.size() == 5) {
-    check(3, "top_k", {B});
-    check(4, "top_p", {B});
+    detail::require_shape("top_k", in[3], {B});
+    detail::require_shape("top_p", in[4], {B});
     if (in[3].dtype != i64 && in[3].dtype != i32) throw DTypeError("top_k must be i64 or i32");
     if (!is_float(in[4].dtype)) throw DTypeError("top_p must be floating");
   }
@@ -38,17 +33,16 @@ std::vector<OutSpec> infer_sample(std::span<const Operand> in, const Attrs&) {
 std::vector<Sample> sample_samples() {
   const SampleInput temperature{{6}, {Fill::uniform, 0.25, 2}}, keys{{6, 2}, {Fill::index, 0, 1e6}, i64},
       top_k{{6}, {Fill::index, 0, 12}, i32}, top_p{{6}, {Fill::uniform, 0, 1.1}};
-  const auto plain = [](std::span<const Tensor> x) { return Tensors{sample(x[0], x[1], x[2])}; };
-  const auto cut = [](std::span<const Tensor> x) { return Tensors{sample(x[0], x[1], x[2], x[3], x[4])}; };
-  return {{"drawn", {{{6, 40}}, temperature, keys}, plain},
-          {"likeliest", {{{6, 40}}, {{6}, {Fill::uniform, -1, 0}}, keys}, plain},
-          {"top_k and top_p", {{{6, 40}}, temperature, keys, top_k, top_p}, cut},
-          {"ties",  // logits of which many are equal
-           {{{6, 40}, {Fill::index, 0, 3}, i64}, temperature, keys, top_k, top_p},
-           [](std::span<const Tensor> x) {
-             return Tensors{sample(cast(x[0], x[1].dtype()), x[1], x[2], x[3], x[4])};
-           }},
-          {"many", {{{6, 3000}}, temperature, keys, top_k, top_p}, cut}};
+  const auto plain = [](std::span<const Tensor> x) { return sample(x[0], x[1], x[2]); };
+  const auto cut = [](std::span<const Tensor> x) { return sample(x[0], x[1], x[2], x[3], x[4]); };
+  return {
+      {"drawn", {{{6, 40}}, temperature, keys}, plain},
+      {"likeliest", {{{6, 40}}, {{6}, {Fill::uniform, -1, 0}}, keys}, plain},
+      {"top_k and top_p", {{{6, 40}}, temperature, keys, top_k, top_p}, cut},
+      {"ties",  // logits of which many are equal
+       {{{6, 40}, {Fill::index, 0, 3}, i64}, temperature, keys, top_k, top_p},
+       [](std::span<const Tensor> x) { return sample(cast(x[0], x[1].dtype()), x[1], x[2], x[3], x[4]); }},
+      {"many", {{{6, 3000}}, temperature, keys, top_k, top_p}, cut}};
 }
 
 // A setting for all rows or one for each. A number is checked; a tensor has its values in the run.
@@ -74,9 +68,7 @@ const Op& sample_op = *define_op(
      .infer = infer_sample,
      .not_differentiable = "its result is an index",
      .samples = sample_samples,
-     .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-       return Cost{.flops = 40 * static_cast<double>(in[0].layout.numel())};
-     }});
+     .cost = detail::flops_each<40>});
 
 Tensor sample(TensorArg logits, TensorArg temperature, TensorArg keys, TensorArg top_k, TensorArg top_p) {
   const Scope scope(logits);

@@ -8,9 +8,16 @@
 #include <cmath>
 #include <limits>
 
-#include <tilegrad/core/base/rng.h>
+#include <tilegrad/core/base/random.h>
+#include <tilegrad/core/base/range.h>
 
 namespace tg {
+
+// The numbers that every sampler accepts: the op `sample`, sample_token, Generator and Engine.
+namespace sampling_ranges {
+inline constexpr Range temperature = Range::at_least(0), top_k = Range::whole_from(0),
+                       top_p = Range::between(0, 1), draw = Range::from_below(0, 1);
+}  // namespace sampling_ranges
 
 // Of the graph's nodes none has this number: draws are apart from dropout's.
 inline constexpr std::uint32_t sample_stream = 0xffffff01u;
@@ -33,19 +40,8 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   const int k = static_cast<int>(x * 1.44269504088896340736 - 0.5);  // rounds towards 0, so to the nearest
   // log 2 in two parts, the first of which times k is exact.
   const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
-  double p = 1. / 479001600;
-  p = p * r + 1. / 39916800;
-  p = p * r + 1. / 3628800;
-  p = p * r + 1. / 362880;
-  p = p * r + 1. / 40320;
-  p = p * r + 1. / 5040;
-  p = p * r + 1. / 720;
-  p = p * r + 1. / 120;
-  p = p * r + 1. / 24;
-  p = p * r + 1. / 6;
-  p = p * r + 1. / 2;
-  p = p * r + 1;
-  p = p * r + 1;
+  const double p = detail::polynomial(r, 1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320,
+                                      1. / 5040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1., 1.);
   return p * std::bit_cast<double>(static_cast<std::uint64_t>(1023 + k) << 52);
 }
 

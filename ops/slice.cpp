@@ -71,6 +71,24 @@ Tensors assign_gradient(const Backprop& g) {
   return given ? Tensors{zx, zs, Tensor()} : Tensors{zx, zs};
 }
 
+std::vector<Sample> assign_samples() {
+  const auto at_given = [](std::int64_t axis) {
+    return [axis](std::span<const Tensor> x) { return slice_assign(x[0], x[1], axis, x[2]); };
+  };
+  return {{"fixed", {{{3, 5}}, {{3, 2}}}, [](auto x) { return slice_assign(x[0], x[1], 1, 2); }},
+          {"stepped", {{{7, 3}}, {{3, 3}}}, [](auto x) { return slice_assign(x[0], x[1], 0, 1, 2); }},
+          {"start given", {{{2, 5, 3}}, {{2, 2, 3}}, {{}, {Fill::index, 0, 4}, i64}}, at_given(1)},
+          {"start given in i32", {{{6, 3}}, {{2, 3}}, {{1}, {Fill::index, 0, 5}, i32}}, at_given(0)}};
+}
+
+std::vector<Sample> read_samples() {
+  const auto read = [](std::int64_t axis, std::int64_t length) {
+    return [axis, length](std::span<const Tensor> x) { return slice_at(x[0], axis, x[1], length); };
+  };
+  return {{"rows", {{{5, 3}}, {{}, {Fill::index, 0, 4}, i64}}, read(0, 2)},
+          {"columns", {{{2, 5, 3}}, {{1}, {Fill::index, 0, 3}, i32}}, read(1, 3)}};
+}
+
 }  // namespace
 
 const Op& slice_op = *define_op(
@@ -85,10 +103,10 @@ const Op& slice_op = *define_op(
          },
      .vjp = slice_gradient,
      .samples = []() -> std::vector<Sample> {
-       return {{"middle", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 4)}; }},
-               {"negative", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], -2, -2, 3)}; }},
-               {"stepped", {{{2, 7, 3}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 7, 3)}; }},
-               {"empty", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 0, 2, 2)}; }}};
+       return {{"middle", {{{3, 5}}}, [](auto x) { return slice(x[0], 1, 1, 4); }},
+               {"negative", {{{3, 5}}}, [](auto x) { return slice(x[0], -2, -2, 3); }},
+               {"stepped", {{{2, 7, 3}}}, [](auto x) { return slice(x[0], 1, 1, 7, 3); }},
+               {"empty", {{{3, 5}}}, [](auto x) { return slice(x[0], 0, 2, 2); }}};
      },
      .view = true});
 
@@ -99,20 +117,7 @@ const Op& slice_assign_op = *define_op(
             "tensor",
      .infer = infer_assign,
      .vjp = assign_gradient,
-     .samples = []() -> std::vector<Sample> {
-       const SampleInput start{{}, {Fill::index, 0, 4}, i64};
-       return {
-           {"fixed", {{{3, 5}}, {{3, 2}}}, [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, 2)}; }},
-           {"stepped",
-            {{{7, 3}}, {{3, 3}}},
-            [](auto x) { return Tensors{slice_assign(x[0], x[1], 0, 1, 2)}; }},
-           {"start given",
-            {{{2, 5, 3}}, {{2, 2, 3}}, start},
-            [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, x[2])}; }},
-           {"start given in i32", {{{6, 3}}, {{2, 3}}, {{1}, {Fill::index, 0, 5}, i32}}, [](auto x) {
-              return Tensors{slice_assign(x[0], x[1], 0, x[2])};
-            }}};
-     },
+     .samples = assign_samples,
      .inplace = {{0, 0}}});
 
 const Op& slice_at_op = *define_op(
@@ -134,14 +139,7 @@ const Op& slice_at_op = *define_op(
      .vjp = [](const Backprop& g) -> Tensors {
        return {slice_assign(zeros_like(g.in[0]), g.z[0], g.attrs.as<SliceAtAttrs>().axis, g.in[1]), Tensor()};
      },
-     .samples = []() -> std::vector<Sample> {
-       return {{"rows",
-                {{{5, 3}}, {{}, {Fill::index, 0, 4}, i64}},
-                [](auto x) { return Tensors{slice_at(x[0], 0, x[1], 2)}; }},
-               {"columns", {{{2, 5, 3}}, {{1}, {Fill::index, 0, 3}, i32}}, [](auto x) {
-                  return Tensors{slice_at(x[0], 1, x[1], 3)};
-                }}};
-     }});
+     .samples = read_samples});
 
 Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
   return record(slice_op, {x}, SliceAttrs{axis, start, stop, step});

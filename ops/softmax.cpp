@@ -29,10 +29,6 @@ std::int64_t axis_of(const Attrs& a) {
   return a.as<SoftmaxAttrs>().axis;
 }
 
-Cost softmax_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-  return {.flops = 25 * static_cast<double>(in[0].layout.numel())};
-}
-
 // Of a lowered element, its exponential, the sum of them, and the last operation.
 double softmax_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
   return static_cast<double>(in[0].shape()[static_cast<int>(axis_of(a))]) + 3;
@@ -53,8 +49,8 @@ Tensor record_along(const Op& op, const TensorArg& x, std::int64_t axis) {
 
 template <Tensor (*f)(TensorArg, std::int64_t)>
 std::vector<Sample> samples() {
-  return {{"rows", {{{3, 19}}}, [](auto x) { return Tensors{f(x[0], -1)}; }},
-          {"middle", {{{2, 5, 3}}}, [](auto x) { return Tensors{f(x[0], 1)}; }}};
+  return {{"rows", {{{3, 19}}}, [](auto x) { return f(x[0], -1); }},
+          {"middle", {{{2, 5, 3}}}, [](auto x) { return f(x[0], 1); }}};
 }
 
 // One large logit at every position of a row: the result y and the gradient z are known without a quotient,
@@ -72,7 +68,7 @@ Sample one_logit(const char* name, double logit, std::vector<double> y, std::vec
   const auto n = static_cast<std::int64_t>(logits);
   return {name,
           {{.shape = {n, n}, .values = diagonal(logit, 0)}},
-          [](auto x) { return Tensors{f(x[0], -1)}; },
+          [](auto x) { return f(x[0], -1); },
           Sample::Expected{{std::move(y)}, {std::move(z)}}};
 }
 
@@ -100,10 +96,10 @@ Tensor logsumexp_of_axis(TensorArg x, std::int64_t axis) {
 
 std::vector<Sample> logsumexp_samples() {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  std::vector<Sample> all{{"rows", {{{3, 19}}}, [](auto x) { return Tensors{logsumexp(x[0], {1})}; }},
-                          {"all", {{{2, 5}}}, [](auto x) { return Tensors{logsumexp(x[0])}; }},
+  std::vector<Sample> all{{"rows", {{{3, 19}}}, [](auto x) { return logsumexp(x[0], {1}); }},
+                          {"all", {{{2, 5}}}, [](auto x) { return logsumexp(x[0]); }},
                           {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
-                             return Tensors{logsumexp(x[0], {0, 2}, true)};
+                             return logsumexp(x[0], {0, 2}, true);
                            }}};
   all.push_back(
       one_logit<logsumexp_of_axis>("one large logit", 1e4, std::vector<double>(logits, 1e4), diagonal(1, 0)));
@@ -112,14 +108,14 @@ std::vector<Sample> logsumexp_samples() {
                                              diagonal(0, 1 / other_logits)));
   all.push_back({"nothing to sum",
                  {{.shape = {2, 2}, .values = {-infinity, -infinity, -infinity, 3}}},
-                 [](auto x) { return Tensors{logsumexp(x[0], {1})}; },
+                 [](auto x) { return logsumexp(x[0], {1}); },
                  Sample::Expected{{{-infinity, 3}}, {{0, 0, 0, 1}}}});
   return all;
 }
 
 std::vector<Sample> backward_samples(const Op& op) {
   return {{"rows", {{{3, 7}}, {{3, 7}}}, [&op](auto x) {
-             return Tensors{record(op, {x[0], x[1]}, SoftmaxAttrs{1})};
+             return record(op, {x[0], x[1]}, SoftmaxAttrs{1});
            }}};
 }
 
@@ -136,7 +132,7 @@ const Op& softmax_op = *define_op({.name = "softmax",
                                      return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
                                    },
                                    .samples = softmax_samples,
-                                   .cost = softmax_cost,
+                                   .cost = detail::flops_each<25>,
                                    .roundings = softmax_roundings,
                                    .inplace = {{0, 0}}});
 
@@ -152,7 +148,7 @@ const Op& log_softmax_op =
                   return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
                 },
                 .samples = log_softmax_samples,
-                .cost = softmax_cost,
+                .cost = detail::flops_each<25>,
                 .roundings = softmax_roundings,
                 .inplace = {{0, 0}}});
 
@@ -165,7 +161,7 @@ const Op& softmax_backward_op =
                   return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
                 },
                 .samples = [] { return backward_samples(softmax_backward_op); },
-                .cost = softmax_cost,
+                .cost = detail::flops_each<25>,
                 .roundings = softmax_roundings,
                 .inplace = {{0, 0}, {0, 1}}});
 const Op& log_softmax_backward_op =
@@ -178,7 +174,7 @@ const Op& log_softmax_backward_op =
                   return {cast(z_x, in[0].dtype())};
                 },
                 .samples = [] { return backward_samples(log_softmax_backward_op); },
-                .cost = softmax_cost,
+                .cost = detail::flops_each<25>,
                 .roundings = softmax_roundings,
                 .inplace = {{0, 0}, {0, 1}}});
 
@@ -209,7 +205,7 @@ const Op& logsumexp_op =
                   return {cast(where(empty, -INFINITY, log(total) + shift), in[0].dtype())};
                 },
                 .samples = logsumexp_samples,
-                .cost = softmax_cost,
+                .cost = detail::flops_each<25>,
                 .roundings = softmax_roundings});
 
 Tensor softmax(TensorArg x, std::int64_t axis) {
@@ -226,20 +222,15 @@ Tensor logsumexp(TensorArg x, const Axes& axes, bool keepdim) {
   Tensor y = t;
   if (over.size() != 1) {  // several axes become one: moved to the end and merged
     Axes order;
-    Shape kept;
+    Shape kept = detail::reduced_shape(t.shape(), over, false);
     for (int i = 0; i < t.rank(); ++i)
-      if (!over.contains(i)) order.push_back(i), kept.push_back(t.size(i));
+      if (!over.contains(i)) order.push_back(i);
     for (std::int64_t a : over) order.push_back(a);
     kept.push_back(t.numel() / std::max<std::int64_t>(numel(kept), 1));
     y = reshape(permute(t, order), kept);
   }
   y = record(logsumexp_op, {y}, SoftmaxAttrs{over.size() == 1 ? over[0] : y.rank() - 1});
-  Shape shape;
-  for (int i = 0; i < t.rank(); ++i)
-    if (!over.contains(i))
-      shape.push_back(t.size(i));
-    else if (keepdim)
-      shape.push_back(1);
+  const Shape shape = detail::reduced_shape(t.shape(), over, keepdim);
   return y.shape() == shape ? y : view(y, shape);
 }
 

@@ -10,11 +10,39 @@ namespace tg {
 
 namespace {
 
-DType result_type(std::span<const Operand> in) {
-  DType t = f32;
-  for (const Operand& x : in)
-    if (x.dtype == f64) t = f64;
-  return t;
+// One number, in f64 if one of the tensors is.
+std::vector<OutSpec> infer_norm(std::span<const Operand> in, const Attrs&) {
+  detail::require_operands(in, 1, SIZE_MAX);
+  for (const Operand& x : in) detail::require_float(x.dtype);
+  const bool has_f64 = std::ranges::any_of(in, [](const Operand& x) { return x.dtype == f64; });
+  return detail::row_major_output(has_f64 ? f64 : f32, {});
+}
+
+DType result_type(std::span<const Tensor> in) {
+  return std::ranges::any_of(in, [](const Tensor& x) { return x.dtype() == f64; }) ? f64 : f32;
+}
+
+// Σ x² of all tensors, which are converted to the dtype first.
+Tensor total_of_squares(std::span<const Tensor> in, DType dtype) {
+  Tensor total;
+  for (const Tensor& x : in) {
+    const Tensor own = sum_squares(cast(x, dtype));
+    total = total.defined() ? total + own : own;
+  }
+  return total;
+}
+
+// The gradient of each tensor that needs one.
+template <class F>
+Tensors gradient_of_each(const Backprop& g, F gradient) {
+  Tensors z(g.in.size());
+  for (std::size_t i = 0; i < z.size(); ++i)
+    if (g.needed[i]) z[i] = cast(gradient(g.in[i]), g.in[i].dtype());
+  return z;
+}
+
+Tensors record_list(const Op& op, const std::vector<Tensor>& xs, const Where& where) {
+  return detail::first_of(xs, op.name, where).graph().record(op, xs, {}, where);
 }
 
 // Of the squares of a block, of the blocks' sums, and of the root.
@@ -33,38 +61,22 @@ double roundings_of_squares(std::span<const Operand> in, std::span<const Operand
 const Op& squared_norm_op = *define_op(
     {.name = "squared_norm",
      .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
-     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
-       detail::require_operands(in, 1, SIZE_MAX);
-       for (const Operand& x : in) detail::require_float(x.dtype);
-       return detail::row_major_output(result_type(in), {});
-     },
-     .vjp = [](const Backprop& g) -> Tensors {
-       Tensors z(g.in.size());
-       for (std::size_t i = 0; i < z.size(); ++i)
-         if (g.needed[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
-       return z;
-     },
+     .infer = infer_norm,
+     .vjp =
+         [](const Backprop& g) {
+           return gradient_of_each(g, [&](const Tensor& x) { return 2 * g.z[0] * x; });
+         },
      .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-       DType wide = f32;
-       for (const Tensor& x : in)
-         if (x.dtype() == f64) wide = f64;
-       Tensor total;
-       for (const Tensor& x : in) {
-         const Tensor own = sum_squares(cast(x, wide));
-         total = total.defined() ? total + own : own;
-       }
-       return {total};
+       return {total_of_squares(in, result_type(in))};
      },
      .samples = []() -> std::vector<Sample> {
-       const auto call = [](std::span<const Tensor> x) {
-         return Tensors{squared_norm(Tensors(x.begin(), x.end()))};
-       };
+       const auto call = [](std::span<const Tensor> x) { return squared_norm(Tensors(x.begin(), x.end())); };
        return {{"one", {{{3, 4}}}, call},
                {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
                {"the same twice",
                 {{{3, 4}}},
                 [](std::span<const Tensor> x) {
-                  return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
+                  return squared_norm({x[0], transpose(x[0], 0, 1)});
                 }},
                // More than one chunk of work in one tensor, whose sum is exact in every dtype.
                {"one long",
@@ -79,35 +91,20 @@ const Op& global_norm_op = *define_op(
      .doc =
          "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is, else f32. No "
          "square overflows or vanishes",
-     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
-       detail::require_operands(in, 1, SIZE_MAX);
-       for (const Operand& x : in) detail::require_float(x.dtype);
-       return detail::row_major_output(result_type(in), {});
-     },
-     .vjp = [](const Backprop& g) -> Tensors {
-       const Tensor &y = g.out[0], zero = equal(y, 0);
-       Tensors z(g.in.size());
-       for (std::size_t i = 0; i < z.size(); ++i)
-         if (g.needed[i])
-           z[i] =
-               cast(cast(g.in[i], y.dtype()) / where(zero, 1, y) * where(zero, 0, g.z[0]), g.in[i].dtype());
-       return z;
-     },
+     .infer = infer_norm,
+     .vjp =
+         [](const Backprop& g) {
+           const Tensor &y = g.out[0], zero = equal(y, 0);
+           return gradient_of_each(g, [&](const Tensor& x) {
+             return cast(x, y.dtype()) / where(zero, 1, y) * where(zero, 0, g.z[0]);
+           });
+         },
      .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-       DType wide = f32;
-       Tensor total;
-       for (const Tensor& x : in) {
-         if (x.dtype() == f64) wide = f64;
-         const Tensor own = sum_squares(cast(x, f64));
-         total = total.defined() ? total + own : own;
-       }
-       const Tensor zero = equal(total, 0);  // where the root has no slope
-       return {cast(where(zero, 0, sqrt(where(zero, 1, total))), wide)};
+       const Tensor total = total_of_squares(in, f64), zero = equal(total, 0);  // where the root has no slope
+       return {cast(where(zero, 0, sqrt(where(zero, 1, total))), result_type(in))};
      },
      .samples = []() -> std::vector<Sample> {
-       const auto call = [](std::span<const Tensor> x) {
-         return Tensors{global_norm(Tensors(x.begin(), x.end()))};
-       };
+       const auto call = [](std::span<const Tensor> x) { return global_norm(Tensors(x.begin(), x.end())); };
        return {{"one", {{{3, 4}}}, call},
                {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
                {"zeros", {{.shape = {2}, .values = {0, 0}}}, call, Sample::Expected{{{0}}, {{0, 0}}}},
@@ -158,19 +155,16 @@ const Op& block_norms_op = *define_op(
      .roundings = roundings_of_squares,
      .each = {1, 1}});
 
-Tensors block_norms(const std::vector<Tensor>& xs, std::source_location where) {
-  if (xs.empty()) throw Error(in_context("[block_norms] got no tensors, expected at least one", where));
-  return xs[0].graph().record(block_norms_op, xs, {}, where);
+Tensors block_norms(const std::vector<Tensor>& xs, Where where) {
+  return record_list(block_norms_op, xs, where);
 }
 
-Tensor global_norm(const std::vector<Tensor>& xs, std::source_location where) {
-  if (xs.empty()) throw Error(in_context("[global_norm] got no tensors, expected at least one", where));
-  return xs[0].graph().record(global_norm_op, xs, {}, where)[0];
+Tensor global_norm(const std::vector<Tensor>& xs, Where where) {
+  return record_list(global_norm_op, xs, where)[0];
 }
 
-Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
-  if (xs.empty()) throw Error(in_context("[squared_norm] got no tensors, expected at least one", where));
-  return xs[0].graph().record(squared_norm_op, xs, {}, where)[0];
+Tensor squared_norm(const std::vector<Tensor>& xs, Where where) {
+  return record_list(squared_norm_op, xs, where)[0];
 }
 
 }  // namespace tg

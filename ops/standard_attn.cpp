@@ -211,7 +211,7 @@ const Op& attention_keep_mask_op =
                 .not_differentiable = "its result is boolean",
                 .samples = []() -> std::vector<Sample> {
                   return {{"mask", {{{2}, {Fill::index, 0, 9}, i64}}, [](auto x) {
-                             return Tensors{attention_keep_mask(x[0], {2, 3, 5, 7}, 0.3, 1)};
+                             return attention_keep_mask(x[0], {2, 3, 5, 7}, 0.3, 1);
                            }}};
                 }});
 

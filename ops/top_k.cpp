@@ -36,10 +36,7 @@ const Op& top_k_op = *define_op(
                 [](auto x) { return top_k(x[0], 2); },
                 Sample::Expected{{{3, 3, 2, 2}}, {{0, 1, 1, 0, 1, 1, 0, 0}}}}};
      },
-     .cost =
-         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-           return Cost{4 * static_cast<double>(in[0].layout.numel()), 0};
-         }});
+     .cost = detail::flops_each<4>});
 
 std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis) {
   return record_all(top_k_op, {x}, TopKAttrs{detail::axis_of(x, axis, "top_k"), k});

@@ -6,8 +6,11 @@ namespace tg {
 
 namespace {
 
-std::vector<OutSpec> looks_into(const Operand& x, const Layout& layout) {
-  return {{x.dtype, layout, 0}};
+// The shape rule of a view, whose layout f makes of the operand's.
+template <Layout (*f)(const Layout&, const Attrs&)>
+std::vector<OutSpec> looks_into(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
+  return {{in[0].dtype, f(in[0].layout, a), 0}};
 }
 
 struct PermuteAttrs {
@@ -19,66 +22,51 @@ struct ShapeAttrs {
   void fields(auto&& field) const { field("shape", shape); }
 };
 
+std::vector<Sample> permute_samples() {
+  const auto rotated = [](std::span<const Tensor> x) { return permute(x[0], {2, 0, 1}); };
+  return {{"rotate", {{{2, 3, 4}}}, rotated},
+          {"transpose", {{{3, 4}}}, [](auto x) { return transpose(x[0], 0, 1); }}};
+}
+
+std::vector<Sample> view_samples() {
+  const auto split = [](std::span<const Tensor> x) { return reshape(x[0], {2, 3, -1}); };
+  return {{"split", {{{6, 4}}}, split}, {"merge", {{{2, 3, 4}}}, [](auto x) { return reshape(x[0], {-1}); }}};
+}
+
 }  // namespace
 
-const Op& permute_op =
-    *define_op({.name = "permute",
-                .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
-                .infer =
-                    [](std::span<const Operand> in, const Attrs& a) {
-                      detail::require_operands(in, 1);
-                      return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
-                    },
-                .vjp = [](const Backprop& g) -> Tensors {
-                  const Axes& order = g.attrs.as<PermuteAttrs>().order;
-                  Axes inverse = order;
-                  for (int i = 0; i < order.size(); ++i)
-                    inverse[normalize_axis(order[i], order.size(), "permute")] = i;
-                  return {permute(g.z[0], inverse)};
-                },
-                .samples = []() -> std::vector<Sample> {
-                  return {{"rotate",
-                           {{{2, 3, 4}}},
-                           [](auto x) {
-                             return Tensors{permute(x[0], {2, 0, 1})};
-                           }},
-                          {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
-                },
-                .view = true});
+const Op& permute_op = *define_op(
+    {.name = "permute",
+     .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
+     .infer =
+         looks_into<[](const Layout& l, const Attrs& a) { return permute(l, a.as<PermuteAttrs>().order); }>,
+     .vjp = [](const Backprop& g) -> Tensors {
+       const Axes& order = g.attrs.as<PermuteAttrs>().order;
+       Axes inverse = order;
+       for (int i = 0; i < order.size(); ++i) inverse[normalize_axis(order[i], order.size(), "permute")] = i;
+       return {permute(g.z[0], inverse)};
+     },
+     .samples = permute_samples,
+     .view = true});
 
 const Op& view_op = *define_op(
     {.name = "view",
      .doc = "x → y: x in another shape with the same number of elements, if its strides allow that without a "
             "copy",
-     .infer =
-         [](std::span<const Operand> in, const Attrs& a) {
-           detail::require_operands(in, 1);
-           return looks_into(in[0], view(in[0].layout, a.as<ShapeAttrs>().shape));
-         },
+     .infer = looks_into<[](const Layout& l, const Attrs& a) { return view(l, a.as<ShapeAttrs>().shape); }>,
      .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },
-     .samples = []() -> std::vector<Sample> {
-       return {{"split",
-                {{{6, 4}}},
-                [](auto x) {
-                  return Tensors{reshape(x[0], {2, 3, -1})};
-                }},
-               {"merge", {{{2, 3, 4}}}, [](auto x) { return Tensors{reshape(x[0], {-1})}; }}};
-     },
+     .samples = view_samples,
      .view = true});
 
-const Op& expand_op =
-    *define_op({.name = "expand",
-                .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
-                .infer =
-                    [](std::span<const Operand> in, const Attrs& a) {
-                      detail::require_operands(in, 1);
-                      return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape));
-                    },
-                .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
-                .samples = []() -> std::vector<Sample> {
-                  return {{"stretch", {{{3, 1}}}, [](auto x) { return Tensors{expand(x[0], {2, 3, 4})}; }}};
-                },
-                .view = true});
+const Op& expand_op = *define_op(
+    {.name = "expand",
+     .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
+     .infer = looks_into<[](const Layout& l, const Attrs& a) { return expand(l, a.as<ShapeAttrs>().shape); }>,
+     .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
+     .samples = []() -> std::vector<Sample> {
+       return {{"stretch", {{{3, 1}}}, [](auto x) { return expand(x[0], {2, 3, 4}); }}};
+     },
+     .view = true});
 
 Tensor permute(TensorArg x, const Axes& order) {
   return record(permute_op, {x}, PermuteAttrs{order});
@@ -115,36 +103,35 @@ Tensor unsqueeze(TensorArg x, std::int64_t axis) {
 }
 
 // The methods of Tensor pass on their caller's line.
-using At = std::source_location;
-Tensor Tensor::transpose(std::int64_t a, std::int64_t b, At at) const {
+Tensor Tensor::transpose(std::int64_t a, std::int64_t b, Where at) const {
   return tg::transpose({*this, at}, a, b);
 }
-Tensor Tensor::permute(const Axes& order, At at) const {
+Tensor Tensor::permute(const Axes& order, Where at) const {
   return tg::permute({*this, at}, order);
 }
-Tensor Tensor::view(const Shape& s, At at) const {
+Tensor Tensor::view(const Shape& s, Where at) const {
   return tg::view({*this, at}, s);
 }
-Tensor Tensor::expand(const Shape& s, At at) const {
+Tensor Tensor::expand(const Shape& s, Where at) const {
   return tg::expand({*this, at}, s);
 }
 Tensor Tensor::slice(std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step,
-                     At at) const {
+                     Where at) const {
   return tg::slice({*this, at}, axis, start, stop, step);
 }
-Tensor Tensor::squeeze(std::int64_t axis, At at) const {
+Tensor Tensor::squeeze(std::int64_t axis, Where at) const {
   return tg::squeeze({*this, at}, axis);
 }
-Tensor Tensor::unsqueeze(std::int64_t axis, At at) const {
+Tensor Tensor::unsqueeze(std::int64_t axis, Where at) const {
   return tg::unsqueeze({*this, at}, axis);
 }
-Tensor Tensor::reshape(const Shape& s, At at) const {
+Tensor Tensor::reshape(const Shape& s, Where at) const {
   return tg::reshape({*this, at}, s);
 }
-Tensor Tensor::contiguous(At at) const {
+Tensor Tensor::contiguous(Where at) const {
   return tg::contiguous({*this, at});
 }
-Tensor Tensor::to(DType dtype, At at) const {
+Tensor Tensor::to(DType dtype, Where at) const {
   return tg::cast({*this, at}, dtype);
 }
 

@@ -5,14 +5,10 @@
 #include "core/os/process.h"
 #include "core/run/saving.h"
 #include "parallel/message.h"
-#include "parallel/own_thread.h"
 
 namespace tg::parallel {
 
 namespace {
-
-using Milliseconds = std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds look_each{100};
 // A detector that has not looked for so long was stopped itself, with all others perhaps.
@@ -56,31 +52,27 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   if (!waiting->seen.is_waiting) return std::nullopt;
   const auto waited = now - waiting->moved;
   const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
-  for (const Rank& r : ranks_) {
-    const int rank = static_cast<int>(&r - ranks_.data());
+  const auto lost = [&](const Rank& r, const std::string& why) {
+    return LostRank{static_cast<int>(&r - ranks_.data()), why};
+  };
+  for (const Rank& r : ranks_)
     if (r.seen.has_ended && !waiting->seen.is_on_gpu && std::min(waited, now - r.moved) >= after_its_end)
-      return LostRank{rank, "has ended " + of_whom};
-  }
+      return lost(r, "has ended " + of_whom);
   if (step_timeout_ == Milliseconds(0)) return std::nullopt;
-  for (const Rank& r : ranks_) {
-    const int rank = static_cast<int>(&r - ranks_.data());
+  for (const Rank& r : ranks_)
     if (r.seen.has_ended && std::min(waited, now - r.moved) >= timeout_of(r))
-      return LostRank{rank, "has ended " + of_whom};
-  }
+      return lost(r, "has ended " + of_whom);
   for (const Rank& r : ranks_) {  // also in a pause, and where it waits: such a process says nothing at all
-    const int rank = static_cast<int>(&r - ranks_.data());
     const auto silent = now - r.beaten;
     if (&r != &*waiting && silent >= timeout_of(r) && waited >= timeout_of(r))
-      return LostRank{rank,
-                      "is stopped, without a sign of life for " + seconds_text(silent) + ", " + of_whom};
+      return lost(r, "is stopped, without a sign of life for " + seconds_text(silent) + ", " + of_whom);
   }
   for (const Rank& r : ranks_) {
-    const int rank = static_cast<int>(&r - ranks_.data());
     const auto still = now - r.moved;
     if (!r.seen.is_waiting && !r.seen.has_ended && r.seen.pauses == 0 && r.seen.steps > 0 &&
         still >= timeout_of(r) && waited >= timeout_of(r))
-      return LostRank{rank, "hangs after step " + std::to_string(r.seen.steps - 1) + ", for " +
-                                seconds_text(still) + ", " + of_whom};
+      return lost(r, "hangs after step " + std::to_string(r.seen.steps - 1) + ", for " + seconds_text(still) +
+                         ", " + of_whom);
   }
   return std::nullopt;
 }

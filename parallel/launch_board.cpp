@@ -9,7 +9,6 @@
 #include "core/os/memory.h"
 #include "core/os/process.h"
 #include "parallel/message.h"
-#include "parallel/own_thread.h"
 #include "parallel/shared_memory.h"
 
 namespace tg::parallel {

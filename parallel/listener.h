@@ -17,9 +17,6 @@
 
 namespace tg::parallel {
 
-using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::milliseconds;
-
 constexpr std::uint64_t join_magic = 0x6e696f6a206774;  // "tg join"
 constexpr std::uint32_t join_version = 2;
 

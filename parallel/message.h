@@ -1,18 +1,24 @@
-// How this folder says things.
+// How this folder says things, and starts threads.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
 
 #include <tilegrad/parallel/world.h>
+#include "core/base/messages.h"
+#include "core/os/signals.h"
 
 namespace tg::parallel {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
 
 [[noreturn]] inline void fail(const std::string& what) {
   throw Error("[ranks] " + what);
@@ -47,9 +53,13 @@ std::string text_of(const std::array<char, n>& from) {
 
 // "0.5 s", "60 s"
 inline std::string seconds_text(std::chrono::duration<double> t) {
-  char text[32];
-  std::snprintf(text, sizeof text, t.count() < 10 ? "%.1f s" : "%.0f s", t.count());
-  return text;
+  return formatted(t.count() < 10 ? "%.1f s" : "%.0f s", t.count());
+}
+
+// Signals are for the program's own threads.
+inline std::thread start_thread(std::function<void()> f) {
+  const os::BlockedSignals blocked;
+  return std::thread(std::move(f));
 }
 
 }  // namespace tg::parallel

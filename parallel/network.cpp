@@ -12,8 +12,6 @@ namespace tg::parallel {
 
 namespace {
 
-using Milliseconds = std::chrono::milliseconds;
-
 constexpr Milliseconds wait_each{50};
 // The end of a connection says less than what comes on the other one, which has this long.
 constexpr Milliseconds patience_with_news{5'000};
@@ -44,8 +42,7 @@ void NetworkCommunicator::share(std::span<const std::byte> own, const Reader& re
   Head head{.bytes = own.size()};
   all_.resize(static_cast<std::size_t>(size()) * own.size());
   rank() == 0 ? gather(own, head) : exchange(own, head);
-  state.moves.fetch_add(1, std::memory_order_relaxed);
-  state.is_waiting.store(0, std::memory_order_relaxed);
+  state.note_wait(false);
   if (head.other >= 0)
     fail("share: rank 0 shows " + std::to_string(head.bytes) + " bytes and rank " +
          std::to_string(head.other) + " " + std::to_string(head.other_bytes) +

@@ -209,8 +209,7 @@ void HostCommunicator::share(std::span<const std::byte> own, const Reader& read)
   RankState& state = memory_->state(rank());
   state.is_waiting.store(1, std::memory_order_relaxed);
   memory_->wait_for_all(generation);
-  state.moves.fetch_add(1, std::memory_order_relaxed);
-  state.is_waiting.store(0, std::memory_order_relaxed);
+  state.note_wait(false);
   const std::uint64_t first = memory_->slot(0).bytes[half];
   for (int r = 1; r < size(); ++r) {
     const std::uint64_t bytes = memory_->slot(r).bytes[half];

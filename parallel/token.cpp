@@ -1,7 +1,6 @@
 #include "parallel/rendezvous.h"
 
 #include <array>
-#include <cstdio>
 #include <system_error>
 
 #include "core/os/file.h"
@@ -32,11 +31,9 @@ std::string read_file(const std::string& path) {
   if (!now.is_regular) refuse("which is no file");
   if (!now.is_trusted) refuse("which belongs to another user");
   using std::filesystem::perms;
-  if ((now.permissions & (perms::group_all | perms::others_all)) != perms::none) {
-    char mode[8];
-    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(now.permissions));
-    refuse("whose mode is " + std::string(mode) + ": expected 0600, so that only its user may read it");
-  }
+  if ((now.permissions & (perms::group_all | perms::others_all)) != perms::none)
+    refuse("whose mode is " + formatted("%04o", static_cast<unsigned>(now.permissions)) +
+           ": expected 0600, so that only its user may read it");
   std::string text(longest + 1, '\0');
   const auto [bytes, error] = os::read_at(opened.file.fd, 0, std::as_writable_bytes(std::span(text)));
   check(error);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/train/batches.h>
 #include <tilegrad/train/training.h>
 
 namespace tg::train {
@@ -39,7 +40,7 @@ std::int64_t fill(const Window& w, std::span<const std::int32_t> tokens, std::sp
 }  // namespace
 
 Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32_t> tokens,
-                      const PerplexityOptions& o, const std::source_location& where) {
+                      const PerplexityOptions& o, const Where& where) {
   const std::int64_t context = model.context,
                      stride = o.stride != 0 ? o.stride : std::max<std::int64_t>(1, context / 2);
   if (tokens.size() < 2)

@@ -38,7 +38,6 @@ struct Perplexity {
 // stride tokens, except near the beginning; with stride = context the first token of each window is left out.
 // Throws ShapeError for fewer than 2 tokens, and for a stride that is negative or above the context.
 Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32_t> tokens,
-                      const PerplexityOptions& options = {},
-                      const std::source_location& where = std::source_location::current());
+                      const PerplexityOptions& options = {}, const Where& where = Where::current());
 
 }  // namespace tg::train

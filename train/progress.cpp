@@ -5,17 +5,11 @@
 #include <cmath>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/messages.h"
 #include "core/os/streams.h"
 
 namespace tg::train {
 namespace {
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char buffer[160];
-  std::snprintf(buffer, sizeof buffer, pattern, args...);
-  return buffer;
-}
 
 double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -39,14 +33,14 @@ std::string short_count(double x) {
     x /= 1e3, unit = "k";
   }
   const int decimals = *unit == '\0' || x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
-  return format("%.*f%s", decimals, x, unit);
+  return formatted("%.*f%s", decimals, x, unit);
 }
 
 std::string short_time(double s) {
   if (!(s >= 0) || s > 1e9) return "--:--";
   const auto n = static_cast<long long>(s + 0.5);
-  if (n < 3600) return format("%02lld:%02lld", n / 60, n % 60);
-  return format("%lld:%02lld:%02lld", n / 3600, n / 60 % 60, n % 60);
+  if (n < 3600) return formatted("%02lld:%02lld", n / 60, n % 60);
+  return formatted("%lld:%02lld:%02lld", n / 3600, n / 60 % 60, n % 60);
 }
 
 std::string progress_line(const ProgressState& s) {
@@ -55,11 +49,11 @@ std::string progress_line(const ProgressState& s) {
   const int full = static_cast<int>(part * width);
   const int digits = static_cast<int>(std::to_string(s.steps).size());
   std::string line =
-      format("step %*lld/%lld [", digits, static_cast<long long>(s.step), static_cast<long long>(s.steps));
+      formatted("step %*lld/%lld [", digits, static_cast<long long>(s.step), static_cast<long long>(s.steps));
   line += std::string(full, '#') + std::string(width - full, '-');
-  line += format("] %3d%% | loss %.4f", static_cast<int>(part * 100), s.loss);
-  if (!std::isnan(s.val_loss)) line += format(" | val %.4f", s.val_loss);
-  line += format(" | lr %.1e", s.lr) + " | " + short_count(s.tokens_per_s) + " tok/s";
+  line += formatted("] %3d%% | loss %.4f", static_cast<int>(part * 100), s.loss);
+  if (!std::isnan(s.val_loss)) line += formatted(" | val %.4f", s.val_loss);
+  line += formatted(" | lr %.1e", s.lr) + " | " + short_count(s.tokens_per_s) + " tok/s";
   return line + " | ETA " + short_time(s.seconds_left);
 }
 

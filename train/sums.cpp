@@ -5,6 +5,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/rng.h>
+#include <tilegrad/train/batches.h>
 
 namespace tg::train {
 namespace {

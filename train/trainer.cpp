@@ -21,27 +21,29 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Trainer::Options checked(Trainer::Options o, const std::source_location& where) {
+[[noreturn]] void refuse(const std::string& what, const Where& where) {
+  throw Error(in_context("[trainer] " + what, where));
+}
+
+Trainer::Options checked(Trainer::Options o, const Where& where) {
   const std::string mistake =
       range_mistake({{"steps", o.steps, Range::whole_from(0)},
                      {"validate_every", o.validate_every, Range::whole_from(1)},
                      {"validation_batches", o.validation_batches, Range::whole_from(1)},
                      {"save_every", o.save_every, Range::whole_from(1)}});
-  if (!mistake.empty()) throw Error(in_context("[trainer] " + mistake, where));
+  if (!mistake.empty()) refuse(mistake, where);
   o.schedule.check();
   if (o.trap_nan && o.program.ranks)
-    throw Error(in_context(
-        "[trainer] trap_nan is for one rank, not " + std::to_string(o.program.ranks->size()), where));
+    refuse("trap_nan is for one rank, not " + std::to_string(o.program.ranks->size()), where);
   if (o.program.plan_only)
-    throw Error(
-        in_context("[trainer] a program with plan_only cannot run; plan_memory() gives its memory", where));
+    refuse("a program with plan_only cannot run; plan_memory() gives its memory", where);
   return o;
 }
 
 }  // namespace
 
 Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
-                 Options options, Hooks hooks, io::CheckpointStore* store, const std::source_location& where)
+                 Options options, Hooks hooks, io::CheckpointStore* store, const Where& where)
     : optimizer_(optimizer),
       batches_(batches),
       o_(checked(std::move(options), where)),
@@ -55,10 +57,9 @@ Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimiz
   if (store_) store_->require_own(metrics_file);
   TrainingMemory{training_.memory(), evaluation_.program().memory()}.require(o_.program.memory_budget);
   if (batches.answers() > 0 && !o_.program.predictions)
-    throw Error(
-        in_context("[trainer] the batches count right answers, which needs program.predictions", where));
+    refuse("the batches count right answers, which needs program.predictions", where);
   if (batches.answers() > 0 && divides_tokens())
-    throw Error(in_context("[trainer] the batches count right answers, which no rank has as a whole", where));
+    refuse("the batches count right answers, which no rank has as a whole", where);
   step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);
 }
 

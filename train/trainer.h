@@ -52,7 +52,7 @@ class Trainer {
   // answers, no program.predictions or program.context_parallel.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
           Options options, Hooks hooks, io::CheckpointStore* store = nullptr,
-          const std::source_location& where = std::source_location::current());
+          const Where& where = Where::current());
 
   // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
   // them). The state is that of its manifest and of metrics.jsonl unless given: on all ranks that of the rank

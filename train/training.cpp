@@ -29,7 +29,7 @@ std::shared_ptr<const LocalTokens> local_tokens(const nn::LanguageModel& model,
 }
 
 Tensor token_input(Graph& graph, const char* name, const ProgramOptions& options, const LocalTokens& own,
-                   const std::source_location& where) {
+                   const Where& where) {
   return graph.input(name, {options.batch, own.in_row()}, i32, where);
 }
 
@@ -117,16 +117,14 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::ve
 }  // namespace
 
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                                 const ProgramOptions& options, std::uint64_t seed,
-                                 const std::source_location& where)
+                                 const ProgramOptions& options, std::uint64_t seed, const Where& where)
     : TrainingProgram(model, optimizer, options, variant_for(model, optimizer, options, where), seed, where) {
 }
 
 // Chunks twice as many each time: more of them move more bytes and leave less to be computed again.
 TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& model,
                                                       const optim::Optimizer& optimizer,
-                                                      const ProgramOptions& options,
-                                                      const std::source_location& where) {
+                                                      const ProgramOptions& options, const Where& where) {
   constexpr std::int64_t most = 64, least_rows = 128;  // products of fewer rows are slow
   check_options("training", {{"loss_chunks", options.loss_chunks, Range::whole_from(0)}});
   const std::int64_t first = std::max<std::int64_t>(1, options.loss_chunks);
@@ -186,7 +184,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
 
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                                  const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
-                                 const std::source_location& where)
+                                 const Where& where)
     : variant_(variant),
       copies_(variant.has_copies ? std::optional(nn::LowPrecisionCopies(*nn::half_type(options.precision)))
                                  : std::nullopt),
@@ -419,7 +417,7 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
 }
 
 EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
-                                     const std::source_location& where)
+                                     const Where& where)
     : own_(local_tokens(model, options)),
       tokens_(token_input(graph_, "tokens", options, *own_, where)),
       targets_(token_input(graph_, "targets", options, *own_, where)),
@@ -458,8 +456,7 @@ struct Shared {
   MemoryReport evaluation;  // as planned
 };
 
-Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options,
-                      const std::source_location& where) {
+Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options, const Where& where) {
   ProgramOptions planned = options;
   planned.plan_only = true;
   const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
@@ -470,15 +467,14 @@ Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options,
 
 }  // namespace
 
-ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
-                              const std::source_location& where) {
+ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options, const Where& where) {
   return shared_by_both(model, std::move(options), where).options;
 }
 
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options) {
   options.plan_only = true;
-  const Shared shared = shared_by_both(model, options, std::source_location::current());
+  const Shared shared = shared_by_both(model, options, Where::current());
   const TrainingProgram program(model, optimizer, shared.options);
   const TrainingMemory memory{program.memory(), shared.evaluation, program.loss_chunks()};
   memory.require(options.memory_budget);

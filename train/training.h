@@ -67,7 +67,7 @@ class TrainingProgram {
   // Errors of the model's runs name the line of this call.
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                   const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */,
-                  const std::source_location& where = std::source_location::current());
+                  const Where& where = Where::current());
 
   struct Result {
     float loss, grad_norm;
@@ -110,10 +110,10 @@ class TrainingProgram {
     std::size_t whole = 0;    // bytes of the arena without chunks and without a budget
   };
   static Variant variant_for(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                             const ProgramOptions& options, const std::source_location& where);
+                             const ProgramOptions& options, const Where& where);
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                   const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
-                  const std::source_location& where);
+                  const Where& where);
   // Where a rank has several batches of a step: their sums, and the program that updates by them.
   struct Parts {
     std::shared_ptr<GradientTree> sums;
@@ -166,7 +166,7 @@ class TrainingProgram {
 class EvaluationProgram {
  public:
   EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
-                    const std::source_location& where = std::source_location::current());
+                    const Where& where = Where::current());
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }
@@ -203,7 +203,7 @@ TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimize
 // The options of a TrainingProgram and an EvaluationProgram that run alternately: one arena for both, and
 // memory_held includes the memory that only the evaluation uses.
 ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions options,
-                              const std::source_location& where = std::source_location::current());
+                              const Where& where = Where::current());
 
 // The largest batch below `too_large` for which needed(batch), which grows with it, is at most `free`; 0 if
 // there is none. Memory is nearly linear in the batch, so a few calls suffice.

@@ -6,13 +6,8 @@ namespace tg::gradcheck {
 namespace {
 
 Point rounded(Point x, const std::vector<DType>& dtypes) {
-  alignas(8) std::byte bytes[8];
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    for (double& v : x[i]) {
-      store_element(dtypes[i], bytes, 0, v);
-      v = load_element(dtypes[i], bytes, 0);
-    }
-  }
+  for (std::size_t i = 0; i < x.size(); ++i)
+    for (double& v : x[i]) v = stored_number(dtypes[i], v);
   return x;
 }
 
@@ -79,9 +74,9 @@ class DTypeCheck {
         expected_(read(wide_, x_, r_)),
         outputs_(expected_.outputs, dtype),
         gradients_(expected_.gradients, dtype),
-        output_dtypes_(narrow_.output_dtypes()) {
+        output_dtypes_(narrow_.output_dtypes()),
+        floating_(narrow_.floating()) {
     for (const Leaf& leaf : narrow_.leaves()) {
-      floating_.push_back(leaf.floating);
       dtypes_.push_back(leaf.dtype);
       if (leaf.floating) input_shapes_.push_back(leaf.shape);
     }
@@ -176,9 +171,8 @@ class DTypeCheck {
 
   Read read_seen(Harness& h, const Point& x, const Point& r) {
     Read m = read(h, x, r);
-    std::size_t number = 0;
-    for (const Leaf& leaf : narrow_.leaves()) {
-      if (!leaf.floating) continue;
+    for (std::size_t number = 0; const std::size_t l : narrow_.floating_leaves()) {
+      const Leaf& leaf = narrow_.leaves()[l];
       Values sums(static_cast<std::size_t>(numel(leaf.shape)), 0.0);
       for (std::size_t k = 0; k < leaf.seen.size(); ++k)
         sums[static_cast<std::size_t>(leaf.seen[k])] += m.gradients[number][k];
@@ -259,7 +253,7 @@ class DTypeCheck {
   Harness::Roundings twice_roundings_;
   Bounds outputs_, gradients_;
   std::vector<DType> output_dtypes_;
-  std::vector<bool> floating_;
+  const std::vector<bool> floating_;
   std::vector<DType> dtypes_;
   std::vector<Shape> input_shapes_;
 };

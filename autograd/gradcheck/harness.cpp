@@ -66,12 +66,6 @@ Values filled(const Fill& fill, std::int64_t n, Stream& random) {
   return x;
 }
 
-double rounded(DType dtype, double x) {
-  alignas(8) std::byte bytes[8];
-  store_element(dtype, bytes, 0, x);
-  return load_element(dtype, bytes, 0);
-}
-
 // The memory around a view: reading it must be noticed.
 double gap(DType dtype) {
   return is_float(dtype)    ? std::numeric_limits<double>::quiet_NaN()
@@ -255,12 +249,9 @@ Harness::Harness(const Case& c, View view, DType dtype, const HarnessOptions& op
 // Differentiates ⟨outputs, r⟩ with respect to the floating leaves, into z_.
 void Harness::differentiate(const std::vector<Tensor>& used, const HarnessOptions& options) {
   std::vector<Tensor> wrt;
-  std::size_t number = 0;
-  for (const Leaf& leaf : leaves_) {
-    if (!leaf.floating) continue;
-    if (options.differentiate.empty() || options.differentiate[number]) wrt.push_back(leaf.wrt);
-    ++number;
-  }
+  for (std::size_t number = 0; const std::size_t l : floating_leaves())
+    if (const std::size_t n = number++; options.differentiate.empty() || options.differentiate[n])
+      wrt.push_back(leaves_[l].wrt);
   if (used.empty() || wrt.empty()) return;
   const auto first = static_cast<NodeId>(graph_.nodes().size());
   record_gradients(used, wrt, options);
@@ -323,6 +314,19 @@ void Harness::compile_both(const HarnessOptions& options) {
   if (!z_.empty()) backward_ = compile(graph_, backward, how);
 }
 
+std::vector<bool> Harness::floating() const {
+  std::vector<bool> which;
+  for (const Leaf& leaf : leaves_) which.push_back(leaf.floating);
+  return which;
+}
+
+std::vector<std::size_t> Harness::floating_leaves() const {
+  std::vector<std::size_t> which;
+  for (std::size_t l = 0; l < leaves_.size(); ++l)
+    if (leaves_[l].floating) which.push_back(l);
+  return which;
+}
+
 std::vector<Shape> Harness::output_shapes() const {
   std::vector<Shape> shapes;
   for (const Tensor& t : out_) shapes.push_back(t.shape());
@@ -355,7 +359,7 @@ Point Harness::draw(std::uint64_t seed) const {
     if (v.empty()) v = filled(leaf.parameter ? Fill{} : leaf.spec.fill, numel(leaf.shape), random);
     // A parameter stays near its initial value: gains near 1.
     for (std::size_t k = 0; k < v.size(); ++k)
-      v[k] = rounded(leaf.dtype, leaf.parameter ? leaf.start[k] + 0.3 * v[k] : v[k]);
+      v[k] = stored_number(leaf.dtype, leaf.parameter ? leaf.start[k] + 0.3 * v[k] : v[k]);
     x.push_back(std::move(v));
   }
   return x;
@@ -366,7 +370,7 @@ Point Harness::draw_cotangents(std::uint64_t seed) const {
   for (std::size_t i = 0; i < out_.size(); ++i) {
     Stream random(seed, key_, static_cast<std::uint32_t>(1000 + i));
     Values v(static_cast<std::size_t>(out_[i].numel()));
-    for (double& r_i : v) r_i = rounded(out_[i].dtype(), random.sign() * (0.5 + random.next()));
+    for (double& r_i : v) r_i = stored_number(out_[i].dtype(), random.sign() * (0.5 + random.next()));
     r.push_back(std::move(v));
   }
   return r;

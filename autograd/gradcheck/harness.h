@@ -57,6 +57,8 @@ class Harness {
   Harness(const Harness&) = delete;
 
   const std::vector<Leaf>& leaves() const { return leaves_; }
+  std::vector<bool> floating() const;  // by leaf
+  std::vector<std::size_t> floating_leaves() const;
   // Shapes of the floating outputs, in order.
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;

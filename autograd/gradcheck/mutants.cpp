@@ -15,12 +15,12 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Vjp = std::function<Tensors(const Op& op, const Backprop& g)>;
 
-// A change of the gradient of input k.
+// A change of the gradient of input k, given both.
 template <class Change>
 Vjp after(std::size_t k, Change change) {
   return [k, change](const Op& op, const Backprop& g) {
     Tensors z = op.vjp(g);
-    if (k < z.size() && z[k].defined()) z[k] = change(z[k]);
+    if (k < z.size() && z[k].defined()) z[k] = change(z[k], g.in[k]);
     return z;
   };
 }
@@ -42,72 +42,71 @@ Vjp forgets_last_element(std::size_t o) {
   };
 }
 
-// As if inputs or outputs had changed since the forward pass.
+// As if inputs and outputs were others, made from what they are.
+using Others = Tensors (*)(std::span<const Tensor>);
+Vjp with_operands(Others inputs, Others outputs) {
+  return [inputs, outputs](const Op& op, const Backprop& g) {
+    const Tensors in = inputs(g.in), out = outputs(g.out);
+    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
+  };
+}
+
+Tensors unchanged(std::span<const Tensor> values) {
+  return {values.begin(), values.end()};
+}
+// As if they had changed since the forward pass.
 Tensors moved(std::span<const Tensor> values) {
-  Tensors t(values.begin(), values.end());
+  Tensors t = unchanged(values);
   for (Tensor& v : t)
     if (is_float(v.dtype())) v = v * 1.01 + 0.01;
   return t;
 }
-
-Vjp stale(bool inputs) {
-  return [inputs](const Op& op, const Backprop& g) {
-    const Tensors in = inputs ? moved(g.in) : Tensors(g.in.begin(), g.in.end());
-    const Tensors out = inputs ? Tensors(g.out.begin(), g.out.end()) : moved(g.out);
-    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
-  };
-}
-
-// As if inputs and outputs were constants: the gradient is right, and the gradient's gradient misses them.
+// As if they were constants: the gradient is right, and the gradient's gradient misses them.
 Tensors held(std::span<const Tensor> values) {
-  Tensors t(values.begin(), values.end());
+  Tensors t = unchanged(values);
   for (Tensor& v : t) v = stop_gradient(v);
   return t;
 }
 
-Vjp holds_operands() {
-  return [](const Op& op, const Backprop& g) {
-    const Tensors in = held(g.in), out = held(g.out);
-    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
-  };
+// The gradient of an input is 0 where the input is.
+Tensor without_zeros(const Tensor& z, const Tensor& x) {
+  return where(equal(x, 0), 0, z);
+}
+// It is NaN where the input is huge.
+Tensor overflowing(const Tensor& z, const Tensor& x) {
+  constexpr double limit = 1e12;
+  return where(greater(abs(x), limit), std::numeric_limits<double>::quiet_NaN(), z);
 }
 
-// The gradient of input k is 0 where the input is.
-Vjp misses_zeros(std::size_t k) {
-  return [k](const Op& op, const Backprop& g) {
-    Tensors z = op.vjp(g);
-    if (k < z.size() && z[k].defined()) z[k] = where(equal(g.in[k], 0), 0, z[k]);
-    return z;
-  };
-}
+// A sum of two terms among recorded nodes, and the term that is not lost.
+struct LostTerm {
+  int sum;
+  std::size_t kept;
 
-// Its gradient is NaN where input k is huge.
-Vjp overflows(std::size_t k) {
-  return [k](const Op& op, const Backprop& g) {
-    Tensors z = op.vjp(g);
-    constexpr double limit = 1e12;
-    if (k < z.size() && z[k].defined())
-      z[k] = where(greater(abs(g.in[k]), limit), std::numeric_limits<double>::quiet_NaN(), z[k]);
-    return z;
-  };
-}
-
-// The n-th sum of two terms that the vjp records loses one of them.
-Vjp drops_term(int n, std::size_t kept) {
-  return [n, kept](const Op& op, const Backprop& g) {
-    Graph& graph = g.in[0].graph();
-    const auto first = static_cast<NodeId>(graph.nodes().size());
-    Tensors z = op.vjp(g);
-    const auto last = static_cast<NodeId>(graph.nodes().size());
+  std::string name() const {
+    return "dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(sum);
+  }
+  // The gradients z without the term, which the nodes first … last − 1 compute.
+  Tensors drop(Tensors z, Graph& graph, NodeId first, NodeId last) const {
     int seen = 0;
     Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
-      if (node.op->adds == 0 || seen++ != n) return std::nullopt;
+      if (node.op->adds == 0 || seen++ != sum) return std::nullopt;
       return Tensors{in[kept]};
     });
     again.run(first, last);
     for (Tensor& t : z)
       if (t.defined()) t = again(t);
     return z;
+  }
+};
+
+// One of the sums that the vjp records loses a term.
+Vjp drops_term(const LostTerm& lost) {
+  return [lost](const Op& op, const Backprop& g) {
+    Graph& graph = g.in[0].graph();
+    const auto first = static_cast<NodeId>(graph.nodes().size());
+    Tensors z = op.vjp(g);
+    return lost.drop(std::move(z), graph, first, static_cast<NodeId>(graph.nodes().size()));
   };
 }
 
@@ -194,15 +193,15 @@ class OpFaults {
   std::vector<Fault> of(const Anatomy& a) {
     for (std::size_t k = 0; k < a.inputs.size(); ++k)
       for (const Change& change : changes)
-        if (a.inputs[k]) add(change.name + (" of input " + std::to_string(k)), after(k, change.of));
+        if (a.inputs[k])
+          add(change.name + (" of input " + std::to_string(k)),
+              after(k, [of = change.of](const Tensor& z, const Tensor&) { return of(z); }));
     for (std::size_t o = 0; o < a.outputs; ++o)
       add("dropped term: last element of output " + std::to_string(o), forgets_last_element(o));
     for (int n = 0; n < a.sums; ++n)
-      for (std::size_t kept = 0; kept < 2; ++kept)
-        add("dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(n),
-            drops_term(n, kept));
-    add("stale inputs", stale(true));
-    add("stale outputs", stale(false));
+      for (const LostTerm lost : {LostTerm{n, 0}, LostTerm{n, 1}}) add(lost.name(), drops_term(lost));
+    add("stale inputs", with_operands(moved, unchanged));
+    add("stale outputs", with_operands(unchanged, moved));
     return std::move(faults_);
   }
 
@@ -225,21 +224,18 @@ Fault changed(std::size_t n, const Change& change) {
   return fault;
 }
 
-// The n-th sum of two terms among the nodes of the gradient loses one of them.
-Fault without_term(int n, std::size_t kept) {
-  Fault fault{"dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(n)};
-  fault.how.tamper = [n, kept](Tensors z, NodeId first, NodeId last) {
+// One of the sums among the nodes of the gradient loses a term.
+Fault without_term(const LostTerm& lost) {
+  Fault fault{lost.name()};
+  fault.how.tamper = [lost](Tensors z, NodeId first, NodeId last) {
     Graph& graph = z[0].graph();
-    int seen = 0;
-    Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
-      if (node.op->adds == 0 || seen++ != n) return std::nullopt;
-      return Tensors{in[kept]};
-    });
-    again.run(first, last);
-    for (Tensor& t : z) t = again(t);
-    return z;
+    return lost.drop(std::move(z), graph, first, last);
   };
   return fault;
+}
+
+Mutant mutant_of(const Case& c, Mutant::Fate fate, const std::string& fault, View view, DType dtype) {
+  return {fate, c.owner, c.name, fault, {.owner = c.owner, .name = c.name, .view = view, .dtype = dtype}, {}};
 }
 
 // A view and a dtype in which faults are planted, and what is right there.
@@ -259,12 +255,7 @@ class Setting {
   bool applies() const { return plain_.view_changes_something() && plain_.differentiable(); }
 
   Mutant mutant(Mutant::Fate fate, const std::string& fault) const {
-    return {fate,
-            case_.owner,
-            case_.name,
-            fault,
-            {.owner = case_.owner, .name = case_.name, .view = view_, .dtype = dtype_},
-            {}};
+    return mutant_of(case_, fate, fault, view_, dtype_);
   }
 
   // Whether the check passes, with a fault or without.
@@ -311,11 +302,7 @@ class Setting {
     const Harness h(c, view, dtype, {.shapes_only = true});
     return {h.draw(seed), h.draw_cotangents(seed)};
   }
-  Point gradients(Harness& h) const { return gradients(h, point_.x, point_.r); }
-  static Point gradients(Harness& h, const Point& x, const Point& r) {
-    h.set(x, r);
-    return h.gradients();
-  }
+  Point gradients(Harness& h) const { return gradients_at(h, point_.x, point_.r); }
 
   // How far apart two right programs may be for their roundings alone: a change of the numbers in their last
   // places, and in a dtype other than f64 the rounding of every result to it.
@@ -323,11 +310,10 @@ class Setting {
     Values most(right_.size(), 0.0);
     const double u = unit_roundoff(wide_type());
     const auto& [x, r] = point_;
-    std::vector<bool> floating;
-    for (const Leaf& leaf : plain_.leaves()) floating.push_back(leaf.floating);
+    const std::vector<bool> floating = plain_.floating();
     const auto compare = [&](Harness& h, double step, std::uint64_t s, double factor) {
-      const Point z = gradients(h, nudged(x, step, floating, s),
-                                nudged(r, step, std::vector<bool>(r.size(), true), s + 100));
+      const Point z = gradients_at(h, nudged(x, step, floating, s),
+                                   nudged(r, step, std::vector<bool>(r.size(), true), s + 100));
       for (std::size_t i = 0; i < z.size(); ++i)
         if (const double d = factor * farthest(z[i], right_[i]); std::isfinite(d))
           most[i] = std::max(most[i], d);
@@ -376,18 +362,17 @@ class Mutation {
   // Faults that show at special points, or in second derivatives there.
   void at_special_points() {
     const Op& op = *case_.op;
-    std::vector<std::pair<std::string, Vjp>> faults{{"operands held fixed", holds_operands()}};
+    std::vector<std::pair<std::string, Vjp>> faults{{"operands held fixed", with_operands(held, held)}};
     for (std::size_t k = 0; k < case_.inputs.size(); ++k) {
       if (!differentiable(case_.inputs[k])) continue;
-      faults.emplace_back("zero where input " + std::to_string(k) + " is", misses_zeros(k));
-      faults.emplace_back("NaN where input " + std::to_string(k) + " is huge", overflows(k));
+      faults.emplace_back("zero where input " + std::to_string(k) + " is", after(k, without_zeros));
+      faults.emplace_back("NaN where input " + std::to_string(k) + " is huge", after(k, overflowing));
     }
     const std::vector<SpecialDerivative> right = special_derivatives(case_, options_);
     for (const auto& [name, vjp] : faults) {
       Planted planted(op, vjp);
       const Case wrong = replayed(case_, planted.substitute());
-      Mutant m{
-          Mutant::survived, case_.owner, case_.name, name, {.owner = case_.owner, .name = case_.name}, {}};
+      Mutant m = mutant_of(case_, Mutant::survived, name, View::contiguous, f64);
       try {
         check_special(wrong, options_, m.result);
         if (m.result.status != Status::ok) {
@@ -448,11 +433,9 @@ class Mutation {
 
   static std::vector<Fault> by_input(const Setting& setting) {
     std::vector<Fault> faults;
-    std::size_t n = 0;
-    for (const Leaf& leaf : setting.plain().leaves()) {
-      if (!leaf.floating) continue;
+    for (std::size_t n = 0; const std::size_t l : setting.plain().floating_leaves()) {
       for (const Change& change : changes)
-        if (applies(change, leaf.shape.size())) faults.push_back(changed(n, change));
+        if (applies(change, setting.plain().leaves()[l].shape.size())) faults.push_back(changed(n, change));
       ++n;
     }
     return faults;
@@ -470,7 +453,7 @@ class Mutation {
     const Harness looked(case_, View::contiguous, f64, look);
     const int stride = std::max(1, sums / most_sums);  // of a model, some: others for each seed
     for (int i = static_cast<int>(options_.seed % static_cast<std::uint64_t>(stride)); i < sums; i += stride)
-      for (std::size_t kept = 0; kept < 2; ++kept) faults.push_back(without_term(i, kept));
+      for (const LostTerm lost : {LostTerm{i, 0}, LostTerm{i, 1}}) faults.push_back(without_term(lost));
     return faults;
   }
 

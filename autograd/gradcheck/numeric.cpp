@@ -49,8 +49,7 @@ double quotient_noise(const Point& f, const Point& r, double h) {
 // adds at most 1.5 values of f over h, each with an error of its own.
 constexpr int jitter_points = 8;
 double jitter(Harness& harness, const Point& x, const Point& r) {
-  std::vector<bool> floating;
-  for (const Leaf& leaf : harness.leaves()) floating.push_back(leaf.floating);
+  const std::vector<bool> floating = harness.floating();
   harness.set(x);
   const Point at_x = harness.outputs();
   double most = 0;
@@ -89,9 +88,7 @@ class Elements {
     harness_.set(x_);
     at_x_ = harness_.outputs();
     make_rows(seed);
-    std::size_t number = 0;
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      if (!harness_.leaves()[l].floating) continue;
+    for (std::size_t number = 0; const std::size_t l : harness_.floating_leaves()) {
       for (std::size_t k = 0; k < x_[l].size(); ++k) {
         element(l, number, k, tally, result);
         if (find_ == Find::any && wrong_ > 0) return result;
@@ -287,9 +284,7 @@ class Projection {
   };
   Along along(const Point& z) const {
     Along a;
-    std::size_t number = 0;
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      if (!harness_.leaves()[l].floating) continue;
+    for (std::size_t number = 0; const std::size_t l : harness_.floating_leaves()) {
       for (std::size_t k = 0; k < x_[l].size(); ++k) {
         const double term = z[number][k] * direction_[l][k];
         a.slope += term;
@@ -307,9 +302,8 @@ class Projection {
 
   Point at(double t) {
     Point x = x_;
-    for (std::size_t l = 0; l < x.size(); ++l)
-      if (harness_.leaves()[l].floating)
-        for (std::size_t k = 0; k < x[l].size(); ++k) x[l][k] += t * direction_[l][k];
+    for (const std::size_t l : harness_.floating_leaves())
+      for (std::size_t k = 0; k < x[l].size(); ++k) x[l][k] += t * direction_[l][k];
     harness_.set(x);
     return harness_.outputs();
   }
@@ -325,8 +319,7 @@ void check_projections(Harness& harness, const Options& options, Result& result)
   Tally tally(result);
   // Along one input too: the gradient of one may be small beside the others'.
   std::vector<std::optional<std::size_t>> along(projections);
-  for (std::size_t l = 0; l < harness.leaves().size(); ++l)
-    if (harness.leaves()[l].floating) along.push_back(l);
+  for (const std::size_t l : harness.floating_leaves()) along.push_back(l);
   if (along.size() == projections + 1) along.pop_back();
   std::size_t done = 0;
   for (std::uint64_t i = 0; done < along.size() && i < along.size() * rounds; ++i) {

@@ -128,11 +128,9 @@ class SpecialElements {
             visit(d, where);
           });
     const Point z = harness_.gradients();
-    std::size_t number = 0;
-    for (std::size_t l = 0; l < inputs_; ++l) {
-      if (!harness_.leaves()[l].floating) continue;
+    for (std::size_t number = 0; const std::size_t l : harness_.floating_leaves()) {
       const Values& z_l = z[number++];
-      if (p.only && *p.only != l) continue;
+      if (l >= inputs_ || (p.only && *p.only != l)) continue;
       for (std::size_t k : chosen(z_l.size()))
         visit(finite ? decided(l, k, p.x[l][k], z_l[k], p.is_huge) : Decision{z_l[k]},
               order_ + (" at a special point (" + p.name) + "), input " + std::to_string(l) + " " +

@@ -52,13 +52,13 @@ Read read(Harness& h, const Point& x, const Point& r) {
   return {h.outputs(), h.gradients()};
 }
 
+Point gradients_at(Harness& h, const Point& x, const Point& r) {
+  h.set(x, r);
+  return h.gradients();
+}
+
 std::string index_text(const Shape& shape, std::int64_t i) {
-  Dims index = shape;
-  for (int a = shape.size() - 1; a >= 0; --a) {
-    index[a] = i % shape[a];
-    i /= shape[a];
-  }
-  return index.text();
+  return detail::index_of(shape, i).text();
 }
 
 void Tally::non_finite(const std::string& where, const Comparison& c) {

@@ -31,6 +31,7 @@ struct Read {
   Point outputs, gradients;
 };
 Read read(Harness& h, const Point& x, const Point& r);
+Point gradients_at(Harness& h, const Point& x, const Point& r);
 
 // "[2, 0]": element i, in row-major order, of a tensor of this shape.
 std::string index_text(const Shape& shape, std::int64_t i);

@@ -20,8 +20,7 @@ struct Reference {
 
 Reference reference(Harness& wide, const Harness& narrow, std::uint64_t seed) {
   Reference ref{narrow.draw(seed), narrow.draw_cotangents(seed), {}};
-  wide.set(ref.x, ref.r);
-  ref.z = wide.gradients();
+  ref.z = gradients_at(wide, ref.x, ref.r);
   for (const Values& v : ref.z)
     for (double z : v) ref.largest = std::max(ref.largest, std::abs(z));
   return ref;
@@ -35,9 +34,7 @@ struct Errors {
 Errors errors(Harness& h, const Reference& ref, double step) {
   Errors worst;
   h.set(ref.x);
-  std::size_t number = 0;
-  for (std::size_t l = 0; l < ref.x.size(); ++l) {
-    if (!h.leaves()[l].floating) continue;
+  for (std::size_t number = 0; const std::size_t l : h.floating_leaves()) {
     for (std::size_t k = 0; k < ref.x[l].size(); ++k) {
       const Slopes s = slopes(h, l, k, ref.x[l][k], step * std::max(1.0, std::abs(ref.x[l][k])));
       double two = 0, four = 0;

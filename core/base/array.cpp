@@ -1,6 +1,5 @@
 #include <tilegrad/core/base/array.h>
 
-#include <cstdio>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -8,6 +7,7 @@
 #include <tilegrad/core/base/host_view.h>
 #include <tilegrad/core/run/backend.h>
 #include "core/base/alignment.h"
+#include "core/base/messages.h"
 
 namespace tg {
 
@@ -84,19 +84,11 @@ bool Array::same_bits(const Array& other) const {
          (numel() == 0 || std::memcmp(raw(), other.raw(), bytes()) == 0);
 }
 
-namespace {
-std::string number_text(double v) {
-  char s[32];
-  std::snprintf(s, sizeof s, "%.9g", v);
-  return s;
-}
-}  // namespace
-
 std::string Array::text() const {
   std::string s = std::string(name_of(dtype_)) + " " + shape_.text();
   if (!data_ || numel() > 16) return s;
   s += " {";
-  for (std::int64_t i = 0; i < numel(); ++i) s += (i ? ", " : "") + number_text(at(i));
+  for (std::int64_t i = 0; i < numel(); ++i) s += (i ? ", " : "") + formatted("%.9g", at(i));
   return s + "}";
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <charconv>
+#include <concepts>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,13 +39,7 @@ inline std::string attr_text(double v) {  // the fewest digits that give v back
   char s[32];
   return {s, std::to_chars(s, s + sizeof s, v).ptr};
 }
-inline std::string attr_text(std::int64_t v) {
-  return std::to_string(v);
-}
-inline std::string attr_text(int v) {
-  return std::to_string(v);
-}
-inline std::string attr_text(std::uint64_t v) {
+inline std::string attr_text(std::integral auto v) {
   return std::to_string(v);
 }
 inline std::string attr_text(const std::vector<double>& v) {

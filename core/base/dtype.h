@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 
 namespace tg {
 
@@ -117,64 +119,22 @@ struct float16 {
 };
 
 // storage_t<DType::bf16> is bfloat16, and dtype_of<float> is f32.
-template <DType>
-struct Storage;
-template <>
-struct Storage<DType::f64> {
-  using type = double;
-};
-template <>
-struct Storage<DType::f32> {
-  using type = float;
-};
-template <>
-struct Storage<DType::bf16> {
-  using type = bfloat16;
-};
-template <>
-struct Storage<DType::f16> {
-  using type = float16;
-};
-template <>
-struct Storage<DType::i64> {
-  using type = std::int64_t;
-};
-template <>
-struct Storage<DType::i32> {
-  using type = std::int32_t;
-};
-template <>
-struct Storage<DType::u8> {
-  using type = std::uint8_t;
-};
-template <>
-struct Storage<DType::boolean> {
-  using type = bool;
-};
+using StorageTypes =
+    std::tuple<double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t, bool>;  // by DType
 template <DType T>
-using storage_t = typename Storage<T>::type;
+using storage_t = std::tuple_element_t<static_cast<std::size_t>(T), StorageTypes>;
 
+namespace detail {
+template <class T, class... Types>
+consteval DType find_dtype(std::type_identity<std::tuple<Types...>>) {
+  static_assert((std::is_same_v<T, Types> || ...), "no dtype for this type");
+  int before = 0;
+  (void)((std::is_same_v<T, Types> || (++before, false)) || ...);
+  return static_cast<DType>(before);
+}
+}  // namespace detail
 template <class T>
-inline constexpr DType dtype_of = [] {
-  static_assert(sizeof(T) == 0, "no dtype for this type");
-  return f32;
-}();
-template <>
-inline constexpr DType dtype_of<double> = DType::f64;
-template <>
-inline constexpr DType dtype_of<float> = DType::f32;
-template <>
-inline constexpr DType dtype_of<bfloat16> = DType::bf16;
-template <>
-inline constexpr DType dtype_of<float16> = DType::f16;
-template <>
-inline constexpr DType dtype_of<std::int64_t> = DType::i64;
-template <>
-inline constexpr DType dtype_of<std::int32_t> = DType::i32;
-template <>
-inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
-template <>
-inline constexpr DType dtype_of<bool> = DType::boolean;
+inline constexpr DType dtype_of = detail::find_dtype<T>(std::type_identity<StorageTypes>());
 
 // Calls f with a value of the dtype's storage type: dispatch(t, [](auto zero) { using T = decltype(zero); …
 // }).

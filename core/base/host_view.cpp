@@ -74,7 +74,7 @@ void store_element(DType dtype, std::byte* data, std::int64_t i, double value) {
 }
 
 double stored_number(DType dtype, double number) {
-  std::byte element[sizeof(double)];
+  alignas(double) std::byte element[sizeof(double)];
   store_element(dtype, element, 0, number);
   return load_element(dtype, element, 0);
 }

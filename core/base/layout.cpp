@@ -15,6 +15,15 @@ std::int64_t numel(const Shape& shape) {
   return n;
 }
 
+Dims detail::index_of(const Shape& shape, std::int64_t i) {
+  Dims index = shape;
+  for (int a = shape.size() - 1; a >= 0; --a) {
+    index[a] = i % shape[a];
+    i /= shape[a];
+  }
+  return index;
+}
+
 std::int64_t add_sizes(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum) || sum > max_elements)

@@ -63,4 +63,9 @@ Layout unsqueeze(const Layout&, std::int64_t axis);
 // cannot.
 Shape infer_shape(const Shape& shape, std::int64_t n, const char* what);
 
+namespace detail {
+// The indices of element i, in row-major order, of a tensor of this shape.
+Dims index_of(const Shape& shape, std::int64_t i);
+}  // namespace detail
+
 }  // namespace tg

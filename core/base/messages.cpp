@@ -1,7 +1,5 @@
 #include "core/base/messages.h"
 
-#include <cstdio>
-
 #include <tilegrad/core/base/error.h>
 
 namespace tg {
@@ -29,9 +27,7 @@ std::string printable(std::string_view text) {
     } else if (text[i] == '\n') {
       s += "\\n";
     } else {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned char>(text[i]));
-      s += escape;
+      s += formatted("\\x%02x", static_cast<unsigned char>(text[i]));
     }
   }
   return s;

@@ -2,6 +2,7 @@
 // with more in their message.
 #pragma once
 
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <string>
@@ -15,6 +16,13 @@ namespace tg {
 // The text with control characters as escapes, "\n" or "\x1b": a message stays one line and cannot command
 // the terminal.
 std::string printable(std::string_view text);
+
+// The text that std::snprintf makes, of at most 159 bytes.
+std::string formatted(const char* format, auto... values) {
+  char text[160];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
 
 // Whether a string has control characters, such as NUL or a line break.
 bool has_control_characters(std::string_view text);

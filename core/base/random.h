@@ -11,6 +11,15 @@
 
 namespace tg {
 
+namespace detail {
+// The polynomial of x with these coefficients, that of the highest power first, by Horner's rule.
+template <std::same_as<double>... Real>
+[[gnu::always_inline]] constexpr double polynomial(double x, double sum, Real... coefficients) {
+  ((sum = sum * x + coefficients), ...);
+  return sum;
+}
+}  // namespace detail
+
 // log x for x in (0, 1], to within 3 units in the last place of f64. x = 2^e·m with m in [√½, √2), and
 // log m = 2·artanh s with s = (m - 1)/(m + 1).
 [[gnu::always_inline]] constexpr double log_of_unit(double x) {
@@ -19,16 +28,8 @@ namespace tg {
   const auto e = static_cast<std::int32_t>(static_cast<std::int64_t>(shifted) >> 52);
   const double m = std::bit_cast<double>(bits - (shifted & 0xfff0000000000000u));
   const double s = (m - 1) / (m + 1), t = s * s;
-  double p = 1. / 21;
-  p = p * t + 1. / 19;
-  p = p * t + 1. / 17;
-  p = p * t + 1. / 15;
-  p = p * t + 1. / 13;
-  p = p * t + 1. / 11;
-  p = p * t + 1. / 9;
-  p = p * t + 1. / 7;
-  p = p * t + 1. / 5;
-  p = p * t + 1. / 3;
+  const double p = detail::polynomial(t, 1. / 21, 1. / 19, 1. / 17, 1. / 15, 1. / 13, 1. / 11, 1. / 9, 1. / 7,
+                                      1. / 5, 1. / 3);
   return e * 0.69314718055994530942 + (2 * s + 2 * s * t * p);
 }
 
@@ -43,23 +44,12 @@ template <std::same_as<double> Real>
   const std::uint32_t q = (second + 0x20000000u) >> 30;
   const double r = static_cast<std::int32_t>(second - (q << 30)) * 0x1p-30 * 1.57079632679489661923;
   const double t = r * r;
-  double s = -1. / 1307674368000;  // the series of the sine to r^15 and of the cosine to r^16
-  s = s * t + 1. / 6227020800;
-  s = s * t - 1. / 39916800;
-  s = s * t + 1. / 362880;
-  s = s * t - 1. / 5040;
-  s = s * t + 1. / 120;
-  s = s * t - 1. / 6;
-  s = r + r * t * s;
-  double c = 1. / 20922789888000;
-  c = c * t - 1. / 87178291200;
-  c = c * t + 1. / 479001600;
-  c = c * t - 1. / 3628800;
-  c = c * t + 1. / 40320;
-  c = c * t - 1. / 720;
-  c = c * t + 1. / 24;
-  c = c * t - 1. / 2;
-  c = 1 + t * c;
+  // The series of the sine to r^15 and of the cosine to r^16.
+  const double s = r + r * t *
+                           detail::polynomial(t, -1. / 1307674368000, 1. / 6227020800, -1. / 39916800,
+                                              1. / 362880, -1. / 5040, 1. / 120, -1. / 6);
+  const double c = 1 + t * detail::polynomial(t, 1. / 20922789888000, -1. / 87178291200, 1. / 479001600,
+                                              -1. / 3628800, 1. / 40320, -1. / 720, 1. / 24, -1. / 2);
   const double near = q & 1 ? s : c, other = q & 1 ? c : s;  // cos and sin of the angle, without signs
   by_cos = radius * ((q + 1) & 2 ? -near : near);
   by_sin = radius * (q & 2 ? -other : other);

@@ -13,14 +13,7 @@ class Adding {
         steps_(steps),
         joined_(joined),
         outputs_(outputs),
-        maker_(graph.values().size(), -1),
-        readers_(graph.values().size(), 0) {
-    for (std::size_t s = 0; s < steps_.size(); ++s) {
-      for (ValueId v : steps_[s].in) ++readers_[root_of(v)];
-      for (ValueId v : steps_[s].out) maker_[v] = static_cast<std::int64_t>(s);
-    }
-    for (ValueId v : outputs.all()) ++readers_[root_of(v)];
-  }
+        uses_(graph, steps, outputs.all()) {}
 
   void run() {
     for (LoweredStep& s : steps_)
@@ -55,7 +48,7 @@ class Adding {
       if (!lies_as(v, result)) return false;
       terms.push_back(root_of(v));
     }
-    std::ranges::stable_sort(terms, {}, [&](ValueId v) { return maker_[v]; });
+    std::ranges::stable_sort(terms, {}, [&](ValueId v) { return uses_.maker[v]; });
     const Layout& of_product = value(terms.back()).layout;
     const bool is_alike = of_product == value(result).layout;
     const auto is_assigned = std::ranges::find(outputs_.assigned, result) != outputs_.assigned.end();
@@ -64,7 +57,7 @@ class Adding {
       if (!(value(terms[i]).layout == of_product) || (i > 0 && !can_add(terms[i]))) return false;
 
     for (std::size_t i = 1; i < terms.size(); ++i) made(terms[i]).in.push_back(terms[i - 1]);
-    maker_[result] = maker_[terms.back()];
+    uses_.maker[result] = uses_.maker[terms.back()];
     if (is_alike)
       made(result).out[0] = result;
     else
@@ -82,19 +75,18 @@ class Adding {
 
   // Whether a step makes v that can add an operand to it, and only the sum reads it.
   bool can_add(ValueId v) const {
-    if (maker_[v] < 0 || readers_[v] != 1) return false;
-    const LoweredStep& s = steps_[static_cast<std::size_t>(maker_[v])];
+    if (uses_.maker[v] < 0 || uses_.readers[v] != 1) return false;
+    const LoweredStep& s = steps_[static_cast<std::size_t>(uses_.maker[v])];
     return s.op->addend == static_cast<int>(s.in.size());
   }
 
-  LoweredStep& made(ValueId v) { return steps_[static_cast<std::size_t>(maker_[v])]; }
+  LoweredStep& made(ValueId v) { return steps_[static_cast<std::size_t>(uses_.maker[v])]; }
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
   Joined& joined_;
   const Outputs& outputs_;
-  std::vector<std::int64_t> maker_;  // by root: the step that makes it, -1 for a leaf
-  std::vector<int> readers_;         // by root: inputs of steps, and outputs of the program
+  Uses uses_;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/compile/assignments.h"
-#include "core/compile/join.h"
+#include "core/compile/lower.h"
 
 namespace tg {
 

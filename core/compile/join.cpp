@@ -1,4 +1,4 @@
-#include "core/compile/join.h"
+#include "core/compile/lower.h"
 
 #include <algorithm>
 #include <optional>
@@ -43,14 +43,9 @@ std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
 
 Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs) {
   const auto value = [&](ValueId v) -> const Value& { return graph.values()[v]; };
-  std::unordered_map<ValueId, int> readers;      // of each root
-  std::unordered_map<ValueId, const Op*> maker;  // of each root that a step makes
-  for (const LoweredStep& s : steps) {
-    for (ValueId v : s.in) ++readers[value(v).root];
-    for (ValueId v : s.out) maker[v] = s.op;
-  }
-  for (ValueId v : outputs) ++readers[value(v).root];
-
+  const Uses uses(graph, steps, outputs);
+  std::vector<const Op*> ops;  // by step: erase_if moves the steps
+  for (const LoweredStep& s : steps) ops.push_back(s.op);
   Joined joined;
   std::erase_if(steps, [&](const LoweredStep& s) {
     const Op& op = only_op(s);
@@ -61,10 +56,11 @@ Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::s
     Layout place = out.layout;  // of the next part
     for (ValueId v : s.in) {
       const Value &part = value(v), &root = value(part.root);
-      const auto made = maker.find(part.root);
-      const bool whole = made != maker.end() && made->second->strided_results && readers[part.root] == 1 &&
-                         part.layout.numel() > 0 && part.layout.numel() == root.layout.numel() &&
-                         part.layout.is_dense() && part.layout.offset == 0 && root.layout.is_dense();
+      const std::int64_t maker = uses.maker[part.root];
+      const bool whole = maker >= 0 && ops[static_cast<std::size_t>(maker)]->strided_results &&
+                         uses.readers[part.root] == 1 && part.layout.numel() > 0 &&
+                         part.layout.numel() == root.layout.numel() && part.layout.is_dense() &&
+                         part.layout.offset == 0 && root.layout.is_dense();
       if (!whole) return false;
       place.shape = part.layout.shape;
       const auto l = moved(root.layout, part.layout, place);

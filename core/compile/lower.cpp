@@ -237,6 +237,16 @@ std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outp
   return needed;
 }
 
+Uses::Uses(const Graph& graph, std::span<const LoweredStep> steps, std::span<const ValueId> outputs)
+    : maker(graph.values().size(), -1), readers(graph.values().size(), 0) {
+  const auto read = [&](ValueId v) { ++readers[graph.values()[v].root]; };
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    std::ranges::for_each(steps[s].in, read);
+    for (ValueId v : steps[s].out) maker[v] = static_cast<std::int64_t>(s);
+  }
+  std::ranges::for_each(outputs, read);
+}
+
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse) {
   return Lowering(graph, outputs, fuse).result();
 }

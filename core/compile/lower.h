@@ -2,6 +2,8 @@
 // chains of pointwise ops. A fused step's attributes are a small straight-line program over its inputs.
 #pragma once
 
+#include <unordered_map>
+
 #include <tilegrad/core/graph/graph.h>
 
 namespace tg {
@@ -63,8 +65,32 @@ bool stays_in_chain(DType dtype, DType compute);
 // By node: whether an output depends on it.
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs);
 
+// By value that is its own root: the step that makes it, -1 for a leaf, and how often it or a view of it is
+// read, by steps and as an output.
+struct Uses {
+  Uses(const Graph& graph, std::span<const LoweredStep> steps, std::span<const ValueId> outputs);
+  std::vector<std::int64_t> maker;
+  std::vector<int> readers;
+};
+
 // Steps in an order in which every value is computed before it is read. `outputs` are stored in memory,
 // each by a step that computes all of it.
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse);
+
+// Concat without copies: if each input of a concat is a whole result that nothing else reads, its producer
+// writes it straight into the concat's output, and the concat needs no step. The input may be a permuted view
+// of the result. contiguous() is a concat of one.
+
+// Where a joined value lies: in the memory of another, with this layout.
+struct Inside {
+  ValueId whole;
+  Layout layout;
+};
+
+using Joined = std::unordered_map<ValueId, Inside>;
+
+// Removes such concats from the steps and returns where their inputs go. Producers must be able to write
+// results of any strides (Op::strided_results); `outputs` keep memory of their own. In join.cpp.
+Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
 }  // namespace tg

@@ -18,11 +18,7 @@ constexpr std::size_t window = 32;
 class Merging {
  public:
   Merging(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs)
-      : graph_(graph), steps_(steps), readers_(graph.values().size(), 0) {
-    for (const LoweredStep& s : steps_)
-      for (ValueId v : s.in) ++readers_[value(v).root];
-    for (ValueId v : outputs) ++readers_[value(v).root];
-  }
+      : graph_(graph), steps_(steps), uses_(graph, steps, outputs) {}
 
   void run() {
     for (std::size_t b = 0; b < steps_.size(); ++b)
@@ -108,7 +104,7 @@ class Merging {
     }
     if (value(b.out[0]).layout.numel() == 1 && makes_wait(a, b)) return false;
     std::size_t outputs = b.out.size();
-    for (ValueId v : a.out) outputs += readers_[v] > reads(b, v);
+    for (ValueId v : a.out) outputs += uses_.readers[v] > reads(b, v);
     return shares && inputs + outputs <= max_operands && outputs <= FusedAttrs::max_outputs &&
            first.code.size() + second.code.size() <= FusedAttrs::max_chain;
   }
@@ -120,7 +116,7 @@ class Merging {
     const auto is_made = [&](ValueId v) { return is_output(a, value(v).root); };
     const auto is_of_b_alone = [&](ValueId v) { return !is_made(v) && index_in(a.in, v) == a.in.size(); };
     const auto is_of_a_alone = [&](ValueId v) { return index_in(b.in, v) == b.in.size(); };
-    const auto has_others = [&](ValueId v) { return readers_[v] > reads(b, v); };
+    const auto has_others = [&](ValueId v) { return uses_.readers[v] > reads(b, v); };
     return (std::ranges::any_of(a.out, has_others) && std::ranges::any_of(b.in, is_of_b_alone)) ||
            (std::ranges::none_of(b.in, is_made) && std::ranges::any_of(a.in, is_of_a_alone));
   }
@@ -144,12 +140,12 @@ class Merging {
           continue;
         }
       }
-      --readers_[value(v).root];
+      --uses_.readers[value(v).root];
     }
     std::vector<ValueId> out;
     std::vector<std::int32_t> results;
     for (std::size_t i = 0; i < a.out.size(); ++i) {
-      if (readers_[a.out[i]] == 0) continue;
+      if (uses_.readers[a.out[i]] == 0) continue;
       out.push_back(a.out[i]);
       results.push_back(code.result(i));
     }
@@ -200,7 +196,7 @@ class Merging {
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
-  std::vector<int> readers_;  // of each root: inputs of steps, and outputs of the program
+  Uses uses_;
 };
 
 }  // namespace

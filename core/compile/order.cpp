@@ -219,12 +219,6 @@ bool makes_an_epilogue(const Graph& graph, std::span<const LoweredStep> steps,
   return false;
 }
 
-std::size_t planned(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known) {
-  Buffers b = buffers_of(graph, steps, known.joined, known.outputs, known.assign, known.directly);
-  share_in_place(graph, steps, known.joined, b);
-  return plan_buffers(graph, b, 0, true).report.arena;
-}
-
 }  // namespace
 
 bool order_for_memory(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known) {
@@ -232,7 +226,10 @@ bool order_for_memory(const Graph& graph, std::vector<LoweredStep>& steps, const
   if (known.scheduler.has_epilogues() && makes_an_epilogue(graph, steps, order)) return false;
   std::vector<LoweredStep> ordered;
   for (const std::size_t s : order) ordered.push_back(steps[s]);
-  if (planned(graph, ordered, known) >= planned(graph, steps, known)) return false;
+  const auto arena = [&](std::span<const LoweredStep> list) {
+    return placed(graph, list, known, 0, true).plan.report.arena;
+  };
+  if (arena(ordered) >= arena(steps)) return false;
   steps = std::move(ordered);
   return true;
 }

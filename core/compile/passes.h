@@ -1,6 +1,6 @@
 // The passes of compile() from a graph to steps and their memory, which need no backend. run_passes() calls
-// them in their order. Here are those that have no header of their own: each of the first three has a .cpp
-// file of its own, placing is in passes.cpp with the list.
+// them in their order. Here are those that have no header of their own: each of the first two has a .cpp file
+// of its own, the others are in passes.cpp with the list.
 #pragma once
 
 #include "core/compile/assignments.h"

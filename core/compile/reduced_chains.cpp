@@ -51,23 +51,13 @@ class Reducing {
  public:
   Reducing(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
            const StepScheduler& scheduler)
-      : graph_(graph),
-        steps_(steps),
-        scheduler_(scheduler),
-        maker_(graph.values().size(), -1),
-        readers_(graph.values().size(), 0) {
-    for (std::size_t s = 0; s < steps_.size(); ++s) {
-      for (ValueId v : steps_[s].in) ++readers_[value(v).root];
-      for (ValueId v : steps_[s].out) maker_[v] = static_cast<std::int64_t>(s);
-    }
-    for (ValueId v : outputs) ++readers_[value(v).root];
-  }
+      : graph_(graph), steps_(steps), scheduler_(scheduler), uses_(graph, steps, outputs) {}
 
   // A reduction reads nothing but the chain's result, so it can always move to where the chain is.
   void run() {
     for (LoweredStep& s : steps_) {
       if (!s.op || !s.op->reduces_chains) continue;
-      const std::int64_t maker = maker_[value(s.in[0]).root];
+      const std::int64_t maker = uses_.maker[value(s.in[0]).root];
       if (maker >= 0 && fits(static_cast<std::size_t>(maker), s))
         join(steps_[static_cast<std::size_t>(maker)], s);
     }
@@ -123,7 +113,7 @@ class Reducing {
     std::vector<std::int32_t> results;
     for (std::size_t i = 0; i < chain.out.size(); ++i) results.push_back(code.result(i));
     const auto at = static_cast<std::size_t>(std::ranges::find(chain.out, read.root) - chain.out.begin());
-    if (--readers_[read.root] > 0) {
+    if (--uses_.readers[read.root] > 0) {
       results.push_back(results[at]);
     } else {
       std::rotate(results.begin() + static_cast<std::ptrdiff_t>(at),
@@ -142,8 +132,7 @@ class Reducing {
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
   const StepScheduler& scheduler_;
-  std::vector<std::int64_t> maker_;  // by root: the step that makes it, -1 for a leaf
-  std::vector<int> readers_;         // by root: inputs of steps, and outputs of the program
+  Uses uses_;
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tilegrad/core/compile/compile.h>
-#include "core/compile/join.h"
+#include "core/compile/lower.h"
 
 namespace tg {
 

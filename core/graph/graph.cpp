@@ -16,7 +16,7 @@ namespace {
 // they are destroyed, when the thread_local objects of the main thread are gone.
 struct Recording {
   const std::string* scope = nullptr;  // the path of the innermost Scope
-  std::optional<std::source_location> origin;
+  std::optional<Where> origin;
   int segment = -1;
   bool is_derivative = false;
 };
@@ -27,46 +27,37 @@ const std::string& path() {
   return recording.scope ? *recording.scope : outside;
 }
 
+// A leaf, whose attributes determine its value's dtype and shape.
+const Op* define_leaf(const char* name, OutSpec (*spec)(const Attrs&)) {
+  return define_op(
+      {.name = name,
+       .infer = [spec](std::span<const Operand>, const Attrs& a) { return std::vector{spec(a)}; },
+       .not_differentiable = "it is a leaf",
+       .leaf = true});
+}
+
 }  // namespace
 
-const Op& input_op = *define_op({.name = "input",
-                                 .infer =
-                                     [](std::span<const Operand>, const Attrs& a) {
-                                       const auto& leaf = a.as<InputAttrs>();
-                                       return std::vector<OutSpec>{{leaf.dtype, row_major(leaf.shape)}};
-                                     },
-                                 .not_differentiable = "it is a leaf",
-                                 .leaf = true});
-const Op& parameter_op = *define_op({.name = "parameter",
-                                     .infer =
-                                         [](std::span<const Operand>, const Attrs& a) {
-                                           const Parameter& p = a.as<ParameterAttrs>().parameter;
-                                           return std::vector<OutSpec>{{p.dtype(), row_major(p.shape())}};
-                                         },
-                                     .not_differentiable = "it is a leaf",
-                                     .leaf = true});
-const Op& constant_op = *define_op({.name = "constant",
-                                    .infer =
-                                        [](std::span<const Operand>, const Attrs& a) {
-                                          const Array& v = a.as<ConstantAttrs>().value;
-                                          return std::vector<OutSpec>{{v.dtype(), row_major(v.shape())}};
-                                        },
-                                    .not_differentiable = "it is a leaf",
-                                    .leaf = true});
-const Op& rng_op = *define_op({.name = "rng",
-                               .infer =
-                                   [](std::span<const Operand>, const Attrs&) {
-                                     return std::vector<OutSpec>{{i64, row_major({2})}};
-                                   },
-                               .not_differentiable = "it is a leaf",
-                               .leaf = true});
+const Op& input_op = *define_leaf("input", [](const Attrs& a) {
+  const auto& input = a.as<InputAttrs>();
+  return OutSpec{input.dtype, row_major(input.shape)};
+});
+const Op& parameter_op = *define_leaf("parameter", [](const Attrs& a) {
+  const Parameter& p = a.as<ParameterAttrs>().parameter;
+  return OutSpec{p.dtype(), row_major(p.shape())};
+});
+const Op& constant_op = *define_leaf("constant", [](const Attrs& a) {
+  const Array& v = a.as<ConstantAttrs>().value;
+  return OutSpec{v.dtype(), row_major(v.shape())};
+});
+const Op& rng_op = *define_leaf("rng", [](const Attrs&) { return OutSpec{i64, row_major({2})}; });
 
-std::string at_line(const std::source_location& where) {
+std::string at_line(const Where& where) {
   const std::string file = where.file_name();
   return "(" + file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line()) + ")";
 }
 
-std::string in_context(const std::string& message, const std::source_location& where) {
+std::string in_context(const std::string& message, const Where& where) {
   const bool named = message.starts_with("[") && !path().empty();
   return (named ? "[" + path() + "/" + message.substr(1) : message) + " " +
          at_line(recording.origin.value_or(where));
@@ -115,7 +106,7 @@ std::string Tensor::text() const {
   return std::string(name_of(dtype())) + " " + shape().text();
 }
 
-Scope::Scope(const std::string& name, std::source_location where)
+Scope::Scope(const std::string& name, Where where)
     : path_(path()), before_(recording.scope), outermost_(!recording.origin) {
   check_name("scope", name);
   if (!name.empty()) path_ += (path_.empty() ? "" : ".") + name;
@@ -145,17 +136,11 @@ namespace {
 
 // The error of a shape rule, with op, inputs, attributes and context.
 [[noreturn]] void rethrow_with_op(const Op& op, std::span<const Operand> in, const Attrs& attrs,
-                                  const std::source_location& where) {
+                                  const Where& where) {
   rethrow_with([&](std::string s) {
     if (s.starts_with("[tensor] ")) s = s.substr(9);
     if (!s.starts_with("[")) s = "[" + op.name + "] " + s;  // layout functions name themselves: "[view] …"
-    std::string inputs;
-    for (const Operand& o : in)
-      inputs += (inputs.empty() ? "" : ", ") + std::string(name_of(o.dtype)) + " " + o.shape().text();
-    const std::string settings = attrs.non_default_text();
-    if (!inputs.empty()) s += "; got " + inputs;
-    if (!settings.empty()) s += (inputs.empty() ? "; got " : " with ") + settings;
-    return in_context(s, where);
+    return in_context(s + detail::got_text(in, attrs), where);
   });
 }
 
@@ -198,8 +183,7 @@ void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in
 
 }  // namespace
 
-std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attrs attrs,
-                                  std::source_location where) {
+std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attrs attrs, Where where) {
   if (recording.origin) where = *recording.origin;
   State& g = *state_;
   if (!op.infer) throw Error(in_context("[" + op.name + "] the op has no shape rule (Op::infer)", where));
@@ -240,13 +224,13 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
   return result;
 }
 
-Tensor Graph::input(std::string name, const Shape& shape, DType dtype, std::source_location where) {
+Tensor Graph::input(std::string name, const Shape& shape, DType dtype, Where where) {
   check_name("input", name);
   const SegmentScope outside(-1);  // leaves are never recomputed
   return record(input_op, {}, InputAttrs{std::move(name), shape, dtype}, where)[0];
 }
 
-Tensor Graph::param(const Parameter& parameter, std::source_location where) {
+Tensor Graph::param(const Parameter& parameter, Where where) {
   if (!parameter.key()) throw Error(in_context("[param] an empty Parameter was used", where));
   const auto known = state_->params.find(parameter.key());
   if (known != state_->params.end()) return tensor(known->second);
@@ -256,12 +240,12 @@ Tensor Graph::param(const Parameter& parameter, std::source_location where) {
   return t;
 }
 
-Tensor Graph::constant(Array value, std::source_location where) {
+Tensor Graph::constant(Array value, Where where) {
   const SegmentScope outside(-1);
   return record(constant_op, {}, ConstantAttrs{std::move(value)}, where)[0];
 }
 
-Tensor Graph::rng(std::source_location where) {
+Tensor Graph::rng(Where where) {
   const SegmentScope outside(-1);
   if (!state_->rng) state_->rng = record(rng_op, {}, {}, where)[0].id();
   return tensor(*state_->rng);
@@ -394,7 +378,7 @@ std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in
     if (!first && !a.is_number()) first = &a;
   }
   if (!first) {
-    const std::source_location where = in.size() > 0 ? in.begin()->where() : op.where;
+    const Where where = in.size() > 0 ? in.begin()->where() : op.where;
     throw Error(in_context("[" + op.name + "] needs at least one tensor among its arguments", where));
   }
   Graph& graph = first->tensor().graph();
@@ -410,7 +394,7 @@ Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
   return out[0];
 }
 
-Tensor full(Graph& graph, const Shape& shape, double value, DType dtype, std::source_location where) {
+Tensor full(Graph& graph, const Shape& shape, double value, DType dtype, Where where) {
   if (!holds(dtype, value))
     throw DTypeError(in_context(
         "[full] " + std::string(name_of(dtype)) + " cannot hold " + detail::attr_text(value), where));

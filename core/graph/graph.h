@@ -25,10 +25,10 @@ struct Node {
   std::vector<ValueId> in;
   ValueId first_out;  // outputs are the values first_out … first_out + outs - 1
   std::uint32_t outs;
-  std::uint32_t name;          // index into the graph's names
-  std::int32_t segment;        // recompute segment, -1 for none
-  bool is_derivative;          // recorded by gradients()
-  std::source_location where;  // the user's line
+  std::uint32_t name;    // index into the graph's names
+  std::int32_t segment;  // recompute segment, -1 for none
+  bool is_derivative;    // recorded by gradients()
+  Where where;           // the user's line
 };
 
 struct Value {
@@ -61,14 +61,13 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   // Leaves. Inputs are fed before the first run and keep their value until fed again.
-  Tensor input(std::string name, const Shape& shape, DType dtype = f32,
-               std::source_location where = std::source_location::current());
+  Tensor input(std::string name, const Shape& shape, DType dtype = f32, Where where = Where::current());
   // The parameter's value at the start of the run. The same parameter gives the same tensor.
-  Tensor param(const Parameter& parameter, std::source_location where = std::source_location::current());
-  Tensor constant(Array value, std::source_location where = std::source_location::current());
+  Tensor param(const Parameter& parameter, Where where = Where::current());
+  Tensor constant(Array value, Where where = Where::current());
   // i64 [2] = {seed, step}: the input that random ops read. Set by Program::seed and Program::set_step; the
   // step advances once per run.
-  Tensor rng(std::source_location where = std::source_location::current());
+  Tensor rng(Where where = Where::current());
 
   // Program::feed throws Error for numbers of this input that are out of the range.
   void limit(const Tensor& input, const Range& range);
@@ -77,8 +76,7 @@ class Graph {
   // Appends a node and returns its outputs. Throws ShapeError or DTypeError as the op's shape rule does, with
   // the layer and op, the inputs, the attributes that are not at their defaults, and the user's line:
   //   [h.3.attn/matmul] inner sizes differ: …; got f32 [4, 8], f32 [9, 3] (train.cpp:41)
-  std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs,
-                             std::source_location where);
+  std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs, Where where);
 
   // References to nodes and values, and so to a tensor's shape() and layout(), stay valid while the graph
   // grows.
@@ -177,7 +175,7 @@ inline Tensor Graph::tensor(ValueId v) const {
 // of the outermost scope: an error inside a layer names the layer and points at the user's call.
 class Scope {
  public:
-  explicit Scope(const std::string& name, std::source_location where = std::source_location::current());
+  explicit Scope(const std::string& name, Where where = Where::current());
   explicit Scope(const TensorArg& call) : Scope("", call.where()) {}
   ~Scope();
   Scope(const Scope&) = delete;
@@ -220,11 +218,11 @@ class DerivativeScope {
 };
 
 // "(train.cpp:41)"
-std::string at_line(const std::source_location& where);
+std::string at_line(const Where& where);
 // An error's message with its layer and line. In Scope("h.3.attn"), "[matmul] inner sizes differ" becomes
 // "[h.3.attn/matmul] inner sizes differ (train.cpp:41)", with the line of the outermost scope; outside any
 // Scope the line is `where`.
-std::string in_context(const std::string& message, const std::source_location& where);
+std::string in_context(const std::string& message, const Where& where);
 
 // The leaf ops: the value of such a node is given from outside the run.
 struct InputAttrs {
@@ -254,6 +252,6 @@ extern const Op& copy_op;  // pointwise: its input, in memory of its own
 extern const Op& cast_op;  // pointwise: its input in another dtype
 // Throws DTypeError for a value that the dtype does not have (holds(), core/base/host_view.h).
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype = f32,
-            std::source_location where = std::source_location::current());
+            Where where = Where::current());
 
 }  // namespace tg

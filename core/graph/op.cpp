@@ -1,4 +1,4 @@
-// The ops of the library, in memory that is never freed.
+// The ops of the library, in memory that is never freed, and the error for attributes of another op.
 #include <tilegrad/core/graph/op.h>
 
 #include <deque>
@@ -7,6 +7,10 @@
 #include <tilegrad/core/base/error.h>
 
 namespace tg {
+
+void Attrs::refuse() {
+  throw Error("[attrs] an op was given attributes of another op");
+}
 
 const Op* define_op(Op op) {
   static auto& mutex = *new std::mutex;

@@ -8,6 +8,7 @@
 #include <source_location>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <tilegrad/core/base/attrs.h>
@@ -23,6 +24,20 @@ struct Operand {
   Layout layout;
   const Shape& shape() const { return layout.shape; }
 };
+
+namespace detail {
+// What an op got, for its errors: "; got f32 [4, 8], f32 [9, 3] with causal=true", for operands with a dtype
+// and a layout.
+template <class Operands>
+std::string got_text(const Operands& in, const Attrs& attrs) {
+  std::string got;
+  for (const auto& x : in)
+    got += (got.empty() ? "; got " : ", ") + std::string(name_of(x.dtype)) + " " + x.layout.shape.text();
+  const std::string settings = attrs.non_default_text();
+  if (!settings.empty()) got += (got.empty() ? "; got " : " with ") + settings;
+  return got;
+}
+}  // namespace detail
 
 // One output of an op, as its shape rule returns it.
 struct OutSpec {
@@ -85,12 +100,26 @@ struct SampleInput {
   std::vector<double> values = {};  // these numbers in row-major order, not drawn ones: a special point
 };
 
+// How a sample calls its op, whose results the function returns: a list, or a tensor if there is one.
+class SampleCall : public std::function<std::vector<Tensor>(std::span<const Tensor>)> {
+ public:
+  SampleCall() = default;
+  template <class F>
+  requires(!std::is_same_v<F, SampleCall> && std::is_invocable_v<F, std::span<const Tensor>>) SampleCall(F f)
+      : function([f = std::move(f)](std::span<const Tensor> x) {
+          if constexpr (std::is_same_v<std::invoke_result_t<F, std::span<const Tensor>>, Tensor>)
+            return std::vector<Tensor>{f(x)};
+          else
+            return f(x);
+        }) {}
+};
+
 // One way to call the op: its gradient is checked, its results are compared across dtypes, views and
 // backends, and it is benchmarked.
 struct Sample {
   std::string name;
   std::vector<SampleInput> inputs;
-  std::function<std::vector<Tensor>(std::span<const Tensor>)> call = {};
+  SampleCall call = {};
   // At a special point, where a difference quotient cannot decide (a tie, a kink, −∞): the floating outputs,
   // and the gradient of the sum of their elements by each floating input.
   struct Expected {
@@ -186,7 +215,7 @@ struct Op {
     int outs = 0, ins = 0;
   } each = {};
   // Where the op is defined; the file names the op's family.
-  std::source_location where = std::source_location::current();
+  Where where = Where::current();
 
   bool may_share(int out, int in) const {
     const int item = each.outs > 0 ? out / each.outs : 0;

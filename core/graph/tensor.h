@@ -12,6 +12,9 @@
 
 namespace tg {
 
+// The line of a call, for its errors: of the caller if it is a default argument, Where::current().
+using Where = std::source_location;
+
 class Graph;
 using ValueId = std::uint32_t;
 
@@ -34,30 +37,25 @@ class Tensor {
 
   // Views: nothing is copied [Stratos, FlashAttention §B.3]. Negative axes count from the end. Throw
   // ShapeError as in core/base/layout.h.
-  Tensor transpose(std::int64_t a, std::int64_t b,
-                   std::source_location = std::source_location::current()) const;
-  Tensor permute(const Axes& order, std::source_location = std::source_location::current()) const;
-  Tensor view(const Shape& shape, std::source_location = std::source_location::current()) const;
-  Tensor expand(const Shape& shape, std::source_location = std::source_location::current()) const;
+  Tensor transpose(std::int64_t a, std::int64_t b, Where = Where::current()) const;
+  Tensor permute(const Axes& order, Where = Where::current()) const;
+  Tensor view(const Shape& shape, Where = Where::current()) const;
+  Tensor expand(const Shape& shape, Where = Where::current()) const;
   Tensor slice(std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1,
-               std::source_location = std::source_location::current()) const;
-  Tensor squeeze(std::int64_t axis, std::source_location = std::source_location::current()) const;
-  Tensor unsqueeze(std::int64_t axis, std::source_location = std::source_location::current()) const;
+               Where = Where::current()) const;
+  Tensor squeeze(std::int64_t axis, Where = Where::current()) const;
+  Tensor unsqueeze(std::int64_t axis, Where = Where::current()) const;
   // A view if strides can express it, otherwise a view of a contiguous copy.
-  Tensor reshape(const Shape& shape, std::source_location = std::source_location::current()) const;
-  Tensor contiguous(std::source_location = std::source_location::current()) const;
-  Tensor to(DType, std::source_location = std::source_location::current()) const;
+  Tensor reshape(const Shape& shape, Where = Where::current()) const;
+  Tensor contiguous(Where = Where::current()) const;
+  Tensor to(DType, Where = Where::current()) const;
 
   // Reductions over the given axes, over all of them if none is given. keepdim: reduced axes stay, with
   // size 1.
-  Tensor sum(const Axes& axes = {}, bool keepdim = false,
-             std::source_location = std::source_location::current()) const;
-  Tensor mean(const Axes& axes = {}, bool keepdim = false,
-              std::source_location = std::source_location::current()) const;
-  Tensor max(const Axes& axes = {}, bool keepdim = false,
-             std::source_location = std::source_location::current()) const;
-  Tensor min(const Axes& axes = {}, bool keepdim = false,
-             std::source_location = std::source_location::current()) const;
+  Tensor sum(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
+  Tensor mean(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
+  Tensor max(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
+  Tensor min(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
 
  private:
   Graph* graph_ = nullptr;
@@ -70,11 +68,9 @@ class Tensor {
 class TensorArg {
  public:
   TensorArg() = default;  // absent
-  TensorArg(Tensor t, std::source_location where = std::source_location::current())
-      : tensor_(t), where_(where) {}
+  TensorArg(Tensor t, Where where = Where::current()) : tensor_(t), where_(where) {}
   template <class N>
-  requires std::is_arithmetic_v<N> TensorArg(N number,
-                                             std::source_location where = std::source_location::current())
+  requires std::is_arithmetic_v<N> TensorArg(N number, Where where = Where::current())
       : number_(static_cast<double>(number)),
         is_number_(true),
         is_exact_(static_cast<long double>(number) == static_cast<long double>(number_) || number != number),
@@ -93,14 +89,14 @@ class TensorArg {
     if (is_number_) refuse();
     return tensor_;
   }
-  const std::source_location& where() const { return where_; }
+  const Where& where() const { return where_; }
 
  private:
   [[noreturn]] void refuse() const;
   Tensor tensor_;
   double number_ = 0;
   bool is_number_ = false, is_exact_ = true;
-  std::source_location where_;
+  Where where_;
 };
 
 }  // namespace tg

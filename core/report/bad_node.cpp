@@ -12,16 +12,8 @@ std::string bad_element(const Array& value) {
   for (std::int64_t i = 0; i < wide.numel(); ++i) {
     if (std::isfinite(x[i])) continue;
     std::string text = std::isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinity" : "-infinity";
-    std::int64_t stride = value.numel(), rest = i;
-    for (int axis = 0; axis < value.shape().size(); ++axis) {
-      stride /= value.shape()[axis];
-      text += axis == 0 ? " at [" : ", ";
-      text += std::to_string(rest / stride);
-      rest %= stride;
-    }
-    if (!value.shape().empty()) text += "]";
-    text.append(" of ").append(name_of(value.dtype()));
-    return text.append(" ").append(value.shape().text());
+    if (!value.shape().empty()) text += " at " + detail::index_of(value.shape(), i).text();
+    return text + " of " + std::string(name_of(value.dtype())) + " " + value.shape().text();
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/base/messages.h"
 #include "core/compile/lower.h"
 
 namespace tg {
@@ -51,9 +52,7 @@ Drawn drawn(const Graph& graph, NodeId id) {
     label = node.attrs.as<InputAttrs>().name, path = "";
     look = ", fillcolor=\"#cfe8cf\"";
   } else if (node.op == &full_op) {
-    char number[32];
-    std::snprintf(number, sizeof number, "%g", node.attrs.as<FullAttrs>().value);
-    label = number;
+    label = formatted("%g", node.attrs.as<FullAttrs>().value);
     look = ", fillcolor=\"#eeeeee\"";
   } else {
     label = node.op->name;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <map>
 
+#include "core/base/messages.h"
 #include "core/compile/reduced_chains.h"
 #include "core/graph/op_attrs.h"
 
@@ -30,12 +30,6 @@ StepTime at_ceilings(const Step& s, const Ceilings& c) {
   for (const auto& [dtype, rate] : c.product)
     if (!s.in.empty() && s.in[0].dtype == dtype) t.least = std::max(t.least, t.flops / rate);
   return t;
-}
-
-std::string formatted(const char* format, auto... values) {
-  char line[160];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
 }
 
 // "4.20 T"

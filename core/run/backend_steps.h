@@ -20,7 +20,7 @@ std::vector<HostView> host_views(std::span<const Arg> args);
 struct HostStep {
   explicit HostStep(const Step& step) : name(step.name), where(step.where) {}
   std::string name;
-  std::source_location where;
+  Where where;
 };
 // In a catch block: the exception that the function threw, with the step and its source line
 // (rethrow_with in core/base/messages.h).
@@ -29,12 +29,7 @@ std::exception_ptr exception_of(const HostStep& step);
 // The error of a backend that cannot run a step:
 // "[h.3.attn/flash_attn] WHY; got bf16 [1, 2, 5, 8] with causal=true (train.cpp:41)"
 inline DeviceError refusal(const Step& s, const std::string& why) {
-  std::string got;
-  for (const Arg& a : s.in)
-    got += (got.empty() ? "; got " : ", ") + std::string(name_of(a.dtype)) + " " + a.layout.shape.text();
-  const std::string settings = s.attrs.non_default_text();
-  if (!settings.empty()) got += (got.empty() ? "; got " : " with ") + settings;
-  return DeviceError("[" + s.name + "] " + why + got + " " + at_line(s.where));
+  return DeviceError("[" + s.name + "] " + why + detail::got_text(s.in, s.attrs) + " " + at_line(s.where));
 }
 
 }  // namespace tg

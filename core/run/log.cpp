@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include <tilegrad/core/run/cost.h>
+#include "core/base/messages.h"
 #include "core/run/program_state.h"
 
 namespace tg {
@@ -16,14 +17,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-std::string printed(const char* format, auto... values) {
-  char line[160];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
-
 std::string milliseconds(double seconds) {
-  return printed("%.3f ms", seconds * 1e3);
+  return formatted("%.3f ms", seconds * 1e3);
 }
 
 // "f32[2, 3] f32[2]"
@@ -74,22 +69,22 @@ ProgramLog::ProgramLog(int level)
       }()) {}
 
 void ProgramLog::compiled(const Program::State& p, std::span<const PlannedBuffer> plan) {
-  std::string s = printed("[program %d] %s: %zu nodes, %zu steps", number_, p.device.text().c_str(),
-                          p.graph->nodes().size(), p.steps.size());
+  std::string s = formatted("[program %d] %s: %zu nodes, %zu steps", number_, p.device.text().c_str(),
+                            p.graph->nodes().size(), p.steps.size());
   if (!p.steps.empty()) s += " (" + kinds_of(p.steps) + ")";
-  s += printed("; peak %zu bytes, %zu of them parameters; %s in ", p.memory.peak(), p.memory.parameters,
-               p.executable ? "compiled" : "planned, not to run,");
+  s += formatted("; peak %zu bytes, %zu of them parameters; %s in ", p.memory.peak(), p.memory.parameters,
+                 p.executable ? "compiled" : "planned, not to run,");
   s += milliseconds(seconds_since(start_)) + "\n";
   if (level_ >= 3)
     for (const PlannedBuffer& b : plan) {
-      s += printed("[program %d] %-9s at %10zu, %10zu bytes, ", number_, b.kind.c_str(), b.offset, b.bytes);
-      s += b.kind == "arena" ? printed("steps %d to %d", b.first, b.last) : "always";
+      s += formatted("[program %d] %-9s at %10zu, %10zu bytes, ", number_, b.kind.c_str(), b.offset, b.bytes);
+      s += b.kind == "arena" ? formatted("steps %d to %d", b.first, b.last) : "always";
       s += ": " + b.holds + "\n";
     }
   if (level_ >= 4 && p.executable)
     for (std::size_t i = 0; i < p.steps.size(); ++i)
-      s += printed("[program %d] step %zu ", number_, i) + p.steps[i].name + ": " + p.executable->choice(i) +
-           "\n";
+      s += formatted("[program %d] step %zu ", number_, i) + p.steps[i].name + ": " +
+           p.executable->choice(i) + "\n";
   std::fputs(s.c_str(), stderr);
 }
 
@@ -100,12 +95,12 @@ void ProgramLog::ran(const Program::State& p, double seconds, std::span<const do
     const Step& step = p.steps[i];
     const Cost work = work_of(step);
     const double least = std::max(steps[i], 1e-9);  // a clock's tick may be longer than a step
-    s += printed("[program %d] step %zu: %9.1f µs %8.1f GB/s %8.1f GFLOP/s  ", number_, i, steps[i] * 1e6,
-                 work.bytes / least * 1e-9, work.flops / least * 1e-9);
+    s += formatted("[program %d] step %zu: %9.1f µs %8.1f GB/s %8.1f GFLOP/s  ", number_, i, steps[i] * 1e6,
+                   work.bytes / least * 1e-9, work.flops / least * 1e-9);
     s += step.name + ": " + operands_text(step.in) + " → " + operands_text(step.out) + " " +
          at_line(step.where) + "\n";
   }
-  s += printed("[program %d] run %lld: ", number_, static_cast<long long>(runs_)) + milliseconds(seconds) +
+  s += formatted("[program %d] run %lld: ", number_, static_cast<long long>(runs_)) + milliseconds(seconds) +
        "\n";
   std::fputs(s.c_str(), stderr);
 }

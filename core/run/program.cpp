@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/base/messages.h"
 #include "core/base/one_user.h"
 #include "core/run/arena_use.h"
 #include "core/run/program_state.h"
@@ -38,12 +39,9 @@ bool write_number(DType dtype, std::byte* to, long double number, bool may_round
 
 Feed::Feed(const Tensor& input, long double number, bool may_round)
     : input_(input), data_(nullptr), count_(1), dtype_(input.dtype()) {
-  if (!write_number(dtype_, number_, number, may_round)) {
-    char text[48];
-    std::snprintf(text, sizeof text, "%.20Lg", number);
-    throw DTypeError("[feed] the input is " + input.text() + ", which cannot hold " + text + " " +
-                     at_line(input.graph().node_of(input.id()).where));
-  }
+  if (!write_number(dtype_, number_, number, may_round))
+    throw DTypeError("[feed] the input is " + input.text() + ", which cannot hold " +
+                     formatted("%.20Lg", number) + " " + at_line(input.graph().node_of(input.id()).where));
 }
 
 void Program::State::check_memory(const char* who) const {
@@ -222,15 +220,13 @@ namespace {
   if (node.op != &input_op)
     throw Error("[feed] " + graph.label_of(node) + " is not an input " + at_line(node.where));
   const std::string& name = node.attrs.as<InputAttrs>().name;
-  if (f.dtype() != x.dtype())
-    throw DTypeError("[feed] input " + name + " is " + x.text() + ", got " + std::string(name_of(f.dtype())) +
-                     " " + at_line(node.where));
-  if (f.count() != x.numel())
-    throw ShapeError("[feed] input " + name + " is " + x.text() + ", got " + std::to_string(f.count()) +
-                     " elements " + at_line(node.where));
+  const auto got = [&](const std::string& what) {
+    return "[feed] input " + name + " is " + x.text() + ", got " + what + " " + at_line(node.where);
+  };
+  if (f.dtype() != x.dtype()) throw DTypeError(got(std::string(name_of(f.dtype()))));
+  if (f.count() != x.numel()) throw ShapeError(got(std::to_string(f.count()) + " elements"));
   if (const auto& shape = f.shape(); shape && *shape != x.shape())
-    throw ShapeError("[feed] input " + name + " is " + x.text() + ", got an Array of shape " + shape->text() +
-                     " " + at_line(node.where));
+    throw ShapeError(got("an Array of shape " + shape->text()));
   throw Error("[feed] the program does not read input " + name + " " + x.text() +
               ": nothing that it fetches or assigns depends on it; is an assignment missing in "
               "CompileOptions::assign? " +

@@ -22,8 +22,8 @@ struct Step {
   const Op* op;
   Attrs attrs;
   std::vector<Arg> in, out;
-  std::string name;            // the last node's path and op: "h0.mlp/gelu"
-  std::source_location where;  // of the last node
+  std::string name;  // the last node's path and op: "h0.mlp/gelu"
+  Where where;       // of the last node
   // By output: how many operands of the program's steps read it, or a part of it; one more if it outlives the
   // run. A kernel that also computes the only step that reads it need not write it.
   std::vector<int> reads = {};

@@ -7,7 +7,6 @@
 
 #include <tilegrad/core/base/range.h>
 #include "ops/sample.h"
-#include "ops/sampling_ranges.h"
 
 namespace tg::nn {
 

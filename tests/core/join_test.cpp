@@ -1,4 +1,4 @@
-// Results that are written where a concat or contiguous() would have put them (core/compile/join.h).
+// Results that are written where a concat or contiguous() would have put them (core/compile/lower.h).
 #include <tilegrad/tilegrad.h>
 
 #include <gtest/gtest.h>

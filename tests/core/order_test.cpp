@@ -7,7 +7,6 @@
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/tilegrad.h>
 #include "backends/cuda/schedule/scheduler.h"
-#include "core/compile/join.h"
 #include "core/compile/lower.h"
 
 namespace {

@@ -15,7 +15,6 @@
 #include "core/run/saving.h"
 #include "parallel/control.h"
 #include "parallel/message.h"
-#include "parallel/own_thread.h"
 #include "tests/support/joined_ranks.h"
 #include "tests/support/socket_pair.h"
 

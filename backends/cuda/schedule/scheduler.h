@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/compile/join.h"
+#include "core/compile/lower.h"
 #include "core/compile/scheduler.h"
 
 namespace tg::cuda {
