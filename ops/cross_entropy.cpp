@@ -15,7 +15,7 @@ extern const Op &cross_entropy_op, &cross_entropy_backward_op;
 
 namespace {
 
-void check(const Operand& x, const Operand& targets) {
+void check_targets(const Operand& x, const Operand& targets) {
   detail::require_float(x.dtype);
   detail::check_rank_at_least(x, 1);
   detail::require_index(targets.dtype);
@@ -46,7 +46,7 @@ Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   return {cast(z * (p - target - a.smoothing / static_cast<double>(p.size(-1))), in[0].dtype())};
 }
 
-Tensors rows_of(const Tensor& x, const Tensor& targets, const CrossEntropyAttrs& a) {
+Tensors loss_of_rows(const Tensor& x, const Tensor& targets, const CrossEntropyAttrs& a) {
   return record_all(cross_entropy_op, {x, targets}, a);
 }
 
@@ -87,7 +87,7 @@ const Op& cross_entropy_op = *define_op(
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 2);
            a.as<CrossEntropyAttrs>();
-           check(in[0], in[1]);
+           check_targets(in[0], in[1]);
            const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
            return std::vector<OutSpec>{row, row, row};
          },
@@ -127,7 +127,7 @@ const Op& cross_entropy_backward_op = *define_op(
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 5);
            a.as<CrossEntropyAttrs>();
-           check(in[0], in[1]);
+           check_targets(in[0], in[1]);
            for (const Operand& x : in.subspan(2)) {  // c, log π and z
              if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
              if (x.dtype != compute_type(in[0].dtype))
@@ -139,7 +139,7 @@ const Op& cross_entropy_backward_op = *define_op(
      .samples = []() -> std::vector<Sample> {
        return {{"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
                   const CrossEntropyAttrs a{2, 0.1};
-                  const Tensors rows = rows_of(x[0], x[1], a);
+                  const Tensors rows = loss_of_rows(x[0], x[1], a);
                   return Tensors{record(cross_entropy_backward_op,
                                         {x[0], x[1], rows[1], rows[2], cast(x[2], rows[1].dtype())}, a)};
                 }}};
@@ -152,7 +152,7 @@ const Op& cross_entropy_backward_op = *define_op(
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);
   detail::check_smoothing("cross_entropy", o.label_smoothing, logits.where());
-  const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
+  const Tensor loss = loss_of_rows(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   return detail::reduced(loss, targets.tensor(), o.reduction, o.ignore_index);
 }
 

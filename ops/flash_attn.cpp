@@ -41,7 +41,7 @@ void check_sequences(const Operands& x, const AttentionAttrs& a) {
 }
 
 // The checks of operands that both ops share.
-void check(const Operands& x, const AttentionAttrs& a) {
+void check_attention_operands(const Operands& x, const AttentionAttrs& a) {
   const DType dtype = x.q->dtype;
   detail::require_float(dtype);
   for (const Operand* t : {x.q, x.k, x.v}) {
@@ -87,7 +87,7 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& att
   check_count(in, a);
   if (a.backward) throw Error("got attributes of its backward");
   const Operands x(in, a);
-  check(x, a);
+  check_attention_operands(x, a);
   const Shape& q = x.q->shape();
   const Layout o = permute(row_major({q[0], q[2], q[1], x.v->shape()[3]}), {0, 2, 1, 3});
   const OutSpec statistic{compute_type(x.q->dtype), row_major({q[0], q[1], q[2]})};
@@ -108,7 +108,7 @@ std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& at
   if (!a.backward || (a.needs_z_bias && !a.has_bias) || (a.needs_z_sink && !a.has_sink))
     throw Error("got attributes that are not of a backward");
   const Operands x(in, a);
-  check(x, a);
+  check_attention_operands(x, a);
   const Shape &q = x.q->shape(), out{q[0], q[1], q[2], x.v->shape()[3]}, rows{q[0], q[1], q[2]};
   require_shape("o", *x.o, out);
   require_shape("z_o", *x.z_o, out);

@@ -30,7 +30,7 @@ extern const Op& linear_cross_entropy_op;
 
 namespace {
 
-bool fits(const Shape& x, const Shape& w, const Shape& targets) {
+bool is_head_product(const Shape& x, const Shape& w, const Shape& targets) {
   return x.size() == 2 && w.size() == 2 && targets.size() == 1 && x[1] == w[0] && targets[0] == x[0];
 }
 
@@ -38,7 +38,7 @@ void check_head(const Operand& x, const Operand& w, const Operand& targets) {
   detail::require_float(x.dtype);
   if (w.dtype != x.dtype) throw DTypeError("x and w differ in dtype");
   detail::require_index(targets.dtype);
-  if (!fits(x.shape(), w.shape(), targets.shape()))
+  if (!is_head_product(x.shape(), w.shape(), targets.shape()))
     throw ShapeError("needs x [n, c], w [c, V] and targets [n]");
 }
 
@@ -235,7 +235,7 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   const std::int64_t n = rows.size(0);
   std::int64_t chunk = 0;
   // What does not fit is recorded whole: that throws, and shows the caller's shapes.
-  if (fits(rows.shape(), w.tensor().shape(), t.shape())) {
+  if (is_head_product(rows.shape(), w.tensor().shape(), t.shape())) {
     const std::int64_t asked = o.unit_rows > 0
                                    ? std::clamp<std::int64_t>(n, 1, o.unit_rows)
                                    : linear_cross_entropy_unit(std::max<std::int64_t>(1, w.tensor().size(1))),

@@ -21,7 +21,7 @@ Shape leading(const Shape& s) {
   return out;
 }
 
-bool fits(const Tensor& a, const Tensor& b) {
+bool can_multiply(const Tensor& a, const Tensor& b) {
   return a.rank() >= 1 && b.rank() >= 1 && a.shape().back() == inner_of_b(b.shape());
 }
 
@@ -63,7 +63,7 @@ Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
 std::int64_t count_rows(const Tensor& x) {
   return numel(detail::without_last_axis(x.shape()));
 }
-Tensor rows_of(const Tensor& x) {
+Tensor as_rows(const Tensor& x) {
   return reshape(x, {count_rows(x), x.size(-1)});
 }
 
@@ -74,7 +74,7 @@ Tensors matmul_gradient(const Backprop& g) {
   Tensors out(g.in.size());
   if (g.needed[0]) out[0] = sum_to(product_like(a, z, flipped(b)), a.shape());
   if (g.needed[1]) {
-    out[1] = b.rank() == 2 ? product_like(b, flipped(rows_of(a)), rows_of(z))
+    out[1] = b.rank() == 2 ? product_like(b, flipped(as_rows(a)), as_rows(z))
                            : sum_to(product_like(b, flipped(a), z), b.shape());
   }
   if (g.in.size() == 3 && g.needed[2]) out[2] = sum_to(g.z[0], g.in[2].shape());
@@ -105,7 +105,7 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias,
   a = cast(a, dtype);
   b = cast(b, dtype);
   if (bias.defined()) bias = cast(bias, dtype);
-  if (!fits(a, b)) return recorded(a, b, bias, attrs);  // throws, and shows the caller's shapes
+  if (!can_multiply(a, b)) return recorded(a, b, bias, attrs);  // throws, and shows the caller's shapes
   const bool row = a.rank() == 1, column = b.rank() == 1;
   Tensor c = product(row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b, bias, attrs);
   if (row) c = squeeze(c, -2);

@@ -12,7 +12,7 @@ extern const Op &layer_norm_op, &layer_norm_backward_op, &rms_norm_op, &rms_norm
 
 namespace {
 
-void check(const Operand& x, std::span<const Operand> weights) {
+void check_norm(const Operand& x, std::span<const Operand> weights) {
   detail::require_float(x.dtype);
   detail::check_rank_at_least(x, 1);
   for (const Operand& w : weights) {
@@ -28,7 +28,7 @@ template <int statistics>
 std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();
   detail::require_operands(in, std::size_t{1} + n.weight + n.bias);
-  check(in[0], in.subspan(1));
+  check_norm(in[0], in.subspan(1));
   std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
   for (int i = 0; i < statistics; ++i)
     out.push_back({compute_type(in[0].dtype), row_major(detail::without_last_axis(in[0].shape()))});
@@ -39,7 +39,7 @@ template <int statistics>
 std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();
   detail::require_operands(in, 2 + statistics + n.weight);
-  check(in[0], in.subspan(2 + statistics));
+  check_norm(in[0], in.subspan(2 + statistics));
   if (in[1].shape() != in[0].shape() || in[1].dtype != in[0].dtype) throw ShapeError("x and z differ");
   for (const Operand& s : in.subspan(2, statistics))
     if (s.shape() != detail::without_last_axis(in[0].shape()) || s.dtype != compute_type(in[0].dtype))
@@ -115,7 +115,7 @@ double norm_backward_roundings(std::span<const Operand> in, std::span<const Oper
   return static_cast<double>(std::max(n, rows)) + 6;
 }
 
-Tensors forward(const Op& op, const TensorArg& x, const Tensor& weight, const Tensor& bias, double eps) {
+Tensors record_norm(const Op& op, const TensorArg& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (bias.defined() && !weight.defined())
     throw Error(in_context("[" + op.name + "] a bias needs a weight", x.where()));
   detail::check_options_at(x.where(), op.name, {{"eps", eps, Range::at_least(0)}});
@@ -131,7 +131,7 @@ Tensors sample_backward(std::span<const Tensor> x) {
   const bool weighted = x.size() > 2;
   const Op &op = centred ? layer_norm_op : rms_norm_op,
            &backward = centred ? layer_norm_backward_op : rms_norm_backward_op;
-  const Tensors made = forward(op, x[0], weighted ? x[2] : Tensor(), {}, 1e-5);
+  const Tensors made = record_norm(op, x[0], weighted ? x[2] : Tensor(), {}, 1e-5);
   Tensors in{x[0], x[1]};
   in.insert(in.end(), made.begin() + 1, made.end());
   if (weighted) in.push_back(x[2]);
@@ -206,10 +206,10 @@ const NormAttrs* norm_of(const Op& op, const Attrs& attrs) {
 }
 
 Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {
-  return forward(layer_norm_op, x, weight.optional(), bias.optional(), eps)[0];
+  return record_norm(layer_norm_op, x, weight.optional(), bias.optional(), eps)[0];
 }
 Tensor rms_norm(TensorArg x, TensorArg weight, double eps) {
-  return forward(rms_norm_op, x, weight.optional(), {}, eps)[0];
+  return record_norm(rms_norm_op, x, weight.optional(), {}, eps)[0];
 }
 
 }  // namespace tg

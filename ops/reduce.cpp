@@ -102,7 +102,7 @@ Tensors prod_gradient(const Backprop& g) {
 }
 
 template <Tensor (*f)(TensorArg, const Axes&, bool), Fill::Kind kind>
-std::vector<Sample> samples() {
+std::vector<Sample> reduce_samples() {
   const Fill fill = kind == Fill::normal ? Fill{} : Fill{kind, 0.5, 2};
   const auto over = [](const Axes& axes, bool keepdim = false) {
     return [axes, keepdim](std::span<const Tensor> x) { return f(x[0], axes, keepdim); };
@@ -117,7 +117,7 @@ std::vector<Sample> samples() {
 // With rows in which equal elements share the gradient.
 template <Tensor (*f)(TensorArg, const Axes&, bool)>
 std::vector<Sample> extreme_samples(double sign) {
-  std::vector<Sample> all = samples<f, Fill::distinct>();
+  std::vector<Sample> all = reduce_samples<f, Fill::distinct>();
   std::vector<double> x{1, 3, 3, 0, 2, 2, 2, 2, 0, -0., -1, -4};
   for (double& v : x) v *= sign;
   constexpr double quarter = 0.25;
@@ -161,7 +161,7 @@ const Op& sum_op =
                 .doc = "x → y: y = Σ x over the axes; i64 for integers and booleans",
                 .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
                 .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
-                .samples = samples<sum, Fill::normal>,
+                .samples = reduce_samples<sum, Fill::normal>,
                 .roundings = reduce_roundings,
                 .reduces_chains = true,
                 .sums = true});
@@ -181,7 +181,7 @@ const Op& mean_op = *define_op({.name = "mean",
                                   for (std::int64_t axis : r.axes) n *= static_cast<double>(in[0].size(axis));
                                   return {sum(in[0], r.axes, r.keepdim) * (1 / n)};
                                 },
-                                .samples = samples<mean, Fill::normal>,
+                                .samples = reduce_samples<mean, Fill::normal>,
                                 .roundings = reduce_roundings,
                                 .reduces_chains = true});
 
@@ -202,7 +202,7 @@ const Op& sum_squares_op =
                   const Tensor x = cast(in[0], compute_type(in[0].dtype()));
                   return {sum(x * x, a.as<ReduceAttrs>().axes, a.as<ReduceAttrs>().keepdim)};
                 },
-                .samples = samples<sum_squares, Fill::normal>,
+                .samples = reduce_samples<sum_squares, Fill::normal>,
                 .roundings = reduce_roundings,
                 .reduces_chains = true});
 
@@ -213,7 +213,7 @@ const Op& prod_op =
                 .vjp = prod_gradient,
                 .samples =
                     [] {
-                      std::vector<Sample> all = samples<prod, Fill::uniform>();
+                      std::vector<Sample> all = reduce_samples<prod, Fill::uniform>();
                       all.push_back({"zeros",
                                      {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
                                      [](auto x) { return prod(x[0], {1}, false); },
@@ -224,8 +224,8 @@ const Op& prod_op =
                 .reduces_chains = true});
 const Op& max_op = *define_extreme("max", "largest", [] { return extreme_samples<max>(1); });
 const Op& min_op = *define_extreme("min", "smallest", [] { return extreme_samples<min>(-1); });
-const Op& argmax_op = *define_position("argmax", "largest", samples<argmax, Fill::distinct>);
-const Op& argmin_op = *define_position("argmin", "smallest", samples<argmin, Fill::distinct>);
+const Op& argmax_op = *define_position("argmax", "largest", reduce_samples<argmax, Fill::distinct>);
+const Op& argmin_op = *define_position("argmin", "smallest", reduce_samples<argmin, Fill::distinct>);
 
 Tensor sum(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(sum_op, x, axes, keepdim);

@@ -161,7 +161,7 @@ struct CallResult {
 };
 
 // in: q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and for each call exp(ξ_j − ξ).
-Tensors forward(const Ring& ring, const Tensors& in) {
+Tensors ring_forward(const Ring& ring, const Tensors& in) {
   const Tensor& q = in[0];
   Travellers keys{.k = in[1], .v = in[2]};
   CallOptions options(ring, in.size() > 3 ? in[3] : Tensor(), q.size(0));
@@ -250,7 +250,8 @@ Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const 
   return all;
 }
 
-void check(const TensorArg& q, const TensorArg& k, const TensorArg& v, int ranks, const AttentionOptions& o) {
+void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int ranks,
+                const AttentionOptions& o) {
   const auto text = [&](const std::string& what) {
     return in_context("[ring_attention] " + what, q.where());
   };
@@ -322,7 +323,7 @@ Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, Where where)
 AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
                                const AttentionOptions& options) {
   if (ranks == 1) return flash_attn(q, k, v, options);
-  check(q, k, v, ranks, options);
+  check_ring(q, k, v, ranks, options);
   const Scope scope("ring_attention", q.where());
   Graph& graph = q.tensor().graph();
   Ring ring{ranks, q.tensor().size(2) / 2, {}, options};
@@ -340,7 +341,7 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   if (const std::int64_t n = calls_that_differ(ring); n > 0)
     in.push_back(local_shard({graph.constant(visible_table(ring, n), q.where())}, ranks, 0, q.where())[0]);
   const auto first = static_cast<NodeId>(graph.nodes().size());
-  const Tensors out = forward(ring, in);
+  const Tensors out = ring_forward(ring, in);
   CustomGradient region{
       first,
       static_cast<NodeId>(graph.nodes().size() - 1),

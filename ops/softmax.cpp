@@ -48,7 +48,7 @@ Tensor record_along(const Op& op, const TensorArg& x, std::int64_t axis) {
 }
 
 template <Tensor (*f)(TensorArg, std::int64_t)>
-std::vector<Sample> samples() {
+std::vector<Sample> row_samples() {
   return {{"rows", {{{3, 19}}}, [](auto x) { return f(x[0], -1); }},
           {"middle", {{{2, 5, 3}}}, [](auto x) { return f(x[0], 1); }}};
 }
@@ -73,7 +73,7 @@ Sample one_logit(const char* name, double logit, std::vector<double> y, std::vec
 }
 
 std::vector<Sample> softmax_samples() {
-  std::vector<Sample> all = samples<softmax>();
+  std::vector<Sample> all = row_samples<softmax>();
   all.push_back(one_logit<softmax>("one large logit", 1e4, diagonal(1, 0), diagonal(0, 0)));
   all.push_back(
       one_logit<softmax>("one logit far below", -1e4, diagonal(0, 1 / other_logits), diagonal(0, 0)));
@@ -81,7 +81,7 @@ std::vector<Sample> softmax_samples() {
 }
 
 std::vector<Sample> log_softmax_samples() {
-  std::vector<Sample> all = samples<log_softmax>();
+  std::vector<Sample> all = row_samples<log_softmax>();
   const double log_others = std::log(other_logits);
   all.push_back(
       one_logit<log_softmax>("one large logit", 1e4, diagonal(0, -1e4), diagonal(-other_logits, 1)));

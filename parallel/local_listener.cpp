@@ -19,7 +19,7 @@ os::Address address_of(const World& world) {
   return os::local_address(socket_name(world.job));
 }
 
-FileDescriptor new_socket(const os::Address& address) {
+FileDescriptor local_socket(const os::Address& address) {
   const os::Socket s = os::open_socket(address);
   if (s.descriptor < 0) fail_call("socket", s.error);
   return FileDescriptor(s.descriptor);
@@ -27,7 +27,7 @@ FileDescriptor new_socket(const os::Address& address) {
 
 class LocalListener : public Listener {
  public:
-  explicit LocalListener(const World& world, const os::Address& address) : Listener(new_socket(address)) {
+  explicit LocalListener(const World& world, const os::Address& address) : Listener(local_socket(address)) {
     if (const int error = os::bind(socket_.fd, address)) {
       if (error != EADDRINUSE) fail_call("bind", error);
       refuse_world(
@@ -69,7 +69,7 @@ FileDescriptor connect_to_host(const World& world, const JoinOptions& options) {
   const Clock::time_point end = Clock::now() + timeout;
   WaitReports reports(options);
   for (Milliseconds nap{5};; nap = std::min(nap * 2, Milliseconds(100))) {
-    FileDescriptor s = new_socket(address);
+    FileDescriptor s = local_socket(address);
     const int error = os::connect(s.fd, address);
     if (error == 0) {
       if (!os::is_of_this_user(s.fd))

@@ -72,7 +72,7 @@ void prepare(int socket, Purpose purpose, const JoinOptions& options) {
 }
 
 // None, with the error, if this host does not know addresses of that family at all.
-FileDescriptor new_socket(const os::Address& address, int& error) {
+FileDescriptor network_socket(const os::Address& address, int& error) {
   const os::Socket opened = os::open_socket(address);
   FileDescriptor s(opened.descriptor);
   error = opened.error;
@@ -92,7 +92,7 @@ class NetworkListener : public Listener {
     for (const os::Address& a : addresses.list) {
       if (a.is_any) refuse_world(named + ": expected the one address of rank 0's host that others use");
       where_ = a.text;
-      FileDescriptor s = new_socket(a, error);
+      FileDescriptor s = network_socket(a, error);
       if (s.fd >= 0) error = os::bind(s.fd, a);
       if (error == 0) error = os::listen(s.fd, 1024);
       if (error != 0) continue;
@@ -230,7 +230,7 @@ class Entrance {
 
   int connect_to(const os::Address& a, Clock::time_point end) {
     int error = 0;
-    FileDescriptor s = new_socket(a, error);
+    FileDescriptor s = network_socket(a, error);
     std::swap(socket_.fd, s.fd);
     if (socket_.fd < 0) return error;
     error = os::connect(socket_.fd, a);

@@ -6,7 +6,7 @@ namespace tg::gradcheck {
 
 namespace {
 
-double dot(const Values& slope, const Values& r) {
+double projected(const Values& slope, const Values& r) {
   double sum = 0;
   for (std::size_t k = 0; k < r.size(); ++k) sum += slope[k] * r[k];
   return sum;
@@ -39,8 +39,8 @@ Errors errors(Harness& h, const Reference& ref, double step) {
       const Slopes s = slopes(h, l, k, ref.x[l][k], step * std::max(1.0, std::abs(ref.x[l][k])));
       double two = 0, four = 0;
       for (std::size_t o = 0; o < ref.r.size(); ++o) {
-        two += dot(s.two_point[o], ref.r[o]);
-        four += dot(s.four_point[o], ref.r[o]);
+        two += projected(s.two_point[o], ref.r[o]);
+        four += projected(s.four_point[o], ref.r[o]);
       }
       worst.two = std::max(worst.two, std::abs(two - ref.z[number][k]) / ref.largest);
       worst.four = std::max(worst.four, std::abs(four - ref.z[number][k]) / ref.largest);

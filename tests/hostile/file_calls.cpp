@@ -250,9 +250,12 @@ void json(World& w) {
                              "1 2", "tru", other});
   io::JsonReader reader(text, "hostile");
   if (w.chance(0.2)) reader.skip();
-  for (std::uint64_t n = w.below(12); n > 0; --n) switch (w.below(10)) {
+  for (std::uint64_t n = w.below(12); n > 0; --n) switch (w.below(11)) {
       case 0:
         reader.begin_object();
+        break;
+      case 10:
+        reader.object({{"a", [&] { reader.skip(); }}, {"b", [&] { reader.integer(); }}});
         break;
       case 1:
         reader.begin_array();
