@@ -19,7 +19,7 @@ class WindowAttention : public nn::Module {
   }
 
  private:
-  Tensor record(TensorArg x, const nn::Call& call) const override {  // [B, L, width] → [B, L, width]
+  Tensor record(TensorArg x, const nn::CallArgs& call) const override {  // [B, L, width] → [B, L, width]
     const Shape& shape = x.tensor().shape();
     const Tensor rows = qkv_(x).view({shape[0], shape[1], 3 * heads, width / heads});
     const auto qkv = chunk(transpose(rows, 1, 2), 3, 1);  // views [B, heads, L, width / heads]

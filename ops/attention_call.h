@@ -27,7 +27,7 @@ namespace tg {
 
 struct AttentionCall {
   // [B, heads, rows, size] with a contiguous last axis; strides in elements.
-  struct Operand {
+  struct TensorView {
     void* data = nullptr;
     std::int64_t batch = 0, head = 0, row = 0;
     template <class S>
@@ -45,8 +45,8 @@ struct AttentionCall {
   bool tf32 = false;        // f32 may be rounded to TF32 before products
   std::int64_t B = 0;
   int H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;  // head h reads key head h / (H / Hk)
-  Operand q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
-  Operand z_o, z_q, z_k, z_v;
+  TensorView q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
+  TensorView z_o, z_q, z_k, z_v;
   void* lse = nullptr;          // ξ [B, H, L], contiguous
   void* lse_rest = nullptr;     // of a forward: ξ minus its rounded value [B, H, L], or null
   const void* z_lse = nullptr;  // [B, H, L], or null
@@ -74,7 +74,7 @@ struct AttentionCall {
   struct Added {
     const std::int32_t* rows = nullptr;
     int count = 0;
-    Operand k, v;
+    TensorView k, v;
   } added;
   bool fixed_keys = false;            // else no step of the program writes k and v
   const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
@@ -187,12 +187,12 @@ namespace detail {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a variable for it would be shared between instruction sets
   return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
 }
-[[gnu::always_inline]] inline AttentionCall::Operand operand_of(const Arg* x) {
+[[gnu::always_inline]] inline AttentionCall::TensorView operand_of(const Arg* x) {
   const Strides& s = x->layout.strides;
   return {address_of(x), s[0], s[1], s[2]};
 }
 // [P, page, Hk, size]
-[[gnu::always_inline]] inline AttentionCall::Operand pool_of(const Arg& x) {
+[[gnu::always_inline]] inline AttentionCall::TensorView pool_of(const Arg& x) {
   const Strides& s = x.layout.strides;
   return {address_of(&x), s[0], s[2], s[1]};
 }

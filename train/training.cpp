@@ -451,12 +451,12 @@ void TrainingMemory::require(std::size_t budget) const {
 
 namespace {
 
-struct Shared {
+struct JointPlan {
   ProgramOptions options;   // see sharing_memory
   MemoryReport evaluation;  // as planned
 };
 
-Shared shared_by_both(const nn::LanguageModel& model, ProgramOptions options, const Where& where) {
+JointPlan shared_by_both(const nn::LanguageModel& model, ProgramOptions options, const Where& where) {
   ProgramOptions planned = options;
   planned.plan_only = true;
   const MemoryReport evaluation = EvaluationProgram(model, planned, where).program().memory();
@@ -474,7 +474,7 @@ ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions opt
 TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options) {
   options.plan_only = true;
-  const Shared shared = shared_by_both(model, options, Where::current());
+  const JointPlan shared = shared_by_both(model, options, Where::current());
   const TrainingProgram program(model, optimizer, shared.options);
   const TrainingMemory memory{program.memory(), shared.evaluation, program.loss_chunks()};
   memory.require(options.memory_budget);

@@ -22,7 +22,7 @@ inline void check_cached_attention(const Graph& graph, const std::string& who) {
   for (const Node& n : graph.nodes())
     if (const AttentionAttrs* a = attention_of(*n.op, n.attrs); a && !a->has_lengths)
       throw Error("[" + who + "] " + graph.name_of(n) +
-                  " reads no key-value cache: its layer has to use Call::cache" +
+                  " reads no key-value cache: its layer has to use CallArgs::cache" +
                   (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
 }
 

@@ -32,21 +32,21 @@ Tensor merged(const Tensor& o) {
 
 // For rope on [B, H, L, d] of a layer's input x [B, L, …]: those after the tokens in the call's cache, [B, 1,
 // L], or those of the rank's tokens, [L] (ContextParallel); undefined if they are 0, 1, ….
-Tensor positions_by_head(const Call& call, TensorArg x) {
+Tensor positions_by_head(const CallArgs& call, TensorArg x) {
   if (call.cache) return unsqueeze(call.cache->positions(), 1);
   return ContextParallel::positions(x.tensor().graph(), x.tensor().size(1));
 }
 
 // Whether the call has no cache, and its sequences at most `length` tokens on all ranks; no call if that is
 // 0.
-bool is_short_call(const Call& call, TensorArg x, std::int64_t length) {
+bool is_short_call(const CallArgs& call, TensorArg x, std::int64_t length) {
   return length > 0 && !call.cache &&
          product(x.tensor().size(1), ContextParallel::ranks(x.tensor().graph())) <= length;
 }
 
 // Causal attention on [B, H, L, d] and [B, Hk, L, d], with dropout in training, heads merged.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const PagedAttentionOptions& o,
-              double dropout, const Call& call, const std::string& path) {
+              double dropout, const CallArgs& call, const std::string& path) {
   if (call.cache) return merged(call.cache->attend(path, q, k, v, o));
   AttentionOptions options{
       .scale = o.scale, .causal = true, .window_left = o.window_left, .softcap = o.softcap};
@@ -169,7 +169,7 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
   at.setting(c_attn_.weight(), "heads", heads);
 }
 
-Tensor SelfAttention::record(TensorArg x, const Call& call) const {
+Tensor SelfAttention::record(TensorArg x, const CallArgs& call) const {
   if (call.cache) call.cache->check(x);
   const auto qkv = chunk(c_attn_(x, {.mode = call.mode}), 3, -1);  // three views
   const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_), {},
@@ -229,9 +229,9 @@ Tensor GroupedAttention::magnified(const Tensor& k) const {
   return concat({parts[0] * (o_.magnitude * o_.magnitude), parts[1]}, -1);
 }
 
-Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
+Tensor GroupedAttention::record(TensorArg x, const CallArgs& call) const {
   if (call.cache) call.cache->check(x);
-  const Call same{.mode = call.mode};
+  const CallArgs same{.mode = call.mode};
   const Tensor positions = o_.rotate ? positions_by_head(call, x) : Tensor();
   RopeOptions rotation = o_.rope;
   if (is_short_call(call, x, o_.short_length)) rotation.frequencies = o_.short_frequencies;
@@ -277,7 +277,7 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
 
 Tensor LatentAttention::queries(TensorArg x, const Tensor& positions, const RopeOptions& rotation,
                                 Mode mode) const {
-  const Call same{.mode = mode};
+  const CallArgs same{.mode = mode};
   const Tensor first = q_[0](x, same);
   const Tensor q = by_head(q_norm_.empty() ? first : q_[1](q_norm_[0](first), same), heads_);
   if (o_.interleaved) return rope(q, positions, rotation);
@@ -285,7 +285,7 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions, const Rope
   return concat({parts[0], rope(parts[1], positions, rotation)}, -1);
 }
 
-Tensor LatentAttention::record(TensorArg x, const Call& call) const {
+Tensor LatentAttention::record(TensorArg x, const CallArgs& call) const {
   if (call.cache) call.cache->check(x);
   const Tensor positions = positions_by_head(call, x);
   const std::size_t kind = is_short_call(call, x, o_.short_length) ? 1 : 0;

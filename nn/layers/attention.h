@@ -23,7 +23,7 @@ class SelfAttention : public Module {
       : SelfAttention(at, width, heads, Options{}) {}
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   bool adds_residual() const override { return true; }
 
   std::int64_t heads_;
@@ -68,7 +68,7 @@ class GroupedAttention : public Module {
       : GroupedAttention(at, width, heads, Options{}) {}
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   bool adds_residual() const override { return true; }
   // Heads of queries or keys, normalized and rotated: [B, heads, L, d].
   Tensor rotated(const Tensor& x, std::int64_t heads, std::size_t norm, const Tensor& positions,
@@ -122,7 +122,7 @@ class LatentAttention : public Module {
       : LatentAttention(at, width, heads, Options{}) {}
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   bool adds_residual() const override { return true; }
   Tensor queries(TensorArg x, const Tensor& positions, const RopeOptions& rotation,
                  Mode mode) const;  // [B, H, L, d + p], the last p rotated

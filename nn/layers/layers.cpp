@@ -31,7 +31,7 @@ class TiedHead : public Module {
   explicit TiedHead(const Embedding& table) : Module(table), weight_(table.weight()) {}
 
  private:
-  Tensor record(TensorArg x, const Call&) const override {
+  Tensor record(TensorArg x, const CallArgs&) const override {
     const Tensor in = Autocast::input(x), w = transpose(weight_.tensor(x), 0, 1);
     return widens(weight_, x) ? matmul_wide(in, w) : linear(in, w);
   }
@@ -78,12 +78,12 @@ Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options option
   if (options.bias) bias_ = at.create("bias", {out}, options.init.of_bias(in));
 }
 
-Tensor Linear::record(TensorArg x, const Call& call) const {
+Tensor Linear::record(TensorArg x, const CallArgs& call) const {
   const Tensor y = product(x, call);
   return *adapter_ ? (*adapter_)->added_to(y, x, call.mode) : y;
 }
 
-Tensor Linear::product(TensorArg x, const Call& call) const {
+Tensor Linear::product(TensorArg x, const CallArgs& call) const {
   const Tensor in = Autocast::input(x);
   const Tensor w = transpose(weight_.tensor(x), 0, 1), b = bias_.tensor(x);
   if (wide_ && widens(weight_, x)) {
@@ -106,7 +106,7 @@ std::optional<Product> Linear::operands(TensorArg x) const {
 Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init)
     : Module(at), weight_(at.create("weight", {count, width}, init)) {}
 
-Tensor Embedding::record(TensorArg ids, const Call&) const {
+Tensor Embedding::record(TensorArg ids, const CallArgs&) const {
   return embedding(weight_.tensor(ids), ids);
 }
 
@@ -117,7 +117,7 @@ Layer Embedding::head() const {
 PositionEmbedding::PositionEmbedding(const Path& at, std::int64_t context, std::int64_t width, Init init)
     : Module(at), weight_(at.create("weight", {context, width}, init)) {}
 
-Tensor PositionEmbedding::record(TensorArg tokens, const Call& call) const {
+Tensor PositionEmbedding::record(TensorArg tokens, const CallArgs& call) const {
   const Tensor table = weight_.tensor(tokens);
   if (call.cache) return embedding(table, call.cache->positions());
   const std::int64_t length = tokens.tensor().size(-1);
@@ -133,7 +133,7 @@ LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
   at.setting(weight_, "eps", eps);
 }
 
-Tensor LayerNorm::record(TensorArg x, const Call&) const {
+Tensor LayerNorm::record(TensorArg x, const CallArgs&) const {
   return layer_norm(x, weight_.stored(x), bias_.stored(x), eps_);
 }
 
@@ -147,7 +147,7 @@ RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps, bool plus_one)
   if (plus_one) at.setting(weight_, "plus_one", plus_one);
 }
 
-Tensor RmsNorm::record(TensorArg x, const Call&) const {
+Tensor RmsNorm::record(TensorArg x, const CallArgs&) const {
   const Tensor gain = weight_.stored(x);
   return rms_norm(x, plus_one_ ? cast(gain, compute_type(gain.dtype())) + 1 : gain, eps_);
 }
@@ -187,7 +187,7 @@ Mlp::Mlp(const Path& at, std::int64_t width, const Options& o, std::int64_t inne
   keep_activation(at, c_fc_, activation_, Activation::gelu);
 }
 
-Tensor Mlp::record(TensorArg x, const Call& call) const {
+Tensor Mlp::record(TensorArg x, const CallArgs& call) const {
   return c_proj_(activated(c_fc_(x, {.mode = call.mode}), activation_),
                  {.mode = call.mode, .residual = call.residual});
 }
@@ -201,8 +201,8 @@ GatedMlp::GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Optio
   keep_activation(at, gate_proj_, activation_, Activation::silu);
 }
 
-Tensor GatedMlp::record(TensorArg x, const Call& call) const {
-  const Call same{.mode = call.mode};
+Tensor GatedMlp::record(TensorArg x, const CallArgs& call) const {
+  const CallArgs same{.mode = call.mode};
   const Tensor gate = gate_proj_(x, same), up = up_proj_(x, same);
   const Tensor inner = activation_ == Activation::silu ? swiglu(gate, up) : activated(gate, activation_) * up;
   return down_proj_(inner, {.mode = call.mode, .residual = call.residual});

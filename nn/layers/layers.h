@@ -32,10 +32,10 @@ class Linear : public Module {
   const LowRank* adapter() const { return *adapter_ ? &**adapter_ : nullptr; }  // null: none
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   bool adds_residual() const override { return true; }  // in the matmul's pass
   std::optional<Product> operands(TensorArg x) const override;
-  Tensor product(TensorArg x, const Call& call) const;  // without the adapter
+  Tensor product(TensorArg x, const CallArgs& call) const;  // without the adapter
   Weight weight_, bias_;
   bool wide_;
   std::shared_ptr<const std::optional<LowRank>> adapter_;
@@ -52,7 +52,7 @@ class Embedding : public Module {
   const Weight& weight() const { return weight_; }
 
  private:
-  Tensor record(TensorArg ids, const Call& call) const override;
+  Tensor record(TensorArg ids, const CallArgs& call) const override;
   Weight weight_;
 };
 
@@ -64,7 +64,7 @@ class PositionEmbedding : public Module {
   PositionEmbedding(const Path& at, std::int64_t context, std::int64_t width, Init init = Init::gpt2());
 
  private:
-  Tensor record(TensorArg tokens, const Call& call) const override;
+  Tensor record(TensorArg tokens, const CallArgs& call) const override;
   Weight weight_;
 };
 
@@ -74,7 +74,7 @@ class LayerNorm : public Module {
   LayerNorm(const Path& at, std::int64_t width, bool bias = true, double eps = 1e-5);
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   Weight weight_, bias_;
   double eps_;
 };
@@ -86,7 +86,7 @@ class RmsNorm : public Module {
   RmsNorm(const Path& at, std::int64_t width, double eps = 1e-6, bool plus_one = false);
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   Weight weight_;
   double eps_;
   bool plus_one_;
@@ -113,7 +113,7 @@ class Mlp : public Module {
   Mlp(const Path& at, std::int64_t width) : Mlp(at, width, Options{}) {}
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   bool adds_residual() const override { return true; }
   Mlp(const Path& at, std::int64_t width, const Options& options, std::int64_t inner);
   Linear c_fc_, c_proj_;
@@ -132,7 +132,7 @@ class GatedMlp : public Module {
   GatedMlp(const Path& at, std::int64_t width, std::int64_t inner) : GatedMlp(at, width, inner, Options{}) {}
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   bool adds_residual() const override { return true; }
   Linear gate_proj_, up_proj_, down_proj_;
   Activation activation_;

@@ -8,18 +8,18 @@ namespace {
 
 class Named : public Module {
  public:
-  using Function = std::function<Tensor(TensorArg, const Call&)>;
+  using Function = std::function<Tensor(TensorArg, const CallArgs&)>;
   Named(std::string name, Function f) : Module(std::move(name)), f_(std::move(f)) {}
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override { return f_(x, call); }
+  Tensor record(TensorArg x, const CallArgs& call) const override { return f_(x, call); }
   Function f_;
 };
 
 }  // namespace
 
-Tensor Module::operator()(TensorArg x, const Call& call) const {
-  Call inside = call;
+Tensor Module::operator()(TensorArg x, const CallArgs& call) const {
+  CallArgs inside = call;
   if (!adds_residual()) inside.residual = {};
   const Tensor y = [&] {
     const Scope scope(name_, x.where());
@@ -39,7 +39,7 @@ Layer Layer::of_function(std::string name, Function f) {
   return Named(std::move(name), std::move(f));
 }
 
-Tensor Layer::operator()(TensorArg x, const Call& call) const {
+Tensor Layer::operator()(TensorArg x, const CallArgs& call) const {
   if (is_empty()) throw Error(in_context("[layer] an empty Layer was called", x.where()));
   return (*module_)(x, call);
 }

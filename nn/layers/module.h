@@ -19,7 +19,7 @@ class CacheCall;
 enum class Mode { evaluate, train };
 
 // The arguments of a layer's call, apart from x.
-struct Call {
+struct CallArgs {
   Mode mode = Mode::evaluate;
   CacheCall* cache = nullptr;  // the tokens follow those in a cache, if any: attention appends and reads all
   Tensor residual = {};        // added to the layer's result, whose shape it has, unless undefined
@@ -38,7 +38,7 @@ class Module {
  public:
   virtual ~Module() = default;
 
-  Tensor operator()(TensorArg x, const Call& call = {}) const;
+  Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
   // What it multiplies, if that is all it does: what comes after can be computed with the product.
   std::optional<Product> as_product(TensorArg x) const;
 
@@ -53,7 +53,7 @@ class Module {
 
  private:
   // Appends the layer's nodes and returns its result. `call.residual` is undefined unless adds_residual().
-  virtual Tensor record(TensorArg x, const Call& call) const = 0;
+  virtual Tensor record(TensorArg x, const CallArgs& call) const = 0;
   // Whether record() adds call.residual, which Linear does in its matmul's pass.
   virtual bool adds_residual() const { return false; }
   virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_product()
@@ -68,28 +68,29 @@ class Layer {
   Layer() = default;
   template <std::derived_from<Module> M>
   Layer(M module) : module_(std::make_shared<const M>(std::move(module))) {}
-  // f: (TensorArg x) or (TensorArg x, const Call&) → Tensor. Its nodes appear under the name. Throws Error
-  // for an empty std::function or a null pointer.
+  // f: (TensorArg x) or (TensorArg x, const CallArgs&) → Tensor. Its nodes appear under the name. Throws
+  // Error for an empty std::function or a null pointer.
   template <class F>
-  requires std::invocable<const F&, TensorArg, const Call&> || std::invocable<const F&, TensorArg> Layer(
+  requires std::invocable<const F&, TensorArg, const CallArgs&> || std::invocable<const F&, TensorArg> Layer(
       std::string name, F f)
       : Layer(of_function(std::move(name), two_arguments(std::move(f)))) {}
 
   bool is_empty() const { return !module_; }
-  Tensor operator()(TensorArg x, const Call& call = {}) const;  // this and the next throw Error when empty
-  std::optional<Product> as_product(TensorArg x) const;         // see Module
+  Tensor operator()(TensorArg x,
+                    const CallArgs& call = {}) const;    // this and the next throw Error when empty
+  std::optional<Product> as_product(TensorArg x) const;  // see Module
 
  private:
-  using Function = std::function<Tensor(TensorArg, const Call&)>;
+  using Function = std::function<Tensor(TensorArg, const CallArgs&)>;
   static Layer of_function(std::string name, Function f);
   template <class F>
   static Function two_arguments(F f) {
     if constexpr (std::is_pointer_v<F> || requires { f.operator bool(); })  // as std::function has it
       if (!static_cast<bool>(f)) return {};
-    if constexpr (std::invocable<const F&, TensorArg, const Call&>)
+    if constexpr (std::invocable<const F&, TensorArg, const CallArgs&>)
       return f;
     else
-      return [f = std::move(f)](TensorArg x, const Call&) { return f(x); };
+      return [f = std::move(f)](TensorArg x, const CallArgs&) { return f(x); };
   }
 
   std::shared_ptr<const Module> module_;

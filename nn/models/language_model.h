@@ -19,7 +19,7 @@ struct LossOptions {
 struct LanguageModel {
   // tokens i32 [B, L], L up to `context`, → features [B, L, …]. Row t may depend on tokens 0 to t only. With
   // a call's cache the tokens follow those in it.
-  std::function<Tensor(TensorArg tokens, const Call& call)> features = {};
+  std::function<Tensor(TensorArg tokens, const CallArgs& call)> features = {};
   // Features of any rows [B, n, …] → logits [B, n, vocabulary], so that generation computes those of one row
   // only. If left out, the features are the logits.
   std::function<Tensor(TensorArg features)> head = {};
@@ -29,10 +29,10 @@ struct LanguageModel {
   // one in training that need not be made of logits. If left out, it is that of the head's.
   std::function<Tensor(TensorArg features, TensorArg targets, const LossOptions& options)> loss = {};
 
-  Tensor logits(TensorArg tokens, const Call& call = {}) const {
+  Tensor logits(TensorArg tokens, const CallArgs& call = {}) const {
     return head_of({features_of(tokens, call), tokens.where()});
   }
-  Tensor features_of(TensorArg tokens, const Call& call = {}) const {  // throws Error without `features`
+  Tensor features_of(TensorArg tokens, const CallArgs& call = {}) const {  // throws Error without `features`
     if (!features) throw Error(in_context("[language model] it has no `features`", tokens.where()));
     return features(tokens, call);
   }

@@ -15,11 +15,11 @@ Block::Block(const Path& at, std::vector<Branch> branches, double dropout)
   check_options("block", {{"dropout", dropout, Range::from_below(0, 1)}});
 }
 
-Tensor Block::record(TensorArg input, const Call& call) const {
+Tensor Block::record(TensorArg input, const CallArgs& call) const {
   Tensor x = input.tensor();
   const bool drops = call.mode == Mode::train && dropout_ > 0;
   for (const Branch& branch : branches_) {
-    Call inner = call;
+    CallArgs inner = call;
     const Tensor normed = branch.norm.is_empty() ? x : branch.norm(x, call);
     const bool layer_adds = !drops && branch.after.is_empty();
     if (layer_adds) inner.residual = x;
@@ -59,9 +59,9 @@ Model::Model(const Path& at, ModelParts parts)
 
 Model::Model(const Path& at, const ModelConfig& config) : Model(at, made(at, config)) {}
 
-Tensor Model::features(TensorArg tokens, const Call& call) const {
+Tensor Model::features(TensorArg tokens, const CallArgs& call) const {
   const Scope scope(parts_.name, tokens.where());
-  const Call inside{.mode = call.mode, .cache = call.cache, .recompute = call.recompute};
+  const CallArgs inside{.mode = call.mode, .cache = call.cache, .recompute = call.recompute};
   const Shape& shape = tokens.tensor().shape();
   const int ranks = ContextParallel::ranks(tokens.tensor().graph());
   if (shape.size() != 2 || shape[1] > parts_.context / ranks)
@@ -96,12 +96,13 @@ Tensor Model::loss(TensorArg x, TensorArg targets, const LossOptions& options) c
 }
 
 Model::operator LanguageModel() const {
-  return {.features = [m = *this](TensorArg tokens, const Call& call) { return m.features(tokens, call); },
-          .head = [m = *this](TensorArg x) { return m.head(x); },
-          .context = parts_.context,
-          .parameters = parameters(),
-          .loss = [m = *this](TensorArg x, TensorArg targets,
-                              const LossOptions& options) { return m.loss(x, targets, options); }};
+  return {
+      .features = [m = *this](TensorArg tokens, const CallArgs& call) { return m.features(tokens, call); },
+      .head = [m = *this](TensorArg x) { return m.head(x); },
+      .context = parts_.context,
+      .parameters = parameters(),
+      .loss = [m = *this](TensorArg x, TensorArg targets,
+                          const LossOptions& options) { return m.loss(x, targets, options); }};
 }
 
 std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::vector<std::int32_t>& tokens,

@@ -23,11 +23,11 @@ class Model {
 
   // tokens i32 or i64 [B, L] → logits [B, L, vocabulary]. Throws ShapeError for more tokens than the context.
   // A call's cache has at most the context as its capacity.
-  Tensor operator()(TensorArg tokens, const Call& call = {}) const {
+  Tensor operator()(TensorArg tokens, const CallArgs& call = {}) const {
     return head({features(tokens, call), tokens.where()});
   }
   // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width].
-  Tensor features(TensorArg tokens, const Call& call = {}) const;
+  Tensor features(TensorArg tokens, const CallArgs& call = {}) const;
   Tensor head(TensorArg x) const;
   // cross_entropy of the logits of any rows [..., width] with targets [...], the mean. If the head is a
   // product and nothing else it is linear_cross_entropy in bf16 and f16, and in any precision where rows are

@@ -22,7 +22,7 @@ class Block : public Module {
   Block(const Path& at, std::vector<Branch> branches, double dropout = 0);
 
  private:
-  Tensor record(TensorArg x, const Call& call) const override;
+  Tensor record(TensorArg x, const CallArgs& call) const override;
   std::vector<Branch> branches_;
   double dropout_;
 };

@@ -13,7 +13,7 @@ namespace {
 
 Layer scaled_embedding(const Embedding& tokens, double scale) {
   if (scale == 1) return tokens;
-  return Layer(tokens.name(), [=](TensorArg ids, const Call& call) {
+  return Layer(tokens.name(), [=](TensorArg ids, const CallArgs& call) {
     const Tensor x = tokens(ids, call);
     // Rounded to the weights' dtype first, as the models were trained.
     Array factor({1}, x.dtype());
@@ -25,7 +25,7 @@ Layer scaled_embedding(const Embedding& tokens, double scale) {
 Layer capped_head(const Layer& head, double cap) {
   if (cap == 0) return head;
   return Layer("softcap",
-               [=](TensorArg x, const Call& call) { return tanh(head(x, call) * (1 / cap)) * cap; });
+               [=](TensorArg x, const CallArgs& call) { return tanh(head(x, call) * (1 / cap)) * cap; });
 }
 
 double mixed(double omega, double scaled, double share) {

@@ -50,7 +50,8 @@ AttentionCall drawn(Draw& d) {
   void* const somewhere = reinterpret_cast<void*>(std::uintptr_t{4096});
   const bool projected = d.one_in(3);
   const auto operand = [&](int heads, int rows, int size) {
-    AttentionCall::Operand a{somewhere, std::int64_t{heads} * rows * size, std::int64_t{rows} * size, size};
+    AttentionCall::TensorView a{somewhere, std::int64_t{heads} * rows * size, std::int64_t{rows} * size,
+                                size};
     if (projected) a.head = size, a.row = std::int64_t{heads} * size;
     switch (d.below(24)) {
       case 0:
@@ -82,7 +83,7 @@ AttentionCall drawn(Draw& d) {
     x.pages = x.page > 0 ? x.T / x.page : 0;
     x.T = x.page * x.pages;
     x.pool = static_cast<int>(d.of<std::int64_t>({0, 1, 1000, d.size(1 << 20), d.size(far)}));
-    for (AttentionCall::Operand* a : {&x.k, &x.v}) {
+    for (AttentionCall::TensorView* a : {&x.k, &x.v}) {
       const int size = a == &x.k ? x.d : x.dv;
       a->head = size, a->row = std::int64_t{x.Hk} * size, a->batch = a->row * x.page;
     }
@@ -117,7 +118,7 @@ class Words {
   std::string text_;
 };
 
-void add_operand(Words& w, const char* name, const AttentionCall::Operand& a) {
+void add_operand(Words& w, const char* name, const AttentionCall::TensorView& a) {
   w(name, a.batch, a.head, a.row);
 }
 

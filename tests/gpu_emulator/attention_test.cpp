@@ -26,7 +26,7 @@ AttentionCall call(DType type, int heads, int key_heads, int length, int d, int 
   void* const somewhere = reinterpret_cast<void*>(std::uintptr_t{4096});
   const auto rows = [&](int n, int size) {
     const std::int64_t head = std::int64_t{length} * size;
-    return AttentionCall::Operand{somewhere, n * head, head, size};
+    return AttentionCall::TensorView{somewhere, n * head, head, size};
   };
   x.q = x.z_q = rows(heads, d), x.k = x.z_k = rows(key_heads, d), x.v = x.z_v = rows(key_heads, dv);
   x.o = x.z_o = rows(heads, dv);
@@ -255,7 +255,7 @@ TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
 AttentionCall few_queries(int heads, int key_heads, int L, int T, int d) {
   AttentionCall x = call(DType::bf16, heads, key_heads, L, d, d);
   x.T = T;
-  for (AttentionCall::Operand* a : {&x.k, &x.v})
+  for (AttentionCall::TensorView* a : {&x.k, &x.v})
     a->head = std::int64_t{T} * d, a->batch = a->head * key_heads;
   return x;
 }
@@ -335,7 +335,7 @@ AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page,
   static const std::int32_t somewhere = 0;
   x.B = B, x.table = &somewhere, x.page = page, x.pages = pages, x.pool = B * pages, x.causal = true;
   x.v.data = static_cast<std::byte*>(x.k.data) + 16;  // not those of k
-  for (AttentionCall::Operand* a : {&x.k, &x.v}) {
+  for (AttentionCall::TensorView* a : {&x.k, &x.v}) {
     a->head = d, a->row = std::int64_t{key_heads} * d;
     a->batch = a->row * page;
   }

@@ -40,37 +40,37 @@ AttentionCall call_of(const AttentionCell& c, DType type) {
   x.d = static_cast<int>(c.d), x.dv = static_cast<int>(c.dv);
   x.causal = c.causal, x.nondeterministic = c.nondeterministic;
   const auto rows = [](std::int64_t heads, std::int64_t n, std::int64_t size) {
-    return AttentionCall::Operand{nullptr, heads * n * size, n * size, size};
+    return AttentionCall::TensorView{nullptr, heads * n * size, n * size, size};
   };
   x.q = x.z_q = rows(c.H, c.L, c.d), x.k = x.z_k = rows(c.Hk, c.T, c.d), x.v = x.z_v = rows(c.Hk, c.T, c.dv);
   x.o = x.z_o = rows(c.H, c.L, c.dv);
   return x;
 }
 
-template <class Shape>
+template <class TileShape>
 Tile tile_of_shape(int stages) {
-  return {Shape::queries, Shape::keys, stages};
+  return {TileShape::queries, TileShape::keys, stages};
 }
 
 Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
   if (choice.split && backward)  // of two terms
     return with_constant<64, 128>(choice.work.width, [](auto d) {
-      using Shape = backward_sm90::Shape<d, d, false, two_terms>;
-      return tile_of_shape<Shape>(Shape::stages);
+      using TileShape = backward_sm90::TileShape<d, d, false, two_terms>;
+      return tile_of_shape<TileShape>(TileShape::stages);
     });
   if (choice.split)
     return forward_sm90::with_f32_shape(
         choice.x, [](auto shape) { return tile_of_shape<decltype(shape)>(shape.stages); });
   if (backward)
     return with_constant<64, 128, 192, 256>(choice.work.width, [&](auto d) {
-      using Shape = backward_sm90::Shape<d, values_beside(d), false>;
-      using StoringLast = backward_sm90::Shape<d, values_beside(d), d <= 128>;
-      return last_stores(choice.x) ? tile_of_shape<StoringLast>(Shape::stages)
-                                   : tile_of_shape<Shape>(Shape::stages);
+      using TileShape = backward_sm90::TileShape<d, values_beside(d), false>;
+      using StoringLast = backward_sm90::TileShape<d, values_beside(d), d <= 128>;
+      return last_stores(choice.x) ? tile_of_shape<StoringLast>(TileShape::stages)
+                                   : tile_of_shape<TileShape>(TileShape::stages);
     });
   if (choice.x.d > 256 || choice.x.dv > 256) {
-    using Shape = forward_576_sm90::Shape<false>;
-    return tile_of_shape<Shape>(Shape::k_stages);
+    using TileShape = forward_576_sm90::TileShape<false>;
+    return tile_of_shape<TileShape>(TileShape::k_stages);
   }
   return forward_sm90::with_shape(choice.x,
                                   [](auto shape) { return tile_of_shape<decltype(shape)>(shape.stages); });
@@ -80,15 +80,15 @@ Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
 Tile portable_kernel_tile(const Choice& choice, bool backward) {
   if (backward)
     return one_pass::with_shape(choice.x, [](auto d, auto dv, auto options) {
-      return tile_of_shape<one_pass::Shape<one_pass::by_key, d, dv, options>>(2);
+      return tile_of_shape<one_pass::TileShape<one_pass::by_key, d, dv, options>>(2);
     });
   if (choice.family() == KernelFamily::f32)
     return with_shape<32, 64, 128>(choice.x, [](auto size, auto, auto options) {
-      return tile_of_shape<forward::Shape<two_terms, size, size, options>>(2);
+      return tile_of_shape<forward::TileShape<two_terms, size, size, options>>(2);
     });
   return with_shape<32, 64, 96, 128, 192, 256, 576>(choice.x, [](auto d, auto dv, auto options) {
-    using Shape = forward::Shape<of_16_bits, d, dv, options>;
-    return tile_of_shape<Shape>(Shape::most_stages);
+    using TileShape = forward::TileShape<of_16_bits, d, dv, options>;
+    return tile_of_shape<TileShape>(TileShape::most_stages);
   });
 }
 
@@ -102,7 +102,7 @@ TEST(AttentionTiles, OfTheHostsDivisionAreThoseOfTheKernels) {
       EXPECT_EQ(tile.blocks, shape.blocks) << c.words();
     };
     if (x.d > 256 || x.dv > 256)
-      expect_tile(forward_576_sm90::Shape<true>());
+      expect_tile(forward_576_sm90::TileShape<true>());
     else
       forward_sm90::with_shape(x, expect_tile);
   }

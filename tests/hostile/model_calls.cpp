@@ -56,7 +56,8 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
             if (ContextParallel::ranks(w.graph) > 1) w.keep(ContextParallel::positions(w.graph, size(w)));
             std::optional<KvCache> cache;
             std::optional<CacheCall> cached;
-            nn::Call call{.mode = w.chance(0.5) ? Mode::train : Mode::evaluate, .recompute = w.chance(0.2)};
+            nn::CallArgs call{.mode = w.chance(0.5) ? Mode::train : Mode::evaluate,
+                              .recompute = w.chance(0.2)};
             if (w.chance(0.2)) call.residual = w.chance(0.5) ? x : Draw<Tensor>::of(w);
             if (w.chance(0.2)) {
               cache.emplace(size(w), size(w));
@@ -471,7 +472,7 @@ void low_rank(World& w) {
 void language_model(World& w) {
   LanguageModel m{.context = size(w), .parameters = Draw<std::vector<Parameter>>::of(w)};
   const auto f = [](TensorArg x) { return x.tensor() * 2; };
-  if (w.chance(0.7)) m.features = [=](TensorArg tokens, const nn::Call&) { return f(tokens); };
+  if (w.chance(0.7)) m.features = [=](TensorArg tokens, const nn::CallArgs&) { return f(tokens); };
   if (w.chance(0.5)) m.head = f;
   w.trace += "LanguageModel\n";
   w.on_call(w.trace);

@@ -76,7 +76,7 @@ void run_trainer(World& w) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 4, 4);
   const nn::LanguageModel model{
-      .features = [&](TensorArg ids, const nn::Call& call) { return table(ids, call); },
+      .features = [&](TensorArg ids, const nn::CallArgs& call) { return table(ids, call); },
       .context = w.hostile() ? Draw<I>::of(w) : 3,
       .parameters = params.all()};
   const optim::AdamW optimizer(params.all());

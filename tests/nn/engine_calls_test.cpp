@@ -92,7 +92,7 @@ TEST_P(EngineCalls, OptionsOutOfRangeAreRefused) {
 
 TEST_P(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
   const nn::LanguageModel forgetful{
-      .features = [&](TensorArg tokens, const nn::Call&) { return model.features(tokens); },
+      .features = [&](TensorArg tokens, const nn::CallArgs&) { return model.features(tokens); },
       .context = 8,
       .parameters = params.all()};
   const std::string error = error_of([&] { Engine(forgetful, {}); });
@@ -357,7 +357,7 @@ struct Tables {
       : tokens(nn::Path(params) / "tokens", known, 4, nn::Init::normal(1)),
         head(nn::Path(params) / "head", 4, 9, {.init = nn::Init::normal(1)}) {}
   nn::LanguageModel model() const {
-    return {.features = [this](TensorArg x, const nn::Call&) { return tokens(x); },
+    return {.features = [this](TensorArg x, const nn::CallArgs&) { return tokens(x); },
             .head = [this](TensorArg x) { return head(x); },
             .context = 32,
             .parameters = params.all()};

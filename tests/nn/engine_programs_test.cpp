@@ -27,7 +27,7 @@ struct Rows {
 
   nn::LanguageModel model() {
     return {.features =
-                [this](TensorArg x, const nn::Call&) {
+                [this](TensorArg x, const nn::CallArgs&) {
                   rows.push_back(x.tensor().numel());
                   return tokens(x);
                 },

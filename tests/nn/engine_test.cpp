@@ -49,7 +49,7 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
 // Numbers of rows of the programs that an engine has made.
 nn::LanguageModel noting(const nn::Model& model, std::vector<std::int64_t>& rows) {
   nn::LanguageModel noting = model;
-  noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::Call& call) {
+  noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::CallArgs& call) {
     rows.push_back(tokens.tensor().numel());
     return features(tokens, call);
   };

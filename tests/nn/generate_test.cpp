@@ -165,7 +165,7 @@ TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
   const nn::Model model(params, kinds()[0].config);
   std::vector<std::int64_t> rows;
   nn::LanguageModel noting = model;
-  noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::Call& call) {
+  noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::CallArgs& call) {
     rows.push_back(tokens.tensor().numel());
     return features(tokens, call);
   };

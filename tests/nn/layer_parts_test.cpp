@@ -503,7 +503,7 @@ TEST(LanguageModel, FallsBackOnItsFeaturesAndTheirCrossEntropy) {
   EXPECT_EQ(model.count(), 0);
   EXPECT_EQ(model.device(), Device::cpu());
   const Call* seen = nullptr;
-  model.features = [&](TensorArg tokens, const Call& call) {
+  model.features = [&](TensorArg tokens, const CallArgs& call) {
     seen = &call;
     return expand(unsqueeze(cast(tokens, f64), -1), {1, 2, 3}) *
            tokens.tensor().graph().constant(Array::of<double>({3}, {1, 2, 4}));
@@ -544,7 +544,7 @@ TEST(LanguageModel, FallsBackOnItsFeaturesAndTheirCrossEntropy) {
 TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   Params params(1, f64);
   const auto layer = [](const char* name, double factor, double plus = 0) {
-    return Layer(name, [=](TensorArg x, const Call& call) {
+    return Layer(name, [=](TensorArg x, const CallArgs& call) {
       EXPECT_FALSE(call.residual.defined());
       return x.tensor() * factor + plus;
     });

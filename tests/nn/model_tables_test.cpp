@@ -220,7 +220,7 @@ TEST(Defaults, StayThoseOfTheHeaders) {
   const LossOptions loss;
   same(std::tuple(loss.chunk_rows, loss.unit_rows), std::tuple(0, 0));
   same(LanguageModel().context, 0);
-  const Call call;
+  const CallArgs call;
   same(std::tuple(call.mode, call.cache, call.residual.defined(), call.recompute),
        std::tuple(Mode::evaluate, static_cast<CacheCall*>(nullptr), false, false));
   const CacheCall::InPages pages;

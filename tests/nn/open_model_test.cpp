@@ -25,7 +25,7 @@ class Scale : public nn::Module {
       : Module(at), gain_(at.create("gain", {width}, nn::Init::ones())) {}
 
  private:
-  Tensor record(TensorArg x, const nn::Call&) const override { return x.tensor() * gain_.tensor(x); }
+  Tensor record(TensorArg x, const nn::CallArgs&) const override { return x.tensor() * gain_.tensor(x); }
   nn::Weight gain_;
 };
 
@@ -46,7 +46,7 @@ TEST(Module, AddsTheResidualOfALayerThatDoesNotKnowOfOne) {
   nn::Params params;
   const Scale scale(nn::Path(params) / "scale", 2);
   const nn::Linear linear(nn::Path(params) / "linear", 2, 2);
-  const nn::Layer name_only("same", [](TensorArg x, const nn::Call& call) {
+  const nn::Layer name_only("same", [](TensorArg x, const nn::CallArgs& call) {
     EXPECT_FALSE(call.residual.defined());
     return x.tensor();
   });
@@ -116,7 +116,7 @@ TEST(LanguageModel, OfFunctionsTrainsAndGenerates) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", vocabulary, vocabulary);
   const nn::LanguageModel model{
-      .features = [&](TensorArg tokens, const nn::Call& call) { return table(tokens, call); },
+      .features = [&](TensorArg tokens, const nn::CallArgs& call) { return table(tokens, call); },
       .context = context,
       .parameters = params.all()};
   EXPECT_EQ(model.count(), vocabulary * vocabulary);

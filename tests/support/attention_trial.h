@@ -63,15 +63,15 @@ struct Buffer {
         size(size),
         rows_first(rows_first),
         bytes(static_cast<std::size_t>(B * heads * rows * size) * size_of(t), std::byte{0xff}) {}
-  AttentionCall::Operand operand() {
+  AttentionCall::TensorView operand() {
     const std::int64_t all = heads * rows * size;
-    return rows_first ? AttentionCall::Operand{bytes.data(), all, size, heads * size}
-                      : AttentionCall::Operand{bytes.data(), all, rows * size, size};
+    return rows_first ? AttentionCall::TensorView{bytes.data(), all, size, heads * size}
+                      : AttentionCall::TensorView{bytes.data(), all, rows * size, size};
   }
   // The value at the position of a contiguous [B, heads, rows, size] index.
   template <class F>
   void visit(F&& f) {
-    const AttentionCall::Operand a = operand();
+    const AttentionCall::TensorView a = operand();
     std::size_t flat = 0;
     for (std::int64_t b = 0; b < B; ++b)
       for (std::int64_t h = 0; h < heads; ++h)

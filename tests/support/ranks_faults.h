@@ -78,7 +78,7 @@ inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const 
   const nn::Model model(params,
                         {.vocabulary = fault.vocabulary, .context = 8, .layers = 1, .heads = 2, .width = 16});
   nn::LanguageModel checked = model;
-  checked.features = [model](TensorArg tokens, const nn::Call& call) {
+  checked.features = [model](TensorArg tokens, const nn::CallArgs& call) {
     return throws_at_12()(model.features(tokens, call), tokens);
   };
   const FaultyBatches batches(fault, ranks->size());

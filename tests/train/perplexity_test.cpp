@@ -103,7 +103,7 @@ TEST(Perplexity, OfAContextOfOneTokenPredictsNothing) {
   nn::Params params(3);
   const nn::Embedding table(nn::Path(params) / "table", vocabulary, vocabulary);
   const nn::LanguageModel model{
-      .features = [&](TensorArg ids, const nn::Call& call) { return table(ids, call); },
+      .features = [&](TensorArg ids, const nn::CallArgs& call) { return table(ids, call); },
       .context = 1,
       .parameters = params.all()};
   const train::Perplexity got = train::perplexity(model, some_tokens(5), {.threads = 1});

@@ -248,7 +248,7 @@ TEST(RanksTraining, WeightsThatAStepReadsAreWholeAfterIt) {
                     of_table = *params.find("table.weight");
     const nn::LanguageModel model{
         .features =
-            [&](TensorArg ids, const nn::Call& call) {
+            [&](TensorArg ids, const nn::CallArgs& call) {
               Graph& g = ids.tensor().graph();
               transpose(g.param(of_table), 0, 1);
               const Tensor x = table(ids, call);

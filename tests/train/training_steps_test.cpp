@@ -29,7 +29,7 @@ constexpr std::int32_t ignored = -100;
 struct Bigram {
   explicit Bigram(DType dtype = f64, bool is_random = true, double factor = 1) : params(1, dtype) {
     table = params.create("table", {vocabulary, vocabulary}, nn::Init::normal(1));
-    model.features = [this, factor](TensorArg tokens, const nn::Call&) {
+    model.features = [this, factor](TensorArg tokens, const nn::CallArgs&) {
       const Tensor x = embedding(tokens.tensor().graph().param(table), tokens);
       return factor == 1 ? x : x * factor;
     };
@@ -571,7 +571,7 @@ TEST(TrainingBudget, NoMoreVariantsArePlannedThanMayHelp) {
   bool has_chunks = true;
   const nn::LanguageModel whole = model;
   nn::LanguageModel counted = whole;
-  counted.features = [&](TensorArg tokens, const nn::Call& call) {
+  counted.features = [&](TensorArg tokens, const nn::CallArgs& call) {
     ++recorded;
     return whole.features(tokens, call);
   };

@@ -28,7 +28,7 @@ void require_batch(const AttentionCall& x) {
 }
 
 // Rows of k, or v, of a cache that are those of an index_assign's tensor: all rows of all heads, in order.
-bool is_cache(const AttentionCall::Operand& a, int rows, int heads, const Arg& tensor) {
+bool is_cache(const AttentionCall::TensorView& a, int rows, int heads, const Arg& tensor) {
   const Layout& l = tensor.layout;
   return a.data == tensor.data && l.rank() == 3 && l.is_contiguous() && l.shape[1] == heads &&
          a.row == l.strides[0] && (heads == 1 || a.head == l.strides[1]) && a.batch == rows * a.row &&
@@ -81,7 +81,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     // Of what is added: the axes of the indices, of which one has a size, heads, numbers.
     const Layout& l = more.layout;
     const int last = l.rank() - 1;
-    AttentionCall::Operand& to = values ? added.v : added.k;
+    AttentionCall::TensorView& to = values ? added.v : added.k;
     to = {more.data, 0, l.strides[last - 1], 0};
     for (int axis = 0; axis + 1 < last; ++axis)
       if (l.shape[axis] > 1) to.batch = l.strides[axis];
@@ -113,9 +113,9 @@ Choice paged_choice(const Call& call, std::byte* base) {
 
 AttentionCall Choice::operands() const {
   AttentionCall to = x;
-  AttentionCall::Operand* const operands[] = {&to.q, &to.k, &to.v, &to.z_o};
+  AttentionCall::TensorView* const operands[] = {&to.q, &to.k, &to.v, &to.z_o};
   for (int n = 0; split && n < split->count; ++n) {
-    const SplitOperands::Operand& a = split->operand[n];
+    const SplitOperands::SplitOperand& a = split->operand[n];
     const std::int64_t row = split->terms * split->width, head = row * a.rows;
     *operands[n] = {a.to, head * a.heads, head, row};
   }
@@ -136,7 +136,7 @@ std::string Choice::describe() const {
   return text + (reason ? std::string(", no wgmma: ") + reason : "");
 }
 
-bool in_pieces(const AttentionCall::Operand& a, int piece) {
+bool in_pieces(const AttentionCall::TensorView& a, int piece) {
   return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0 && a.batch % piece == 0 && a.head % piece == 0 &&
          a.row % piece == 0;
 }
@@ -193,7 +193,7 @@ SplitOperands::SplitOperands(const AttentionCall& x, bool backward, bool boxes, 
               {.from = x.z_o, .heads = x.H, .rows = x.L, .size = x.dv}} {
   Arena memory{base};
   for (int n = 0; n < count; ++n) {
-    Operand& a = operand[n];
+    SplitOperand& a = operand[n];
     a.to = memory.take<__half>(std::size_t(x.B) * a.heads * a.rows * terms * width);
     a.greatest = memory.take<int2>(std::size_t(x.B) * a.heads * a.chunks());
   }

@@ -29,10 +29,10 @@ ForwardTile forward_tile(const AttentionCall& x) {
 
 AttentionCall with_heads_as_rows(const AttentionCall& x) {
   const i64 group = x.Hk > 0 ? x.H / x.Hk : 1, rows = group * x.L;
-  const auto follow = [&](const AttentionCall::Operand& a) { return x.L == 1 || a.head == a.row * x.L; };
+  const auto follow = [&](const AttentionCall::TensorView& a) { return x.L == 1 || a.head == a.row * x.L; };
   if (rows > INT32_MAX || !follow(x.q) || !follow(x.o)) return x;
   AttentionCall to = x;
-  for (AttentionCall::Operand* a : {&to.q, &to.o}) {
+  for (AttentionCall::TensorView* a : {&to.q, &to.o}) {
     if (x.L == 1) a->row = a->head;
     a->head *= group;
   }

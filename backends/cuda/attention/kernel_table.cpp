@@ -14,7 +14,7 @@ const char* reason_against_rows(const AttentionCall& x) {
   const int piece = 16 / static_cast<int>(size_of(x.type));
   if (x.dv == 0) return "heads of v of size 0";
   if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are no multiple of 16 bytes";
-  for (const AttentionCall::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
+  for (const AttentionCall::TensorView& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
     if (!in_pieces(a, piece)) return "rows that do not begin at multiples of 16 bytes";
   return nullptr;
 }
@@ -39,14 +39,14 @@ bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
 // Whether a block has the shared memory.
 bool fits_forward(const AttentionCall& x, const Gpu& gpu) {
   return with_shape<128, 192, 256, 576>(x, [&](auto d, auto dv, auto) {
-    return fitting_stages<forward::Shape<of_16_bits, d, dv, any>>(gpu) > 0;
+    return fitting_stages<forward::TileShape<of_16_bits, d, dv, any>>(gpu) > 0;
   });
 }
 bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
   using namespace one_pass;
   return one_pass::with_shape(x, [&](auto d, auto dv, auto options) {
-    return fitting_stages<Shape<by_key, d, dv, options>>(gpu) > 0 &&
-           fitting_stages<Shape<by_query, d, dv, options>>(gpu) > 0;
+    return fitting_stages<TileShape<by_key, d, dv, options>>(gpu) > 0 &&
+           fitting_stages<TileShape<by_query, d, dv, options>>(gpu) > 0;
   });
 }
 
@@ -57,7 +57,7 @@ const char* reason_against_hopper(const AttentionCall& x, bool backward) {
   if (x.dropout > 0) return "dropout";
   if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
   if (x.type == DType::f32) return nullptr;  // operands are copies
-  const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
+  const auto expanded = [](const AttentionCall::TensorView& a, std::int64_t batch, int heads, int rows) {
     return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
   };
   if (expanded(x.q, x.B, x.H, x.L) || expanded(x.k, x.B, x.Hk, x.T) || expanded(x.v, x.B, x.Hk, x.T))

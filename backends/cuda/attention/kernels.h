@@ -78,7 +78,7 @@ Choice paged_choice(const Call& call, std::byte* base = nullptr);
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& assign);
 
 // Whether rows begin at multiples of 16 bytes, `piece` elements.
-bool in_pieces(const AttentionCall::Operand& a, int piece);
+bool in_pieces(const AttentionCall::TensorView& a, int piece);
 
 // f32 operands as f16 terms, in split_terms.cu.
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& split);

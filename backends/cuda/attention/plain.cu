@@ -136,7 +136,7 @@ __device__ void turn_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, int
 // z_V = Σ (P ⊛ keep)ᵀ·z_O, z_K = Σ z_Aᵀ·q·scale over the queries of the group's heads, in order: 64 keys and
 // 64 columns of each, by a block. far_only: adds the terms of far rows to the results of other kernels.
 template <bool far_only, class S>
-__device__ void key_item(const AttentionCall& x, const Workspace& work, const Place& place, int e0,
+__device__ void key_item(const AttentionCall& x, const Workspace& work, const TilePosition& place, int e0,
                          const Ropes& ropes) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
@@ -173,7 +173,7 @@ __device__ void key_item(const AttentionCall& x, const Workspace& work, const Pl
 
 // z_Q = z_A·K·scale, of 64 queries and 64 columns, by a block. far_only: of far rows.
 template <bool far_only, class S>
-__device__ void query_item(const AttentionCall& x, const Workspace& work, const Place& place, int e0,
+__device__ void query_item(const AttentionCall& x, const Workspace& work, const TilePosition& place, int e0,
                            const Ropes& ropes) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();

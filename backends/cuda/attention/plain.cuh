@@ -69,7 +69,7 @@ struct Rows {
     return r >= from && r < to && e < size ? widen(data[r * stride + e]) : compute_t<S>(0);
   }
   // Of a key head, K or V.
-  static __device__ Rows of_head(const AttentionCall& x, const AttentionCall::Operand& a, int b, int head,
+  static __device__ Rows of_head(const AttentionCall& x, const AttentionCall::TensorView& a, int b, int head,
                                  KeyRange keys, int size) {
     return {a.at<S>(b, head), a.row, keys.from, keys.to, size};
   }
@@ -89,7 +89,7 @@ struct PagedRows {
     if (number < 0 || number >= pool) return 0;  // that fault is reported elsewhere
     return widen(data[number * page_stride + r % page * stride + e]);
   }
-  static __device__ PagedRows of_head(const AttentionCall& x, const AttentionCall::Operand& a, int b,
+  static __device__ PagedRows of_head(const AttentionCall& x, const AttentionCall::TensorView& a, int b,
                                       int head, KeyRange keys, int size) {
     const int* const table = x.table + i64(b) * x.pages;
     return {a.at<S>(0, head), table, x.page, x.pool, a.batch, a.row, keys.from, keys.to, size};

@@ -46,7 +46,7 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
     if (!is_first && (table.get() != r.table || a.interleaved != r.interleaved || a.inverse != r.inverse))
       return std::nullopt;
     if (other.layout.strides[3] != 1) return std::nullopt;
-    const AttentionCall::Operand to = detail::operand_of(&other);
+    const AttentionCall::TensorView to = detail::operand_of(&other);
     if (!in_pieces(to, 16 / static_cast<int>(size_of(other.dtype)))) return std::nullopt;
     (is_q ? r.of_q : r.of_k) = true;
     (is_q ? r.q : r.k) = to;

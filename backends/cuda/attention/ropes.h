@@ -17,7 +17,7 @@ struct Ropes {
   bool interleaved = false, inverse = false;
   bool of_q = false, of_k = false;
   // What a forward reads in place of q and k, or a backward writes in place of z_q and z_k.
-  AttentionCall::Operand q, k;
+  AttentionCall::TensorView q, k;
 };
 
 // The same with the memory of the table.

@@ -19,24 +19,24 @@ constexpr int aligned(int bytes, int to) {
   return (bytes + to - 1) / to * to;
 }
 
-// Of a kernel's Shape, the most stages of tiles for which a block has the shared memory; 0 if not even for
-// one.
-template <class Shape>
+// Of a kernel's TileShape, the most stages of tiles for which a block has the shared memory; 0 if not even
+// for one.
+template <class TileShape>
 int fitting_stages(const Gpu& gpu) {
-  int n = Shape::most_stages;
-  while (n > 0 && Shape::bytes(n) > std::size_t(gpu.shared_per_block)) --n;
+  int n = TileShape::most_stages;
+  while (n > 0 && TileShape::bytes(n) > std::size_t(gpu.shared_per_block)) --n;
   return n;
 }
 
 // What operands are on tensor cores: bf16 or f16 as they are, or f32 as one or two f16 terms.
 enum Numbers { of_16_bits, one_term, two_terms };
-// The type of results of a kernel whose Shape says what operands of type S are.
-template <class S, class Shape>
-using Result = std::conditional_t<Shape::split, float, S>;
+// The type of results of a kernel whose TileShape says what operands of type S are.
+template <class S, class TileShape>
+using Result = std::conditional_t<TileShape::split, float, S>;
 // Numbers of a row of an operand of size `size`: where it is split, of all terms, and padded.
-template <class Shape>
-TG_HOST_DEVICE int size_in_memory(const AttentionCall::Operand& a, int size) {
-  return Shape::split ? static_cast<int>(a.row) : size;
+template <class TileShape>
+TG_HOST_DEVICE int size_in_memory(const AttentionCall::TensorView& a, int size) {
+  return TileShape::split ? static_cast<int>(a.row) : size;
 }
 
 namespace forward {
@@ -44,7 +44,7 @@ namespace forward {
 // d ≤ D, dv ≤ DV; `rows` queries and `columns` of O per warp, as many as registers hold; warps that share
 // the widest values compute the same scores.
 template <Numbers numbers, int D, int DV, Options options>
-struct Shape {
+struct TileShape {
   static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
   // Keys and values have one stage, each fetched while the other is multiplied: then 64 keys and 64 queries
   // need 97 KiB, and two blocks share a multiprocessor that has 227.
@@ -110,7 +110,7 @@ struct WorkItem {
 // have two buffers, and warps synchronise once per tile instead of twice: some add to their sums while others
 // compute the next tile's scores.
 template <Side side, int D, int DV, Options options>
-struct Shape {
+struct TileShape {
   static constexpr Cut c = cut<side, D, DV, options>();
   static constexpr bool by_query = side == Side::by_query, split = false;
   static constexpr int kept = c.kept, passing = c.passing, queries = by_query ? kept : passing,

@@ -17,7 +17,7 @@ namespace tg::cuda::attention::forward_sm90 {
 // smaller tiles and more stages, fill each other's gaps. A head of at most 64 queries has a block with one of
 // them, and a multiprocessor has several blocks, which fill each other's gaps likewise.
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
-struct Shape {
+struct TileShape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
   static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
   static constexpr bool divided = groups_ == 1, may_be_whole = true;  // see Divided
@@ -62,8 +62,8 @@ struct Shape {
 
 // The same in a kernel that takes parts of the keys, queries of several heads as those of one, and any
 // scores. One that does not is 1 to 2 % faster at d 128.
-template <class Shape>
-struct Divided : Shape {
+template <class TileShape>
+struct Divided : TileShape {
   static constexpr bool divided = true, may_be_whole = false, stores_boxes = false;
 };
 
@@ -72,20 +72,21 @@ auto with_shape(const AttentionCall& x, auto&& f) {
   const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
   return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
     if constexpr (d <= 128)
-      if (x.L <= 64) return f(Shape<d, d, 1, false>());
+      if (x.L <= 64) return f(TileShape<d, d, 1, false>());
     if constexpr (d == 64)
-      return x.T < few_keys ? f(Shape<64, 64, 4, false>()) : f(Shape<64, 64, 3>());
+      return x.T < few_keys ? f(TileShape<64, 64, 4, false>()) : f(TileShape<64, 64, 3>());
     else
-      return f(Shape<d, values_beside(d), 2>());
+      return f(TileShape<d, values_beside(d), 2>());
   });
 }
 // The same of f32.
 auto with_f32_shape(const AttentionCall& x, auto&& f) {
   const bool narrow = x.d <= 64 && x.dv <= 64;
   if (is_of_two_terms(x))
-    return narrow ? f(Shape<64, 64, 3, true, two_terms>()) : f(Shape<128, 128, 2, true, two_terms>());
-  if (!narrow) return f(Shape<128, 128, 2, true, one_term>());
-  return x.T < few_keys ? f(Shape<64, 64, 4, false, one_term>()) : f(Shape<64, 64, 3, true, one_term>());
+    return narrow ? f(TileShape<64, 64, 3, true, two_terms>()) : f(TileShape<128, 128, 2, true, two_terms>());
+  if (!narrow) return f(TileShape<128, 128, 2, true, one_term>());
+  return x.T < few_keys ? f(TileShape<64, 64, 4, false, one_term>())
+                        : f(TileShape<64, 64, 3, true, one_term>());
 }
 
 }  // namespace tg::cuda::attention::forward_sm90
@@ -94,7 +95,7 @@ namespace tg::cuda::attention::forward_576_sm90 {
 
 // d ≤ 576, dv ≤ 512. One warpgroup for scores, two for sums, 256 columns each.
 template <bool values_are_keys_>
-struct Shape {
+struct TileShape {
   static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,
                         split = false, stores_boxes = false, by_scores = true;
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
@@ -116,7 +117,7 @@ namespace tg::cuda::attention::backward_sm90 {
 // quarter of the columns of the cluster's z_Q. With last_stores, the last block to add to a tile's z_Q stores
 // it.
 template <int D_, int DV_, bool last_stores_, Numbers numbers = of_16_bits>
-struct Shape {
+struct TileShape {
   static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
   static constexpr bool wide = D > 192, last_stores = last_stores_, split = numbers != of_16_bits;
   static constexpr int blocks = backward_blocks(D);  // of a cluster

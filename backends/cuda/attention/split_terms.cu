@@ -11,7 +11,7 @@ namespace tg::cuda::attention {
 
 namespace split_terms {
 
-using Operand = SplitOperands::Operand;
+using SplitOperand = SplitOperands::SplitOperand;
 constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
 // A block's share of an operand: rows of some heads.
@@ -19,12 +19,12 @@ struct Part {
   int b, head, heads;
   KeyRange rows;
 };
-__device__ Part chunk_of(const Operand& a, int n) {
+__device__ Part chunk_of(const SplitOperand& a, int n) {
   const int head = n / a.chunks(), row0 = n % a.chunks() * SplitOperands::chunk;
   return {head / a.heads, head % a.heads, 1, {row0, min(row0 + SplitOperands::chunk, a.rows)}};
 }
 // The rows of it that the call reads: memory of others may hold anything.
-__device__ Part valid(const AttentionCall& x, const Operand& a, Part part) {
+__device__ Part valid(const AttentionCall& x, const SplitOperand& a, Part part) {
   if (const int* cu = a.keys ? x.cu_k : x.cu_q)
     part.rows = {max(cu[0], part.rows.from), min(cu[x.segments], part.rows.to)};
   else if (a.keys && x.lengths)
@@ -34,7 +34,7 @@ __device__ Part valid(const AttentionCall& x, const Operand& a, Part part) {
 
 // f(h, row, column, numbers) for the thread's four columns of each row; zeros past the operand's last column.
 template <int W, int Threads, class F>
-__device__ __forceinline__ void for_each_piece(const Operand& a, const Part& part, F&& f) {
+__device__ __forceinline__ void for_each_piece(const SplitOperand& a, const Part& part, F&& f) {
   constexpr int lanes = W / 4;
   const int column = threadIdx.x % lanes * 4;
   for (int h = part.head; h < part.head + part.heads; ++h) {
@@ -62,7 +62,7 @@ __device__ int exponent_above(double square) {
 // k with 2ᵏ above the length of the part's rows, from the largest number in each column. Known to the first
 // warp.
 template <int W, int Threads>
-__device__ __forceinline__ int exponent_of_rows(const Operand& a, const Part& part) {
+__device__ __forceinline__ int exponent_of_rows(const SplitOperand& a, const Part& part) {
   __shared__ float tops[Threads];
   float top = 0;  // of four columns
   for_each_piece<W, Threads>(a, part, [&](int, int, int, const float4& v) {
@@ -93,7 +93,7 @@ constexpr int bound_of_z_a = 2 * Powers::longest + 1;
 
 // The part times 2ᵉ in one or two terms.
 template <int W, int Threads>
-__device__ __forceinline__ void write_terms(const Operand& a, const Part& part, int e, int terms) {
+__device__ __forceinline__ void write_terms(const SplitOperand& a, const Part& part, int e, int terms) {
   const float unit = power_of_two(e);
   for_each_piece<W, Threads>(a, part, [&](int h, int row, int column, const float4& v) {
     __half* to = a.to + ((i64(part.b) * a.heads + h) * a.rows + row) * (terms * W) + column;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void write_terms(const Operand& a, const Part& part, 
 template <int W>
 __global__ void __launch_bounds__(block_threads)
     measure(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
-  const Operand& a = operands.operand[blockIdx.y];
+  const SplitOperand& a = operands.operand[blockIdx.y];
   if (blockIdx.x >= a.blocks(int(x.B))) return;
   const Part part = valid(x, a, chunk_of(a, blockIdx.x));
   const int k = exponent_of_rows<W, block_threads>(a, part);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(32)
   const int lane = threadIdx.x;
   int longest[4] = {empty, empty, empty, empty}, largest = empty;
   for (int n = 0; n < operands.count; ++n) {
-    const Operand& a = operands.operand[n];
+    const SplitOperand& a = operands.operand[n];
     const i64 each = i64(a.heads / x.Hk) * a.chunks();
     for (i64 i = lane; i < each; i += 32) {
       const int2 g = a.greatest[blockIdx.x * each + i];
@@ -158,7 +158,7 @@ template <int W>
 __global__ void __launch_bounds__(block_threads, 8)
     split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   const int operand = operands.count - 1 - blockIdx.y;
-  const Operand& a = operands.operand[operand];
+  const SplitOperand& a = operands.operand[operand];
   const int blocks = a.blocks(int(x.B)), n = blocks - 1 - int(blockIdx.x);
   if (n < 0) return;
   const Part part = chunk_of(a, n);
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(head_threads, 2)
     split_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   __shared__ int power;
   const int operand = blockIdx.y;
-  const Operand& a = operands.operand[operand];
+  const SplitOperand& a = operands.operand[operand];
   const int key_head = blockIdx.x % x.Hk, group = a.heads / x.Hk;
   const Part part{int(blockIdx.x / x.Hk), key_head * group, group, {0, a.rows}};
   const int k = exponent_of_rows<W, head_threads>(a, valid(x, a, part));
@@ -199,7 +199,7 @@ bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gp
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& operands) {
   using namespace split_terms;
   i64 most = 0;
-  for (const SplitOperands::Operand& a : operands.operand) most = std::max(most, a.blocks(int(x.B)));
+  for (const SplitOperands::SplitOperand& a : operands.operand) most = std::max(most, a.blocks(int(x.B)));
   if (most == 0 || x.Hk == 0) return;
   const unsigned count = static_cast<unsigned>(operands.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
   const dim3 grid(blocks_for(most, 1), count);

@@ -173,8 +173,8 @@ struct Powers {
 // down to 2⁻²⁸ of that keep all bits in one term, and in two terms what is lost of a number is below 2⁻²² of
 // it or 2⁻³⁸ of the longest row, whichever is more.
 struct SplitOperands {
-  struct Operand {
-    AttentionCall::Operand from;
+  struct SplitOperand {
+    AttentionCall::TensorView from;
     __half* to = nullptr;      // [B, heads, rows, terms·width]
     int2* greatest = nullptr;  // [B, heads, chunks]: k with 2ᵏ above the length of each row, and above |z_ξ|
     int heads = 0, rows = 0, size = 0;
@@ -187,8 +187,8 @@ struct SplitOperands {
   static constexpr int chunk = 128;  // rows of a block
   int terms, width;                  // 1 or 2; of heads, padded
   int count;
-  Operand operand[4];  // q, k, v, and z_o of a backward
-  Powers* powers;      // [B, Hk]
+  SplitOperand operand[4];  // q, k, v, and z_o of a backward
+  Powers* powers;           // [B, Hk]
   std::size_t bytes = 0;
 
   // `boxes`: for Hopper's copies of tiles, of 64 columns, each of one term.

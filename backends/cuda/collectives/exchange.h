@@ -9,14 +9,14 @@
 namespace tg::cuda {
 
 // Bytes of an operand, or of the workspace, whose address is known when a launch is recorded.
-struct Place {
+struct BufferSlice {
   std::byte* at;       // null: the workspace
   std::size_t offset;  // bytes
   constexpr std::byte* in(std::byte* workspace) const { return (at ? at : workspace) + offset; }
 };
 
 struct PieceCopy {
-  Place from, to;
+  BufferSlice from, to;
   std::size_t bytes;
 };
 

@@ -15,7 +15,7 @@ namespace {
 using Bytes = std::size_t;
 
 struct Message {
-  Place at;
+  BufferSlice at;
   Bytes bytes;
   int peer;
   bool operator==(const Message& m) const {
@@ -96,7 +96,7 @@ class RanksPlanner {
     const bool gathers = kind == Collective::all_gather;  // else all_to_all: the piece of each rank
     const Bytes each = gathers ? bytes : piece;
     for (int r = 0; r < ranks_; ++r) {
-      const Place from{x.data, gathers ? 0 : static_cast<Bytes>(r) * piece},
+      const BufferSlice from{x.data, gathers ? 0 : static_cast<Bytes>(r) * piece},
           to{y.data, static_cast<Bytes>(r) * each};
       if (r == rank_)
         copy(from, to, each);
@@ -105,13 +105,13 @@ class RanksPlanner {
     }
   }
 
-  void send(Place from, Bytes bytes, int to) {
+  void send(BufferSlice from, Bytes bytes, int to) {
     if (bytes > 0) plan_.first.sent.push_back({from, bytes, to});
   }
-  void receive(Place to, Bytes bytes, int from) {
+  void receive(BufferSlice to, Bytes bytes, int from) {
     if (bytes > 0) plan_.first.received.push_back({to, bytes, from});
   }
-  void copy(Place from, Place to, Bytes bytes) {
+  void copy(BufferSlice from, BufferSlice to, Bytes bytes) {
     if (bytes > 0) plan_.first.packed.push_back({from, to, bytes});
   }
 
@@ -185,7 +185,7 @@ class RanksPlanner {
       } else {
         const Bytes begin = plan_.received;
         for (const Message& m : own) {
-          const Place there{nullptr, plan_.received};
+          const BufferSlice there{nullptr, plan_.received};
           copies.push_back(sent ? PieceCopy{m.at, there, m.bytes} : PieceCopy{there, m.at, m.bytes});
           plan_.received += aligned_to_16(m.bytes);
         }

@@ -23,7 +23,7 @@ __device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedT
   constexpr int columns = Columns / 16, products = count * columns,
                 together = ahead == Ahead::step ? columns : 1, distance = ahead == Ahead::none ? 0 : together,
                 lefts = ahead == Ahead::step ? 2 : 1, rights = together + distance;
-  Operand<T> left[lefts][Rows / 16], right[rights];
+  SplitFragment<T> left[lefts][Rows / 16], right[rights];
   const auto ask_left = [&](int k) {
 #pragma unroll
     for (int m = 0; m < Rows / 16; ++m) left[k % lefts][m] = operand_a<T>(a, a0 + 16 * m, k0 + k);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void add_columns(Accumulator<Rows, Columns>& c, Left&
   static_assert(K % 16 == 0 && N % 16 == 0 && N <= Columns);
 #pragma unroll(unrolled ? K / 16 : 1)
   for (int k = 0; k < K / 16; ++k) {
-    Operand<T> rows[Rows / 16];
+    SplitFragment<T> rows[Rows / 16];
 #pragma unroll
     for (int m = 0; m < Rows / 16; ++m) rows[m] = left(k, m);
 #pragma unroll
@@ -103,7 +103,7 @@ __device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, Accumulato
   } else {
     static_assert(steps <= 4);
     constexpr int together = 2;  // pieces of 16 columns whose sums are under way at a time
-    Operand<T> left[steps][Rows / 16];
+    SplitFragment<T> left[steps][Rows / 16];
 #pragma unroll
     for (int k = 0; k < steps; ++k)
 #pragma unroll
@@ -112,7 +112,7 @@ __device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, Accumulato
     for (int n = 0; n < Columns / 16; n += together) {
       Accumulator<Rows, 16 * together> sum = {};
       add_columns<T, Inner, 16 * together, true>(
-          sum, [&](int k, int m) -> const Operand<T>& { return left[k][m]; }, b, b0 + 16 * n);
+          sum, [&](int k, int m) -> const SplitFragment<T>& { return left[k][m]; }, b, b0 + 16 * n);
       add(c, 2 * n, sum);
     }
   }

@@ -50,7 +50,7 @@ template <class S, class T, int K>
 __device__ __forceinline__ void pack(PackedTerms<T, K>& to, Accumulator<16, K>& from) {
 #pragma unroll
   for (int k = 0; k < K / 16; ++k) {
-    const Operand<T> a = operand_a<T>(from.x[0], k);
+    const SplitFragment<T> a = operand_a<T>(from.x[0], k);
 #pragma unroll
     for (int n = 0; n < T::count; ++n)
 #pragma unroll

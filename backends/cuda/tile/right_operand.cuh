@@ -55,7 +55,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTil
     float odd[Columns / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < b.steps; ++k) {
-      const Operand<T> left = operand_a<T>(a, 16 * m, k);
+      const SplitFragment<T> left = operand_a<T>(a, 16 * m, k);
 #pragma unroll
       for (int p = 0; p < b.parts; ++p)
         mma(k % 2 ? odd[p] : c.x[m][p], left.term[0], b.x[p][k][0], b.x[p][k][1], S());
@@ -75,7 +75,7 @@ __device__ __forceinline__ void mma_AtBt(Accumulator<Rows, Columns>& c, SharedTi
   for (int k = 0; k < b.steps; ++k)
 #pragma unroll
     for (int m = 0; m < c.groups; ++m) {
-      const Operand<T> left = operand_at<T>(a, k, m);
+      const SplitFragment<T> left = operand_at<T>(a, k, m);
 #pragma unroll
       for (int p = 0; p < b.parts; ++p) mma(c.x[m][p], left.term[0], b.x[p][k][0], b.x[p][k][1], S());
     }

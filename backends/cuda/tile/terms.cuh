@@ -23,16 +23,16 @@ struct Fragment {
   u32 x[4];
 };
 template <class T>
-struct Operand {
+struct SplitFragment {
   Fragment term[T::count];  // high, low
 };
 
 // Four 8 × 8 parts of columns 16·pair … of a tile, from row0 on, perhaps each transposed: the second lies
 // below the first (`down`) or beside it.
 template <class T, bool transposed, bool down, int C>
-__device__ __forceinline__ Operand<T> load_parts(SharedTile<C> tile, int row0, int pair) {
+__device__ __forceinline__ SplitFragment<T> load_parts(SharedTile<C> tile, int row0, int pair) {
   const int l = lane_id(), row = down ? l % 16 : l / 16 * 8 + l % 8, piece = down ? l / 16 : l / 8 % 2;
-  Operand<T> operand;
+  SplitFragment<T> operand;
 #pragma unroll
   for (int n = 0; n < T::count; ++n) {
     const u32 address = tile.address(row0, row, n * (C / T::count / 16) + pair, piece);
@@ -42,26 +42,26 @@ __device__ __forceinline__ Operand<T> load_parts(SharedTile<C> tile, int row0, i
 }
 // Left operands: a[row0 … +16][16·k … +16], and the transpose of a[16·k … +16][16·row … +16].
 template <class T, int C>
-__device__ __forceinline__ Operand<T> operand_a(SharedTile<C> a, int row0, int k) {
+__device__ __forceinline__ SplitFragment<T> operand_a(SharedTile<C> a, int row0, int k) {
   return load_parts<T, false, true>(a, row0, k);
 }
 template <class T, int C>
-__device__ __forceinline__ Operand<T> operand_at(SharedTile<C> a, int k, int row) {
+__device__ __forceinline__ SplitFragment<T> operand_at(SharedTile<C> a, int k, int row) {
   return load_parts<T, true, false>(a, 16 * k, row);
 }
 // Right ones: b[16·k … +16][16·column … +16], and the transpose of b[column0 … +16][16·k … +16].
 template <class T, int C>
-__device__ __forceinline__ Operand<T> operand_b(SharedTile<C> b, int k, int column) {
+__device__ __forceinline__ SplitFragment<T> operand_b(SharedTile<C> b, int k, int column) {
   return load_parts<T, true, true>(b, 16 * k, column);
 }
 template <class T, int C>
-__device__ __forceinline__ Operand<T> operand_bt(SharedTile<C> b, int column0, int k) {
+__device__ __forceinline__ SplitFragment<T> operand_bt(SharedTile<C> b, int column0, int k) {
   return load_parts<T, false, false>(b, column0, k);
 }
 // A left one from columns 16·k … +16 of 16 rows of sums, rounded: the layouts are the same.
 template <class T, int Parts>
-__device__ __forceinline__ Operand<T> operand_a(const float (&c)[Parts][4], int k) {
-  Operand<T> a;
+__device__ __forceinline__ SplitFragment<T> operand_a(const float (&c)[Parts][4], int k) {
+  SplitFragment<T> a;
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const float* x = &c[2 * k + n / 2][n % 2 * 2];
@@ -83,7 +83,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const Fragment& a, u32 b0, u3
 // c columns 16·column … +16 += a·b, a by groups of 16 rows
 template <class T, int Rows, int Columns>
 __device__ __forceinline__ void multiply(Accumulator<Rows, Columns>& c, int column,
-                                         const Operand<T> (&a)[Rows / 16], const Operand<T>& b) {
+                                         const SplitFragment<T> (&a)[Rows / 16], const SplitFragment<T>& b) {
 #pragma unroll
   for (int n = T::count == 2 ? 2 : 0; n >= 0; --n)  // low·high, high·low, high·high
 #pragma unroll

@@ -240,7 +240,7 @@ TEST(AttentionDecode, ARowHasTheSameBitsAloneAndInABatch) {
         for (std::int64_t b = 0; b < batch.x.B; ++b) {
           Decoding alone = batch;
           alone.x.B = 1, alone.x.lengths = edges.lengths + b;
-          for (AttentionCall::Operand* a : {&alone.x.q, &alone.x.k, &alone.x.v})
+          for (AttentionCall::TensorView* a : {&alone.x.q, &alone.x.k, &alone.x.v})
             a->data =
                 static_cast<std::byte*>(a->data) + b * a->batch * static_cast<std::int64_t>(size_of(type));
           Buffer o(type, 1, H, 1, 48, false), lse(DType::f32, 1, H, 1, 1, false);

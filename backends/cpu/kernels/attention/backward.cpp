@@ -30,8 +30,8 @@ bool has_query_pass(const AttentionCall& x) {
 
 // In memory of all threads.
 template <class C>
-struct Shared {
-  Shared(Carver& carver, const AttentionCall& x) {
+struct SharedByThreads {
+  SharedByThreads(Carver& carver, const AttentionCall& x) {
     tiles = ceil_div(x.L, query_block);
     u = carver.take<C>(query_heads(x) * x.L);
     shift = carver.take<C>(query_heads(x) * x.L), offset = carver.take<C>(query_heads(x) * x.L);
@@ -59,7 +59,7 @@ struct Workspace {
     options.carve(carver, x, keys, n, true);
     const bool tiles = is_on_tiles<C>(x, 1);
     work = tiles ? carver.take<float>(tile_product_floats(at_least(keys, n), at_least(x.d, x.dv))) : nullptr;
-    const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
+    const auto copy = [&](const AttentionCall::TensorView& a, i64 rows, i64 padded, i64 size, bool left,
                           bool right) {
       const bool needed = !tiles && ((left && needs_copy<C>(x, a, size, true)) ||
                                      (right && needs_copy<C>(x, a, size, false)));
@@ -76,7 +76,7 @@ struct Workspace {
   };
   QueryTile<C> tile;
   i64 padded_d, padded_dv;
-  C *shift, *offset, *u;  // [width]: as in Shared, and u times the factor of z
+  C *shift, *offset, *u;  // [width]: as in SharedByThreads, and u times the factor of z
   C *q, *z;               // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
   C *p, *za;              // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
   C *zk, *zv;             // [keys × padded]
@@ -90,8 +90,8 @@ struct Workspace {
 
 // load_rows, or nothing if products are made on tiles, which read the operands as they lie.
 template <class C>
-Rows<C> rows_of(const AttentionCall& x, const Workspace<C>& s, const AttentionCall::Operand& a, i64 b, i64 h,
-                i64 row0, i64 rows, i64 size, C* copy, i64 padded) {
+Rows<C> rows_of(const AttentionCall& x, const Workspace<C>& s, const AttentionCall::TensorView& a, i64 b,
+                i64 h, i64 row0, i64 rows, i64 size, C* copy, i64 padded) {
   return s.work ? Rows<C>{} : load_rows(x, a, b, h, row0, rows, size, copy, padded);
 }
 
@@ -108,7 +108,8 @@ void load_scaled_queries(const AttentionCall& x, const Workspace<C>& s) {
 // t = c and o = log2 π of the tile's far rows (most_plain_lse), by a pass over their keys. These are the
 // scores that the gradients are computed from, so P adds up to 1 whatever the rounding of scores and of ξ is.
 template <class C>
-void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h) {
+void normalize_far_rows(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b,
+                        i64 h) {
   const QueryTile<C>& t = s.tile;
   const i64 row = (b * x.H + h) * x.L + t.i0;
   const C* lse = static_cast<const C*>(x.lse) + row;
@@ -140,7 +141,8 @@ void normalize_far_rows(const AttentionCall& x, const Shared<C>& all, Workspace<
 // u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the tile's keys. If it has no keys, its z_Q becomes
 // 0 here.
 template <class C>
-void row_stats(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h, i64 tile) {
+void row_stats(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
+               i64 tile) {
   using V = vector_t<C>;
   const i64 i0 = tile * query_block, i1 = at_most(x.L, i0 + query_block);
   s.tile.set(x, b, h, h + 1, i0, i1);
@@ -181,8 +183,8 @@ void row_stats(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i6
 
 // Loads a query tile for a key block: Qᵀ, factor·z_Oᵀ, t and o of its rows, and factor·u.
 template <class C>
-void load_queries(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h, i64 tile,
-                  C factor) {
+void load_queries(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
+                  i64 tile, C factor) {
   QueryTile<C>& t = s.tile;
   t.set(x, b, h, h + 1, tile * query_block, at_most(x.L, (tile + 1) * query_block));
   s.factor = factor;
@@ -250,7 +252,7 @@ void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys,
 }
 
 template <class C>
-void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b, i64 h, i64 row0, i64 rows,
+void write_rows(const AttentionCall& x, const AttentionCall::TensorView& to, i64 b, i64 h, i64 row0, i64 rows,
                 i64 size, const C* from, i64 padded) {
   constexpr int W = Tile<C>::width;
   with_storage<C>(x.type, [&]<class S>(const S*) {
@@ -264,15 +266,15 @@ void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b,
 }
 
 template <class C>
-C* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
+C* in_place(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row) {
   return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
 // z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single
 // block.
 template <class C>
-void key_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, Worker& w, i64 b, i64 key_head,
-              i64 block) {
+void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, Worker& w, i64 b,
+              i64 key_head, i64 block) {
   const i64 key0 = block * keys_at_once<C>(x), keys = at_most(keys_at_once<C>(x), x.T - key0),
             group = x.H / x.Hk;
   const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
@@ -327,7 +329,8 @@ void key_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, Wor
 
 // z_Q of one query tile by its own pass over the keys (has_query_pass).
 template <class C>
-void query_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i64 b, i64 h, i64 tile) {
+void query_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
+                i64 tile) {
   const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
             key_head = h / (x.H / x.Hk);
   if (from == to) return;
@@ -346,7 +349,7 @@ void query_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, i
 
 // z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head.
 template <class C>
-void sink_item(const AttentionCall& x, const Shared<C>& all, i64 h) {
+void sink_item(const AttentionCall& x, const SharedByThreads<C>& all, i64 h) {
   with_storage<C>(x.type, [&]<class S>(const S*) {
     const ScoreUnit<C> unit(x);
     const C sink = unit.of(static_cast<C>(static_cast<const S*>(x.sink)[h]));
@@ -376,7 +379,7 @@ struct BiasGrid {
 // One part: z_A is recomputed and summed, tile over tile in a fixed order, over the axes the bias does not
 // keep; then the summed tile over its rows or columns where those are not kept.
 template <class C>
-void bias_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, const BiasGrid& grid,
+void bias_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, const BiasGrid& grid,
                i64 part) {
   constexpr int W = Tile<C>::width;
   const AttentionCall::Bias& z = x.z_bias;
@@ -426,7 +429,7 @@ void bias_item(const AttentionCall& x, const Shared<C>& all, Workspace<C>& s, co
 template <class C>
 void run(const AttentionCall& x, Worker& w) {
   Carver common{w.shared}, own{w.scratch};
-  const Shared<C> all(common, x);
+  const SharedByThreads<C> all(common, x);
   Workspace<C> s(own, x);
   const TilesInUse<TileUnit> tiles(s.work);
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
@@ -457,7 +460,7 @@ void run(const AttentionCall& x, Worker& w) {
 template <class C>
 Scratch scratch(const AttentionCall& x) {
   Carver common{nullptr}, own{nullptr};
-  Shared<C>(common, x);
+  SharedByThreads<C>(common, x);
   Workspace<C>(own, x);
   return {own.used, common.used};
 }

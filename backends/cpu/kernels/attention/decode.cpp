@@ -219,7 +219,7 @@ class Rows {
   }
   // `count` rows of a tile from key0 on, and as many after them as are fetched ahead. With the last tile, the
   // next head's rows are fetched.
-  RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 key0, i64 count, i64 size,
+  RowsInMemory<S> rows_in_memory(const AttentionCall::TensorView& a, i64 key0, i64 count, i64 size,
                                  Places& places) const {
     const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
     const bool last = key0 + tile_ >= group_.seen.to,
@@ -233,7 +233,7 @@ class Rows {
             !last || group_.key_head + 1 == x_.Hk ? 0 : a.head};
   }
   // Where keys key0 … key0 + count − 1 lie: those beyond the last as the last.
-  void find_rows(const AttentionCall::Operand& a, i64 key0, i64 count, i64* at) const {
+  void find_rows(const AttentionCall::TensorView& a, i64 key0, i64 count, i64* at) const {
     const i64 page = x_.table ? x_.page : x_.T, end = at_most(group_.seen.to, key0 + count);
     for (i64 key = key0; key < end;) {
       const i64 nth = key / page, stop = at_most(end, (nth + 1) * page),

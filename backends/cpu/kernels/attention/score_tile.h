@@ -92,7 +92,7 @@ struct QueryTile {
 // ---- reading operands: rows of an operand converted to C ----
 
 template <class C>
-i64 element_offset(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
+i64 element_offset(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row) {
   return b * a.batch + h * a.head + row * a.row;
 }
 
@@ -106,8 +106,8 @@ void multiply_all(i64 elements, C factor, C* a) {
 
 // The transposed query-side rows [size × width] times `factor`; columns beyond the tile are 0.
 template <class C>
-void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<C>& t, i64 size,
-                     C factor, C* to) {
+void load_transposed(const AttentionCall& x, const AttentionCall::TensorView& a, const QueryTile<C>& t,
+                     i64 size, C factor, C* to) {
   const i64 rows = t.i1 - t.i0;
   with_storage<C>(x.type, [&]<class S>(const S*) {
     const S* data = static_cast<const S*>(a.data);
@@ -134,8 +134,8 @@ struct Rows {
   Rows from_row(i64 r) const { return {data + r * row, row, form}; }
 };
 template <class C>
-Rows<C> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b, i64 h, i64 row0, i64 rows,
-                  i64 size, C* copy, i64 padded) {
+Rows<C> load_rows(const AttentionCall& x, const AttentionCall::TensorView& a, i64 b, i64 h, i64 row0,
+                  i64 rows, i64 size, C* copy, i64 padded) {
   const i64 offset = element_offset<C>(a, b, h, row0);
   if (!copy) return {static_cast<const C*>(a.data) + offset, a.row, Form::direct};
   with_storage<C>(x.type, [&]<class S>(const S*) {
@@ -145,7 +145,7 @@ Rows<C> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b
 }
 
 // Rows of a head from row0 on, as they lie, of bf16.
-inline Strided<bfloat16> rows_at(const AttentionCall::Operand& a, i64 b, i64 h, i64 row0) {
+inline Strided<bfloat16> rows_at(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row0) {
   return {static_cast<const bfloat16*>(a.data) + element_offset<float>(a, b, h, row0), a.row, 1};
 }
 
@@ -162,7 +162,7 @@ void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat1
 // Whether rows must be copied to be used: another type than C, a row length that makes vector loads partial
 // where that is slow, or (as the broadcast operand) rows that all fall into the same sets of the L1 cache.
 template <class C>
-bool needs_copy(const AttentionCall& x, const AttentionCall::Operand& a, i64 size, bool broadcast) {
+bool needs_copy(const AttentionCall& x, const AttentionCall::TensorView& a, i64 size, bool broadcast) {
   if (size_of(x.type) != sizeof(C)) return true;
   if (broadcast) return a.row * static_cast<i64>(sizeof(C)) % 4096 == 0;
   return TG_VECTOR_BYTES == 16 && size % Tile<C>::width != 0;

@@ -17,7 +17,7 @@ template <class S, class At, Options options>
 struct Consumer192 : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
   using Base::shared, Base::x, Base::plan, Base::group;
-  using typename Base::Operand, typename Base::Scores;
+  using typename Base::PackedTile, typename Base::Scores;
   using ZQ = typename At::ZQ;
   static constexpr int D = At::K::columns, DV = At::V::columns;
 
@@ -47,7 +47,7 @@ struct Consumer192 : Steps<S, At, options> {
     const auto pass = [&](u32 n, auto later, auto more) {
       const auto& rows = shared.rows_of(n);
       Scores z_p;
-      Operand p, z_a;
+      PackedTile p, z_a;
       if constexpr (later) {
         ptx::bar_sync(this->z_a_for(this->group, n - 1), 256);
         begin_part(part, this->group, n - 1);

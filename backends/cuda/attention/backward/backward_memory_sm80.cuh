@@ -8,36 +8,38 @@
 
 namespace tg::cuda::attention {
 
-// The kernel's Shape has the offsets.
-template <class S, class Shape>
+// The kernel's TileShape has the offsets.
+template <class S, class TileShape>
 struct BackwardMemory {
-  using A = tile::SharedTile<Shape::a_width>;
-  using B = tile::SharedTile<Shape::b_width>;
+  using A = tile::SharedTile<TileShape::a_width>;
+  using B = tile::SharedTile<TileShape::b_width>;
   unsigned char* start;
   tile::u32 base = tile::shared_address(start);
 
-  __device__ A kept_a() const { return {base + Shape::kept_a}; }
-  __device__ B kept_b() const { return {base + Shape::kept_b}; }
-  __device__ A passing_a(int stage) const { return {base + Shape::stages + stage * Shape::stage}; }
-  __device__ B passing_b(int stage) const { return {passing_a(stage).base + Shape::passing_b}; }
+  __device__ A kept_a() const { return {base + TileShape::kept_a}; }
+  __device__ B kept_b() const { return {base + TileShape::kept_b}; }
+  __device__ A passing_a(int stage) const { return {base + TileShape::stages + stage * TileShape::stage}; }
+  __device__ B passing_b(int stage) const { return {passing_a(stage).base + TileShape::passing_b}; }
   __device__ float2* stats(int stage) const {  // {ξ, u} of each query
-    return reinterpret_cast<float2*>(start + Shape::stats) + (Shape::by_query ? 0 : stage * Shape::queries);
+    return reinterpret_cast<float2*>(start + TileShape::stats) +
+           (TileShape::by_query ? 0 : stage * TileShape::queries);
   }
-  __device__ SeenKeys<Shape::queries>& seen() const {
-    return *reinterpret_cast<SeenKeys<Shape::queries>*>(start + Shape::seen);
+  __device__ SeenKeys<TileShape::queries>& seen() const {
+    return *reinterpret_cast<SeenKeys<TileShape::queries>*>(start + TileShape::seen);
   }
 
   // Start copying rows from row0 on of a head (a key head for keys). Rows that are not valid become zeros,
   // whatever memory holds there.
   __device__ __forceinline__ void load_kept(const AttentionCall& x, int b, int head, KeyRange valid,
                                             int row0) const {
-    load<!Shape::by_query, Shape::kept>(kept_a(), kept_b(), x, b, head, valid, row0);
+    load<!TileShape::by_query, TileShape::kept>(kept_a(), kept_b(), x, b, head, valid, row0);
     tile::commit();
   }
   __device__ __forceinline__ void load_passing(const AttentionCall& x, const Workspace& work, int b, int head,
                                                KeyRange valid, int row0, int stage) const {
-    load<Shape::by_query, Shape::passing>(passing_a(stage), passing_b(stage), x, b, head, valid, row0);
-    if (!Shape::by_query) fetch_stats<Shape::queries>(stats(stage), x, work, b, head, row0);
+    load<TileShape::by_query, TileShape::passing>(passing_a(stage), passing_b(stage), x, b, head, valid,
+                                                  row0);
+    if (!TileShape::by_query) fetch_stats<TileShape::queries>(stats(stage), x, work, b, head, row0);
     tile::commit();
   }
 
@@ -45,11 +47,11 @@ struct BackwardMemory {
   template <bool keys, int count>
   __device__ __forceinline__ static void load(A to_a, B to_b, const AttentionCall& x, int b, int head,
                                               KeyRange valid, int row0) {
-    const AttentionCall::Operand &a = keys ? x.k : x.q, &c = keys ? x.v : x.z_o;
-    tile::load_rows<count, Shape::threads>(to_a, a.at<S>(b, head), a.row, row0, valid.from, valid.to,
-                                           Shape::split ? Shape::a_width : x.d);
-    tile::load_rows<count, Shape::threads>(to_b, c.at<S>(b, head), c.row, row0, valid.from, valid.to,
-                                           Shape::split ? Shape::b_width : x.dv);
+    const AttentionCall::TensorView &a = keys ? x.k : x.q, &c = keys ? x.v : x.z_o;
+    tile::load_rows<count, TileShape::threads>(to_a, a.at<S>(b, head), a.row, row0, valid.from, valid.to,
+                                               TileShape::split ? TileShape::a_width : x.d);
+    tile::load_rows<count, TileShape::threads>(to_b, c.at<S>(b, head), c.row, row0, valid.from, valid.to,
+                                               TileShape::split ? TileShape::b_width : x.dv);
   }
 };
 

@@ -28,7 +28,7 @@ using namespace tile;
 // the other; or for some queries of a head.
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
-  using At = Shape<side, D, DV, options>;
+  using At = TileShape<side, D, DV, options>;
   using T = Terms<S, 1>;
   static constexpr Cut cut = At::c;
   static constexpr bool in_groups = one_pass::in_groups(D, options);
@@ -224,7 +224,7 @@ struct Block {
     __syncthreads();
 
     const SharedTile<columns> own{shared.base + warp * (cut.sum_rows * columns * 2)};
-    const AttentionCall::Operand& out = sums_v ? x.z_v : by_query ? x.z_q : x.z_k;
+    const AttentionCall::TensorView& out = sums_v ? x.z_v : by_query ? x.z_q : x.z_k;
     const int width = sums_v ? min(x.dv - column0, cut.v_columns) : min(x.d - column0, cut.own_columns);
     if (!sums_v) tile::scale(sums, static_cast<float>(x.scale));
     store(sums, own, 0, out.at<S>(item.b, item.head) + column0, out.row, item.kept0 + row0,
@@ -233,11 +233,11 @@ struct Block {
 };
 
 template <class S, Side side, int D, int DV, Options options>
-__global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
+__global__ void __launch_bounds__(TileShape<side, D, DV, options>::threads)
     gradients(const __grid_constant__ AttentionCall x, const Workspace work, int stages, int blocks,
               int workers) {
   TG_DYNAMIC_SHARED(memory, 1024);
-  using At = Shape<side, D, DV, options>;
+  using At = TileShape<side, D, DV, options>;
   using Work = Block<S, side, D, DV, options>;
   auto& item = *reinterpret_cast<WorkItem*>(memory + At::item);
   // The longest pieces first, in alternating directions: with a causal mask all workers get equal work.
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
 
 template <Side side, int D, int DV, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
-  using At = Shape<side, D, DV, options>;
+  using At = TileShape<side, D, DV, options>;
   const int stages = fitting_stages<At>(s.gpu);
   const int rows = At::by_query ? x.L : x.T, blocks = (rows + At::kept - 1) / At::kept,
             workers = At::by_query || !work.z_q || x.nondeterministic ? blocks : work.workers;

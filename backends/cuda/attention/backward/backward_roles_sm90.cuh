@@ -18,9 +18,9 @@ namespace tg::cuda::attention::backward_sm90 {
 
 using namespace tile;
 
-// A Shape whose z_Q and z_K are rotated where they are stored.
-template <class Shape>
-struct Turned : Shape {
+// A TileShape whose z_Q and z_K are rotated where they are stored.
+template <class TileShape>
+struct Turned : TileShape {
   static constexpr bool turns = true;
   // Fewer, for the registers of Factors.
   template <Options options>
@@ -50,7 +50,7 @@ struct Rows {
 
 // Where a block works, and the tiles of queries that see its keys.
 struct WorkItem {
-  Place at;
+  TilePosition at;
   Meeting met;
   float factor, unit;  // of q·k and of z_P, if operands are split
 };
@@ -135,7 +135,7 @@ struct Block {
 
   // Before the roles part: starts copying the block's keys and values, and finds out which tiles see them; by
   // a warp.
-  __device__ __forceinline__ void keep_rows(Place at) const {
+  __device__ __forceinline__ void keep_rows(TilePosition at) const {
     const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
               others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
     at.row0 += rank * At::keys;
@@ -268,7 +268,7 @@ struct Block {
   }
   // Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
   __device__ __forceinline__ void for_each_turn(auto&& f) const {
-    const Place at = shared.item().at;
+    const TilePosition at = shared.item().at;
     const int first = shared.item().met.first, tiles = this->tiles();
     int* counter = work.turns + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
     if constexpr (At::blocks > 1) counter += ptx::cluster_rank();
@@ -357,7 +357,7 @@ struct Steps : Block<S, At> {
   static constexpr int queries = At::queries;
   using Scores = Accumulator<16, queries>;
   using T = Terms<S, At::terms>;
-  using Operand = PackedTerms<T, queries>;
+  using PackedTile = PackedTerms<T, queries>;
 
   using Block<S, At>::shared, Block<S, At>::x, Block<S, At>::work, Block<S, At>::plan;
   int group;
@@ -368,7 +368,7 @@ struct Steps : Block<S, At> {
   }
   // Those of the key head.
   __device__ __forceinline__ const Powers& powers() const {
-    const Place at = place();
+    const TilePosition at = place();
     return plan.powers[at.b * x.Hk + at.head];
   }
   __device__ __forceinline__ Score<S> score() const {
@@ -377,7 +377,7 @@ struct Steps : Block<S, At> {
 
   // From q·k to P, rounded: of P itself there are no registers to keep it. A mask has code of its own,
   // because most tiles have none.
-  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+  __device__ __forceinline__ void probabilities(Scores& s, PackedTile& p, const Rows<queries>& rows,
                                                 const auto& stats, const Score<S>& score, int j0,
                                                 bool masked) const {
     if constexpr (options == any) score.template apply<!At::split>(s);
@@ -397,7 +397,7 @@ struct Steps : Block<S, At> {
     masked ? finish(std::true_type()) : finish(std::false_type());
   }
   // Two neighbours of a rounded operand.
-  __device__ __forceinline__ static float2 pair(const Operand& p, int k, int e) {
+  __device__ __forceinline__ static float2 pair(const PackedTile& p, int k, int e) {
     float2 sum = unpack(p.term[0].x[k][e], S());
     if constexpr (At::terms == 2) {
       const float2 low = unpack(p.term[1].x[k][e], S());
@@ -405,7 +405,7 @@ struct Steps : Block<S, At> {
     }
     return sum;
   }
-  __device__ __forceinline__ static void put_pair(Operand& to, int k, int e, float x, float y) {
+  __device__ __forceinline__ static void put_pair(PackedTile& to, int k, int e, float x, float y) {
     to.term[0].x[k][e] = tile::pack(x, y, S());
     if constexpr (At::terms == 2) {
       const float2 high = unpack(to.term[0].x[k][e], S());
@@ -413,7 +413,7 @@ struct Steps : Block<S, At> {
     }
   }
   // z_A = P ⊛ (z_P·unit − u)·slope, rounded.
-  __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
+  __device__ __forceinline__ void gradients(const PackedTile& p, Scores& z_p, PackedTile& z_a,
                                             const Rows<queries>& rows, const Score<S>& score) const {
     const float unit = At::split ? shared.item().unit : 1.f,
                 inverse = options == any ? tile::reciprocal(score.cap) : 0;
@@ -441,7 +441,7 @@ struct Steps : Block<S, At> {
            to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
   }
   // z_A to shared memory, [queries, keys]. A loop over the terms would make ptxas spill a register.
-  __device__ __forceinline__ void share(Operand& z_a, u32 n) const {
+  __device__ __forceinline__ void share(PackedTile& z_a, u32 n) const {
     share(z_a.term[0], n, 0);
     if constexpr (At::terms == 2) share(z_a.term[1], n, 1);
   }
@@ -459,7 +459,7 @@ struct Steps : Block<S, At> {
   // From S and z_P of the nth tile, whose last `products` products make z_P and are under way, to P and z_A,
   // of which the other warpgroup hears. `to` stays as it is while sums of the tile before leave.
   template <int products>
-  __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, Operand& p, Operand& z_a, u32 n,
+  __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, PackedTile& p, PackedTile& z_a, u32 n,
                                                 const auto& stats, const Score<S>& score, int j0, bool masked,
                                                 const float* to) const {
     const auto& rows = shared.rows_of(n);
@@ -510,7 +510,7 @@ struct Steps : Block<S, At> {
 
   // The thread's sums of z_Q of the tile before the first, and the step to the next one's.
   __device__ __forceinline__ float* first_sums() const {
-    const Place at = shared.item().at;
+    const TilePosition at = shared.item().at;
     const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
     return work.z_q + (tile - 1) * At::sums + (At::parts > 1 ? group * At::sums_between : 0) +
            threadIdx.x % 128 * 4;
@@ -553,23 +553,23 @@ struct Steps : Block<S, At> {
         part.x[0][k][2] += __uint_as_float(v.z), part.x[0][k][3] += __uint_as_float(v.w);
       }
     }
-    const Place at = place();
+    const TilePosition at = place();
     const int h = at.head * plan.group + static_cast<int>(n) / this->tiles();
     store_z_q<S, At>(part, x, plan.powers, factors, at.b, h, i0, nth, row() % 64);
   }
 
   // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
-  __device__ __forceinline__ Place place() const {
+  __device__ __forceinline__ TilePosition place() const {
     return shared.item().at;
   }
   __device__ __forceinline__ void store_z_k(auto& z_k) const {
-    const Place at = place();
+    const TilePosition at = place();
     scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
     if constexpr (IsTurned<At>) Factors<At>(plan.ropes, at.row0 + row()).template turn_rows<R>(z_k);
     store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
   __device__ __forceinline__ void store_z_v(auto& z_v) const {
-    const Place at = place();
+    const TilePosition at = place();
     scale_result<At>(z_v, 1, [&] { return -Powers::room_for_p - powers().z_o; });
     store(z_v, x.z_v.template at<R>(at.b, at.head), x.z_v.row, at.row0 + row(), x.T, x.dv);
   }

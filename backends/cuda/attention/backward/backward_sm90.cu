@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(256)
 template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers,
             const RopesOf<At>& ropes = {}) {
-  const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
+  const auto map = [&](const AttentionCall::TensorView& a, bool keys, int size) {
     return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size_in_memory<At>(a, size),
                       keys ? At::keys : At::queries);
   };
@@ -167,9 +167,9 @@ template <class S, int size, Numbers numbers>
 void launch_size(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
   constexpr int of_v = values_beside(size);
   if constexpr (size <= 128 && numbers != two_terms)
-    if (last_stores(x)) return launch<S, Shape<size, of_v, true, numbers>, none>(s, x, work, powers);
+    if (last_stores(x)) return launch<S, TileShape<size, of_v, true, numbers>, none>(s, x, work, powers);
   with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-    launch<S, Shape<size, of_v, false, numbers>, options>(s, x, work, powers);
+    launch<S, TileShape<size, of_v, false, numbers>, options>(s, x, work, powers);
   });
 }
 
@@ -196,7 +196,7 @@ void launch_turned_backward_sm90(const Stream& s, const AttentionCall& x, const 
   to.z_q = ropes.q, to.z_k = ropes.k;
   with_16_bits(x.type, [&](auto zero) {
     with_constant<false, true>(last_stores(x), [&](auto last) {
-      launch<decltype(zero), Turned<Shape<64, 64, bool(last)>>, none>(s, to, work, nullptr, ropes);
+      launch<decltype(zero), Turned<TileShape<64, 64, bool(last)>>, none>(s, to, work, nullptr, ropes);
     });
   });
 }

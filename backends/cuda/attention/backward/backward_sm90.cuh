@@ -24,7 +24,7 @@ template <class S, class At, Options options>
 struct Consumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
   using Base::shared, Base::x, Base::plan, Base::group;
-  using typename Base::Operand, typename Base::Scores;
+  using typename Base::PackedTile, typename Base::Scores;
   static constexpr int D = At::D, parts_ahead = At::template parts_ahead<options>;
 
   __device__ __forceinline__ void run() const {
@@ -44,7 +44,7 @@ struct Consumer : Steps<S, At, options> {
     for (u32 n = 0; n < all; ++n) {
       const auto& rows = shared.rows_of(n);
       Scores s, z_p;
-      Operand p, z_a;
+      PackedTile p, z_a;
       if (x.cu_q) this->clear_others(n, (shared.item().met.first + tile) * At::queries);
       begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));      // S = K·Qᵀ
       begin_ABt<S, D>(z_p, shared.tile_v(), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
@@ -109,7 +109,7 @@ template <class S, class At, Options options>
 struct TermsConsumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
   using Base::shared, Base::x, Base::plan, Base::group;
-  using typename Base::Operand, typename Base::Scores, typename Base::T;
+  using typename Base::PackedTile, typename Base::Scores, typename Base::T;
   static constexpr int D = At::D;
 
   __device__ __forceinline__ void run() const {
@@ -125,7 +125,7 @@ struct TermsConsumer : Steps<S, At, options> {
     for (u32 n = 0; n < all; ++n) {
       const auto& rows = shared.rows_of(n);
       Scores s, z_p;
-      Operand p, z_a;
+      PackedTile p, z_a;
       shared.ring_q().wait(n);
       if (x.cu_q) this->clear_others(n, (shared.item().met.first + tile) * At::queries);
       begin_terms_ABt<T, D>(s, this->again(shared.tile_k()), 64 * group, shared.tile_q(n));  // S = K·Qᵀ
@@ -149,7 +149,7 @@ struct TermsConsumer : Steps<S, At, options> {
   }
 
   // z_V += P·z_O, 64 columns at a time.
-  __device__ __forceinline__ void add_to_z_v(Accumulator<16, D>& z_v, Operand& p, u32 n) const {
+  __device__ __forceinline__ void add_to_z_v(Accumulator<16, D>& z_v, PackedTile& p, u32 n) const {
     const auto z_o = shared.tile_z_o(n);
 #pragma unroll
     for (int column = 0; column < D; column += 64) {

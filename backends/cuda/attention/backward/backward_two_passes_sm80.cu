@@ -53,7 +53,7 @@ consteval Cut cut() {
 }
 
 template <Numbers numbers, Pass pass, int D, Options options>
-struct Shape {
+struct TileShape {
   static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
                         makes_a = pass != for_values,
                         makes_v = pass == for_keys_and_values || pass == for_values;
@@ -72,11 +72,11 @@ struct Shape {
 // One block for some keys of a key head, with the query heads of its group one after the other; or for some
 // queries of a head. On either side, a is K or Q and b is V or z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
-__global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
-                                  Shape<numbers, pass, D, options>::c.blocks)
+__global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
+                                  TileShape<numbers, pass, D, options>::c.blocks)
     gradients(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* all_powers) {
   TG_DYNAMIC_SHARED(memory, 1024);
-  using At = Shape<numbers, pass, D, options>;
+  using At = TileShape<numbers, pass, D, options>;
   using T = Terms<S, At::terms>;
   constexpr bool by_query = At::by_query;
   constexpr int passing = At::passing, steps = At::split || by_query || arch < 900 ? 4 : 8;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   const float kept = At::split && options != none ? Dropout<float>(x).kept : 1;
   const int row0 = kept0 + row, rows = by_query ? x.L : x.T;
   if constexpr (At::makes_a) {
-    const AttentionCall::Operand& out = by_query ? x.z_q : x.z_k;
+    const AttentionCall::TensorView& out = by_query ? x.z_q : x.z_k;
     const int e = -p.of_z_a() - (by_query ? p.k : p.q);
     scale(sums_a, static_cast<float>(x.scale) * kept, At::split ? e : 0);
     store(sums_a, shared.kept_a(), row, out.at<R>(b, head), out.row, row0, rows, x.d);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
 template <class S, class R, Numbers numbers, int D, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
   const auto run = [&](auto pass, i64 heads, i64 rows) {
-    using At = Shape<numbers, pass, D, options>;
+    using At = TileShape<numbers, pass, D, options>;
     const i64 blocks = x.B * heads * ((rows + At::kept - 1) / At::kept);
     if (blocks > 0)
       launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes},

@@ -22,20 +22,20 @@ template <class S, class At, Options options>
 struct WideConsumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
   using Base::shared, Base::x, Base::plan, Base::group;
-  using typename Base::Operand, typename Base::Scores;
+  using typename Base::PackedTile, typename Base::Scores;
   static constexpr int D = At::K::columns, DV = At::V::columns;
   static constexpr int p_shared = 1;  // a named barrier
   using ZQ = typename At::ZQ;
 
   // P of a thread, for the same thread of the other warpgroup: in the place of the warp's z_A.
-  __device__ __forceinline__ void send(const Operand& p, u32 n) const {
+  __device__ __forceinline__ void send(const PackedTile& p, u32 n) const {
 #pragma unroll
     for (int k = 0; k < At::queries / 16; ++k)
       ptx::st_shared_v4(this->place_of_z_a(n, k),
                         {p.term[0].x[k][0], p.term[0].x[k][1], p.term[0].x[k][2], p.term[0].x[k][3]});
     ptx::bar_arrive(p_shared, 256);
   }
-  __device__ __forceinline__ void receive(Operand& p, u32 n) const {
+  __device__ __forceinline__ void receive(PackedTile& p, u32 n) const {
     ptx::bar_sync(p_shared, 256);
 #pragma unroll
     for (int k = 0; k < At::queries / 16; ++k) {
@@ -61,13 +61,13 @@ struct WideConsumer : Steps<S, At, options> {
   __device__ __forceinline__ void multiply_first(Accumulator<16, DV>& z_v, u32 all) const {
     const int j0 = shared.item().at.row0;
     const Score<S> score = this->score();
-    const auto probabilities = [&](Scores& s, Operand& p, u32 n) {
+    const auto probabilities = [&](Scores& s, PackedTile& p, u32 n) {
       const auto& rows = shared.rows_of(n);
       this->probabilities(s, p, rows, rows.stats(), score, j0, !covers(rows.every, j0, At::keys));
       shared.ring_q().release_to_both(n);
     };
     Scores s;
-    Operand p;
+    PackedTile p;
     ZQ z_q;
     z_q.fill(0);
     float* to = first_sums();
@@ -119,7 +119,7 @@ struct WideConsumer : Steps<S, At, options> {
     keep(z_p);
     shared.ring_z_o().release_to_both(0);
     const auto pass = [&](u32 n, auto more) {
-      Operand p, z_a;
+      PackedTile p, z_a;
       ZQ z_q;
       shared.ring_q().wait(n);
       receive(p, n);

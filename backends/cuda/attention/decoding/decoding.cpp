@@ -13,7 +13,7 @@ namespace {
 using i64 = std::int64_t;
 
 // Of a pool, whether 32 bits can say in pieces of 16 bytes where any piece is.
-bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
+bool is_in_reach(const AttentionCall& x, const AttentionCall::TensorView& a) {
   const i64 each = 16 / static_cast<i64>(size_of(x.type));
   i64 left = i64{UINT32_MAX} - 576 / each;
   for (const auto& [stride, count] :

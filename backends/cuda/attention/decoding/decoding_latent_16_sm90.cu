@@ -115,7 +115,7 @@ struct Shared {
 struct Boxes {
   const AttentionCall& x;
   const Plan& plan;
-  decoding::PlaceOfLatent place;
+  decoding::LatentRowAddress place;
   const KeyRange keys;
   const int together = plan.box_rows / 2;  // tiles whose boxes a warp looks up at a time
   int set, now, next;  // the set of tiles that `now` is of; the lane's box of it and of the one before
@@ -432,7 +432,7 @@ inline void set_boxes(Plan& plan, const AttentionCall& x) {
                      i64{x.pool} * x.page / 8 <= INT32_MAX;
   if (!dense) plan.box_rows = 0;
   if (plan.box_rows == 0) return;
-  const AttentionCall::Operand groups{x.k.data, 8 * x.k.row, 64, x.k.row};
+  const AttentionCall::TensorView groups{x.k.data, 8 * x.k.row, 64, x.k.row};
   plan.k = tensor_map(x.type, groups, i64{x.pool} * x.page / 8, x.d / 64, 8, 64, 8, ThirdOfTile::blocks,
                       plan.box_rows / 8);
 }

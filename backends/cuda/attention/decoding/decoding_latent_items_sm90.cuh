@@ -115,7 +115,7 @@ __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCa
 
 // What the warps that load tiles read of an item.
 struct Source {
-  decoding::PlaceOfLatent place{};  // sequence and key head; of a tile, what a lane has looked up
+  decoding::LatentRowAddress place{};  // sequence and key head; of a tile, what a lane has looked up
   int head, query;
   KeyRange some;
   Tiles range;
@@ -148,7 +148,7 @@ __device__ __forceinline__ void each_item(const Shared& shared, const AttentionC
 // A third of a tile of keys, in boxes, of which each lane knows where one is; by a warp.
 template <class Tile>
 __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier,
-                                          const decoding::Place& place, int column0) {
+                                          const decoding::RowAddress& place, int column0) {
 #pragma unroll 1
   for (int box = 0; box * plan.box_rows < Tile::rows; ++box) {
     const int page = __shfl_sync(~0u, place.number, box), row = __shfl_sync(~0u, place.in_page, box);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier
 // where the nth piece of 8 columns from 64·c on goes.
 template <class S, class Address>
 __device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
-                                          decoding::PlaceOfLatent& place, int row0, KeyRange seen) {
+                                          decoding::LatentRowAddress& place, int row0, KeyRange seen) {
   constexpr int rows = 4;  // that the lanes copy at a time, a lane every eighth piece of 16 bytes of one
   const int row_of_lane = lane_id() / 8, piece = lane_id() % 8;
 #pragma unroll 1
@@ -222,7 +222,7 @@ inline int box_rows_of(const AttentionCall& x) {
 // Plans of a call's launches, but for the map of keys, each with its queries; `item_rows` are those of a tile
 // of queries.
 inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows) {
-  AttentionCall::Operand q = x.q;  // [B, L, H, d]
+  AttentionCall::TensorView q = x.q;  // [B, L, H, d]
   std::swap(q.head, q.row);
   Plan plan{{}, decoding::ranges_by_wgmma(x), {}, decoding::pieces_of(x), box_rows_of(x)};
   plan.q = tensor_map(x.type, q, x.B, x.L, x.H, x.d, item_rows);

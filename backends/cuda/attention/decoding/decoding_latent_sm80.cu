@@ -27,7 +27,7 @@ struct LatentLoader {
   static constexpr int rows = At::keys / At::warps, row_bytes = At::D * 2;
   const AttentionCall& x;
   Cursor<At, OfLatents> next;
-  PlaceOfLatent place;  // of a key of the next tile
+  LatentRowAddress place;  // of a key of the next tile
   const int first_row = threadIdx.x / 32 * rows, row = lane_id() / 8, piece = lane_id() % 8;  // the lane's
   u32 to, end;  // where the lane's first piece of it goes; the end of the ring for it
   std::uint64_t once = ptx::evict_first();
@@ -151,10 +151,10 @@ __global__ void __launch_bounds__(LatentShape::threads)
       for (int c = 0; c < o.columns; ++c) tile::scale_column(o, c, shared.by[lane_column() + o.column(c)]);
 #pragma unroll
       for (int step = 0; step < At::keys / 16; ++step) {
-        const Operand<T> right = operand_bt<T>(p, 0, step);
+        const SplitFragment<T> right = operand_bt<T>(p, 0, step);
 #pragma unroll
         for (int m = 0; m < o.groups; ++m) {
-          const Operand<T> left = operand_at<T>(k, step, warp * o.groups + m);
+          const SplitFragment<T> left = operand_at<T>(k, step, warp * o.groups + m);
 #pragma unroll
           for (int half = 0; half < 2; ++half)
             mma(o.x[m][half], left.term[0], right.term[0].x[2 * half], right.term[0].x[2 * half + 1], S());

@@ -8,7 +8,7 @@ namespace tg::cuda::attention {
 
 namespace latents_sm90 {
 
-using At = forward_576_sm90::Shape<true>;
+using At = forward_576_sm90::TileShape<true>;
 static_assert(At::keys == tile_keys && At::V::columns == most_values);
 // Warps that find pages need more registers than those that copy tiles of one tensor, the scorer fewer than
 // it has at launch.

@@ -99,7 +99,7 @@ struct Copies {
 
 // Where a key of a sequence is in the pool: each lane of a warp looks up one, and later gives what it found
 // to those that copy the row.
-struct Place {
+struct RowAddress {
   int b, head, number, in_page;  // sequence, key head, page, row of the page
 
   __device__ __forceinline__ void enter(const Item& item) { b = item.tile.b, head = item.head; }
@@ -112,7 +112,7 @@ struct Place {
   // In pieces of 16 bytes, which 32 bits can say (decoding.cpp). A page that is not there is reported
   // elsewhere.
   template <class S>
-  __device__ __forceinline__ u32 begin(const AttentionCall& x, const AttentionCall::Operand& a) const {
+  __device__ __forceinline__ u32 begin(const AttentionCall& x, const AttentionCall::TensorView& a) const {
     constexpr int each = 16 / sizeof(S);
     const u32 page = static_cast<u32>(number) < static_cast<u32>(x.pool) ? number : 0;
     return page * static_cast<u32>(a.batch / each) + in_page * static_cast<u32>(a.row / each) +
@@ -120,14 +120,14 @@ struct Place {
   }
 };
 // The same also in one piece: there each sequence is a page (in_pages()).
-struct PlaceOfLatent : Place {
+struct LatentRowAddress : RowAddress {
   __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
-    if (x.table) return Place::look_up(x, j, keys);
+    if (x.table) return RowAddress::look_up(x, j, keys);
     number = b, in_page = j >= keys.from && j < keys.to ? j : 0;
   }
 };
 template <class S>
-__device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u32 piece) {
+__device__ __forceinline__ const S* at_piece(const AttentionCall::TensorView& a, u32 piece) {
   return static_cast<const S*>(a.data) + i64(piece) * static_cast<int>(16 / sizeof(S));
 }
 
@@ -142,9 +142,9 @@ struct Loader : Copies<S, At> {
   const AttentionCall& x;
   const Cache cache;
   Cursor<At, Cache> next;
-  const S *k, *v;  // in one piece: the lane's piece of the next slice's first rows
-  Place place;     // in pages: of the lane's slice, or of its row of the next slice
-  int nth;         // of the slices that have been looked up, the next one
+  const S *k, *v;    // in one piece: the lane's piece of the next slice's first rows
+  RowAddress place;  // in pages: of the lane's slice, or of its row of the next slice
+  int nth;           // of the slices that have been looked up, the next one
 
   __device__ __forceinline__ Loader(const AttentionCall& x, Cache cache, const Items<Cache>& items,
                                     int stream, u32 ring)
@@ -161,7 +161,7 @@ struct Loader : Copies<S, At> {
       if constexpr (!in_pages) {
         copy_slice(k, v);
       } else if (has_whole_slices()) {
-        Place first = place;
+        RowAddress first = place;
         first.number = __shfl_sync(~0u, place.number, nth);
         first.in_page = __shfl_sync(~0u, place.in_page, nth) + row();
         copy_slice(at_piece<S>(x.k, first.template begin<S>(x, x.k) + piece()),

@@ -9,7 +9,7 @@ namespace tg::cuda::attention::decoding {
 // d, dv ≤ D, at most `rows` queries of a key head, numbers of `size` bytes. Eight, four or two warps stream:
 // each has slices of the keys of its own, in stages of its own. Others write results.
 template <int size_, int D_, int rows_, int streams_>
-struct Shape {
+struct TileShape {
   static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
   // Of a multiprocessor, which has one: what ptxas is told of it is nothing (0) where that would make it
@@ -55,7 +55,7 @@ constexpr bool may_be_launched = arch < 900 || arch >= 1200 || At::streams == mo
 template <class At>
 constexpr bool may_be_launched = true;
 #endif
-static_assert(Shape<2, 128, 16, 8>::bytes(16) <= 227 << 10, "the largest shape");
+static_assert(TileShape<2, 128, 16, 8>::bytes(16) <= 227 << 10, "the largest shape");
 
 // The rows that decide how many streams there are, and whether a block has the shared memory: in pages the
 // number of rows must not, for how many streams there are decides bits.
@@ -68,9 +68,9 @@ inline int rows_of_shape(const AttentionCall& x) {
 template <int size, int D, int rows, class F>
 auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   constexpr int most = most_streams(D);
-  using Large = Shape<size, D, rows, most>;
+  using Large = TileShape<size, D, rows, most>;
   return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large())
-                                                                : f(Shape<size, D, rows, most / 2>());
+                                                                : f(TileShape<size, D, rows, most / 2>());
 }
 // The same for a call of numbers of `size` bytes.
 template <int size, class F>

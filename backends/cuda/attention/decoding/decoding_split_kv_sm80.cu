@@ -41,11 +41,11 @@ __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<C
   }
 }
 
-// As Shape<2, D, 8, 8>, but that a warp may have several of the streams, one after the other, and that all
-// warps write.
+// As TileShape<2, D, 8, 8>, but that a warp may have several of the streams, one after the other, and that
+// all warps write.
 template <int D_, int warps_, int stages_>
 struct ApartShape {
-  using Streams = Shape<2, D_, 8, 8>;
+  using Streams = TileShape<2, D_, 8, 8>;
   static constexpr int D = D_, rows = Streams::rows, streams = Streams::streams, keys = Streams::keys,
                        step = Streams::step, warps = warps_, threads = 32 * warps, stages = stages_,
                        blocks = stages > 1 ? 1 : (D == 64 ? 24 : 16) / warps;  // of a multiprocessor
@@ -78,8 +78,8 @@ struct Slices {
   const int* pages;  // numbers of those of the range, in shared memory; the first of them
   const int first_page;
   Lanes keys, values;
-  int key = 0;  // the first of the slice
-  Place place;  // in pages: of the lane's key of it
+  int key = 0;       // the first of the slice
+  RowAddress place;  // in pages: of the lane's key of it
 
   __device__ __forceinline__ Slices(const AttentionCall& x, const Item& item, u32 ring, const int* pages,
                                     int first_page)
@@ -124,7 +124,7 @@ struct Slices {
     return j >= item.keys.from && j < item.keys.to;
   }
   template <class Copy>
-  __device__ __forceinline__ void copy(const AttentionCall::Operand& a, Copy&& copy) const {
+  __device__ __forceinline__ void copy(const AttentionCall::TensorView& a, Copy&& copy) const {
     if (key >= item.keys.to) return;
     if constexpr (in_pages) {
       const u32 begin = place.begin<S>(x, a);
@@ -187,7 +187,7 @@ __device__ __forceinline__ void add(const AttentionCall& x, int b, int head, int
   const int page = x.table ? x.page : x.T;
   if (row >= 0)
     for_each_piece<S>(x, [&](bool of_values, int piece) {
-      const AttentionCall::Operand &to = of_values ? x.v : x.k, &from = of_values ? x.added.v : x.added.k;
+      const AttentionCall::TensorView &to = of_values ? x.v : x.k, &from = of_values ? x.added.v : x.added.k;
       const int column = piece * static_cast<int>(16 / sizeof(S));
       const uint4 moved = __ldcg(reinterpret_cast<const uint4*>(from.at<S>(b, head) + column));
       *reinterpret_cast<uint4*>(to.at<S>(row / page, head) + i64{row % page} * to.row + column) = moved;
@@ -261,7 +261,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
         __syncwarp();
         slices.for_each_added(key, [&](int row, int n) {
           for_each_piece<S>(x, [&](bool of_values, int piece) {
-            const AttentionCall::Operand& from = of_values ? x.added.v : x.added.k;
+            const AttentionCall::TensorView& from = of_values ? x.added.v : x.added.k;
             ptx::cp_async_16((of_values ? v : k).address(row, piece),
                              from.at<S>(n, item.head) + piece * static_cast<int>(16 / sizeof(S)), 16);
           });

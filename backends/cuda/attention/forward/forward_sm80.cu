@@ -28,11 +28,11 @@ constexpr bool has_uniform_addresses = arch >= 900;
 
 // Operands are numbers of type S, results of type R. `stages` is 1 or 2.
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
-__global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
-                                  Shape<numbers, D, DV, options>::blocks)
+__global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
+                                  TileShape<numbers, D, DV, options>::blocks)
     attend(const __grid_constant__ AttentionCall x, const Powers* all_powers, int stages, float2 unit) {
   TG_DYNAMIC_SHARED(memory, 1024);
-  using At = Shape<numbers, D, DV, options>;
+  using At = TileShape<numbers, D, DV, options>;
   constexpr bool split = At::split;
   constexpr int keys = At::keys, queries = At::queries, rows = At::rows, threads = At::threads,
                 width = At::terms * D, v_width = At::terms * DV;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
 
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Powers* powers) {
-  using At = Shape<numbers, D, DV, options>;
+  using At = TileShape<numbers, D, DV, options>;
   const int stages = fitting_stages<At>(s.gpu);
   const i64 blocks = i64(x.B) * x.H * ((x.L + At::queries - 1) / At::queries);
   launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes(stages)},

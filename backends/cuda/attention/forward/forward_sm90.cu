@@ -16,14 +16,14 @@ void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspac
     using S = decltype(zero);
     if (x.d > 256 || x.dv > 256)
       return with_constant<false, true>(values_are_keys(x), [&](auto values_are_keys) {
-        using At = forward_576_sm90::Shape<values_are_keys>;
+        using At = forward_576_sm90::TileShape<values_are_keys>;
         launch_items<At>(s, rows, x.L, work, forward_576_sm90::Shared<At>::bytes,
                          forward_576_sm90::attend<S, At>, powers);
       });
     forward_sm90::with_shape(rows, [&](auto shape) {
       using Whole = decltype(shape);
       // More than two consumer warpgroups leave the one that schedules too few registers for parts.
-      using Few = std::conditional_t<(Whole::groups > 2), Shape<64, 64, 2>, Whole>;
+      using Few = std::conditional_t<(Whole::groups > 2), TileShape<64, 64, 2>, Whole>;
       // The kernels that take parts or short heads take any scores: a branch for each tile costs them little.
       if constexpr (Whole::divided)
         launch(zero, shape, constant<any>());

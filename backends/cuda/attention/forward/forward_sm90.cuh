@@ -92,8 +92,8 @@ struct Shared {
 // Which keys an item's queries see; by a warp. Without sequences that is known from the first and the last of
 // them; else each is looked at.
 template <class At, class Item>
-__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, const Plan& plan, Place at,
-                                         int part) {
+__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, const Plan& plan,
+                                         TilePosition at, int part) {
   const bool heads_as_rows = At::divided && plan.queries < x.L, in_parts = At::divided && plan.parts > 1;
   const int rows = min(At::queries, x.L - at.row0);
   KeyRange some{INT_MAX, 0};
@@ -142,7 +142,7 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
     shared.ring_items().acquire(items);
     auto& item = shared.item_of(items);
     const bool last = n >= plan.sections.all() * parts;
-    const Place at = plan.sections.place(last ? 0 : n / parts, true);
+    const TilePosition at = plan.sections.place(last ? 0 : n / parts, true);
     const int part = n % parts;
     if (!last) see_keys<At>(item, x, plan, at, part);
     if (lane_id() == 0) {
@@ -206,7 +206,7 @@ __device__ __forceinline__ void load_queries(const Shared<At>& shared, const Pla
       fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, i0 + 64 * At::group(g, n), h, b);
     }
   };
-  const Place first = plan.sections.place(blockIdx.x / (At::divided ? plan.parts : 1), true);
+  const TilePosition first = plan.sections.place(blockIdx.x / (At::divided ? plan.parts : 1), true);
   load(0, first.b, first.head, first.row0);
   for_each_item(shared, [&](const Source& item, u32 n) {
     if (n > 0) load(n, item.b, item.h, item.i0);

@@ -37,7 +37,7 @@ struct ShortShape {
 };
 
 template <class S, int N, int D>
-__device__ __forceinline__ void load_head(u32 to, const AttentionCall::Operand& a, int b, int h, int rows,
+__device__ __forceinline__ void load_head(u32 to, const AttentionCall::TensorView& a, int b, int h, int rows,
                                           int size) {
   load_rows<N, 2 * N>(SharedTile<D>{to}, a.at<S>(b, h), a.row, 0, 0, rows, size);
 }

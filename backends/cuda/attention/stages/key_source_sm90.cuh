@@ -16,7 +16,7 @@ namespace tg::cuda::attention {
 // Describes an operand [batch, heads, rows, size] of 16-bit numbers, for copies of `box_rows` (at most 256)
 // rows by 64 columns in the layout of a SwizzledTile, one after the other if a box is of several heads or
 // batch entries; what lies outside is zero. Rows begin at multiples of 16 bytes; no stride is 0.
-inline CUtensorMap tensor_map(DType type, const AttentionCall::Operand& x, std::int64_t batch, int heads,
+inline CUtensorMap tensor_map(DType type, const AttentionCall::TensorView& x, std::int64_t batch, int heads,
                               int rows, int size, int box_rows, int box_heads = 1, int box_batches = 1) {
   const auto stride = [&](std::int64_t of, std::int64_t count) { return count == 1 ? 8 : of; };
   return cuda::tensor_map(type, x.data, {size, rows, heads, batch},

@@ -6,19 +6,19 @@
 namespace tg::cuda::attention {
 
 // Some rows from row0 on of a head of [B, heads, length], the batch_head-th of all.
-struct Place {
+struct TilePosition {
   int batch_head, b, head, row0;
 };
 // The place of block n: heads in order; rows from the end if that starts the longest first, as for queries
 // under a causal mask.
-__device__ __forceinline__ Place place(unsigned n, int heads, int length, int rows, bool from_end) {
+__device__ __forceinline__ TilePosition place(unsigned n, int heads, int length, int rows, bool from_end) {
   const int blocks = (length + rows - 1) / rows, nth = n % blocks, batch_head = n / blocks;
   return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
 }
-__device__ __forceinline__ Place query_place(const AttentionCall& x, unsigned n, int rows) {
+__device__ __forceinline__ TilePosition query_place(const AttentionCall& x, unsigned n, int rows) {
   return place(n, x.H, x.L, rows, true);
 }
-__device__ __forceinline__ Place key_place(const AttentionCall& x, unsigned n, int rows) {
+__device__ __forceinline__ TilePosition key_place(const AttentionCall& x, unsigned n, int rows) {
   return place(n, x.Hk, x.T, rows, false);
 }
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ Place key_place(const AttentionCall& x, unsigned n, i
 struct Sections {
   int blocks, together, heads, all_heads, rows;
   __host__ __device__ __forceinline__ int all() const { return blocks * all_heads; }
-  __device__ __forceinline__ Place place(int n, bool from_end) const {
+  __device__ __forceinline__ TilePosition place(int n, bool from_end) const {
     const int section = n / (together * blocks), first = section * together, in = n - first * blocks,
               size = min(together, all_heads - first), nth = in / size, batch_head = first + in - nth * size;
     return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
