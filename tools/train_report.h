@@ -30,13 +30,6 @@ inline std::string counted(std::int64_t n, const std::string& noun) {
   return grouped(n) + " " + noun + (n == 1 ? "" : "s");
 }
 
-// By a format of printf; up to 199 bytes.
-std::string formatted(const char* format, auto... values) {
-  char text[200];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 inline std::string short_number(double x) {
   return formatted("%.3g", x);
 }

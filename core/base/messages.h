@@ -17,9 +17,9 @@ namespace tg {
 // the terminal.
 std::string printable(std::string_view text);
 
-// The text that std::snprintf makes, of at most 159 bytes.
+// The text that std::snprintf makes, of at most 199 bytes.
 std::string formatted(const char* format, auto... values) {
-  char text[160];
+  char text[200];
   std::snprintf(text, sizeof text, format, values...);
   return text;
 }

@@ -87,10 +87,10 @@ class HfFolder final : public StoredWeights {
     return small_files_;
   }  // those of folder_file_names that it has
   const std::vector<std::string>& dropped() const { return dropped_; }  // tensors that are not used
-  std::optional<StoredTensor> stored(const std::string& parameter) const override;
+  std::optional<FoundTensor> stored(const std::string& parameter) const override;
 
  private:
-  struct StoredTensor {
+  struct FoundTensor {
     std::size_t file;
     const TensorView* tensor;
     HfTensor theirs;
@@ -99,7 +99,7 @@ class HfFolder final : public StoredWeights {
   void open_files();
   std::string tensor_name(const std::string& name) const;
   void match();
-  void check_tied_head(const StoredTensor& embedding, const StoredTensor& head) const;
+  void check_tied_head(const FoundTensor& embedding, const FoundTensor& head) const;
   std::string where(std::size_t file) const;
 
   std::string path_;
@@ -107,8 +107,8 @@ class HfFolder final : public StoredWeights {
   HfConfig config_;
   std::vector<std::string> files_;  // of weights, plain names
   std::vector<MappedSafeTensors> mapped_;
-  std::map<std::string, StoredTensor> found_;   // every tensor of the files, by its name
-  std::map<std::string, StoredTensor> places_;  // those that are used, by the parameter's name
+  std::map<std::string, FoundTensor> found_;   // every tensor of the files, by its name
+  std::map<std::string, FoundTensor> places_;  // those that are used, by the parameter's name
   std::vector<std::string> dropped_;
 };
 
@@ -151,7 +151,7 @@ void HfFolder::open_files() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     mapped_.push_back(map_safetensors(path_ + "/" + files_[i], who));
     for (const auto& [name, tensor] : mapped_[i].tensors) {
-      const auto [place, is_new] = found_.emplace(name, StoredTensor{i, &tensor, {}, {}});
+      const auto [place, is_new] = found_.emplace(name, FoundTensor{i, &tensor, {}, {}});
       if (!is_new)
         throw FormatError(where(i) + ": has a tensor " + name + ", which " + files_[place->second.file] +
                           " has too");
@@ -216,21 +216,21 @@ void HfFolder::match() {
                       " of this config.json does not have");
 }
 
-void HfFolder::check_tied_head(const StoredTensor& embedding, const StoredTensor& head) const {
+void HfFolder::check_tied_head(const FoundTensor& embedding, const FoundTensor& head) const {
   const TensorView &a = *embedding.tensor, &b = *head.tensor;
   const bool is_equal =
       a.dtype == b.dtype && a.shape == b.shape && std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin());
-  for (const StoredTensor* place : {&embedding, &head}) mapped_[place->file].file.check();
+  for (const FoundTensor* place : {&embedding, &head}) mapped_[place->file].file.check();
   if (!is_equal)
     throw FormatError(where(head.file) + ": lm_head.weight differs from " + embedding.theirs.name +
                       ", though tie_word_embeddings of config.json is true");
 }
 
-std::optional<StoredTensor> HfFolder::stored(const std::string& parameter) const {
+std::optional<FoundTensor> HfFolder::stored(const std::string& parameter) const {
   const auto found = places_.find(parameter);
   if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + parameter);
-  const StoredTensor& place = found->second;
-  StoredTensor all{&mapped_[place.file].file, *place.tensor, place.theirs.is_transposed, where(place.file)};
+  const FoundTensor& place = found->second;
+  FoundTensor all{&mapped_[place.file].file, *place.tensor, place.theirs.is_transposed, where(place.file)};
   if (all.is_transposed) return all;
   const std::size_t row = all.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
   all.tensor.shape.assign(place.shape.begin(), place.shape.end());
