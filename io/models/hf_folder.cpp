@@ -87,7 +87,7 @@ class HfFolder final : public StoredWeights {
     return small_files_;
   }  // those of folder_file_names that it has
   const std::vector<std::string>& dropped() const { return dropped_; }  // tensors that are not used
-  std::optional<FoundTensor> stored(const std::string& parameter) const override;
+  std::optional<StoredTensor> stored(const std::string& parameter) const override;
 
  private:
   struct FoundTensor {
@@ -226,11 +226,11 @@ void HfFolder::check_tied_head(const FoundTensor& embedding, const FoundTensor& 
                       ", though tie_word_embeddings of config.json is true");
 }
 
-std::optional<FoundTensor> HfFolder::stored(const std::string& parameter) const {
+std::optional<StoredTensor> HfFolder::stored(const std::string& parameter) const {
   const auto found = places_.find(parameter);
   if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + parameter);
   const FoundTensor& place = found->second;
-  FoundTensor all{&mapped_[place.file].file, *place.tensor, place.theirs.is_transposed, where(place.file)};
+  StoredTensor all{&mapped_[place.file].file, *place.tensor, place.theirs.is_transposed, where(place.file)};
   if (all.is_transposed) return all;
   const std::size_t row = all.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
   all.tensor.shape.assign(place.shape.begin(), place.shape.end());
