@@ -307,7 +307,7 @@ bool is_short(const Gradient& a) {
 
 // True if the rows are short enough and aligned. Sets `parts` to the number of blocks.
 template <class S, bool centred>
-bool run_short(const Stream& s, const Gradient& a, i64& parts) {
+bool run_short_backward(const Stream& s, const Gradient& a, i64& parts) {
   if (!is_short(a)) return false;
   return with_short<S>(a.n, [&](auto V, auto K) {
     parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
@@ -405,7 +405,7 @@ void run_norm_backward(const Stream& s, const Call& c, const GradientPlan& plan)
       const bool held = is_held<S>(a);
       Teams teams(a.n, per_thread, !held && a.across, least_threads(sizeof(S)));
       a.across = teams.across;
-      if (held && run_short<S, centred>(s, a, parts)) return;
+      if (held && run_short_backward<S, centred>(s, a, parts)) return;
       if (held) {
         teams.shared = staged_bytes<S>(a.n, 1);  // of the weight, then of sums
         launch_early(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
