@@ -502,13 +502,13 @@ TEST(LanguageModel, FallsBackOnItsFeaturesAndTheirCrossEntropy) {
   EXPECT_EQ(message([&] { model.logits(ids); }), "[language model] it has no `features`");
   EXPECT_EQ(model.count(), 0);
   EXPECT_EQ(model.device(), Device::cpu());
-  const Call* seen = nullptr;
+  const CallArgs* seen = nullptr;
   model.features = [&](TensorArg tokens, const CallArgs& call) {
     seen = &call;
     return expand(unsqueeze(cast(tokens, f64), -1), {1, 2, 3}) *
            tokens.tensor().graph().constant(Array::of<double>({3}, {1, 2, 4}));
   };
-  const Call training{.mode = Mode::train};
+  const CallArgs training{.mode = Mode::train};
   const auto v = [&](const Tensor& t) {
     return doubles(
         eval(t, {{ids, std::vector<std::int32_t>{1, 2}}, {targets, std::vector<std::int32_t>{0, 2}}}));
