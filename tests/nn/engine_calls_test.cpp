@@ -97,7 +97,7 @@ TEST_P(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
       .parameters = params.all()};
   const std::string error = error_of([&] { Engine(forgetful, {}); });
   EXPECT_NE(error.find("[engine]"), std::string::npos) << error;
-  EXPECT_NE(error.find("reads no key-value cache: its layer has to use Call::cache"), std::string::npos)
+  EXPECT_NE(error.find("reads no key-value cache: its layer has to use CallArgs::cache"), std::string::npos)
       << error;
 }
 
