@@ -4,15 +4,6 @@
 
 namespace tg {
 
-namespace {
-
-// The shape rule of a view, whose layout f makes of the operand's.
-template <Layout (*f)(const Layout&, const Attrs&)>
-std::vector<OutSpec> looks_into(std::span<const Operand> in, const Attrs& a) {
-  detail::require_operands(in, 1);
-  return {{in[0].dtype, f(in[0].layout, a), 0}};
-}
-
 struct PermuteAttrs {
   Axes order;
   void fields(auto&& field) const { field("order", order); }
@@ -21,6 +12,15 @@ struct ShapeAttrs {
   Shape shape;
   void fields(auto&& field) const { field("shape", shape); }
 };
+
+namespace {
+
+// The shape rule of a view, whose layout f makes of the operand's.
+template <Layout (*f)(const Layout&, const Attrs&)>
+std::vector<OutSpec> looks_into(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
+  return {{in[0].dtype, f(in[0].layout, a), 0}};
+}
 
 std::vector<Sample> permute_samples() {
   const auto rotated = [](std::span<const Tensor> x) { return permute(x[0], {2, 0, 1}); };

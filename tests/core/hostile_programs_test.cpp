@@ -133,10 +133,10 @@ TEST_F(HostileModel, ACacheOfAnotherLengthOrBatchIsRefusedByTheCall) {
   nn::KvCache one(1, 8), two(2, 8);
   nn::CacheCall shorter(g, one, 2), more(g, two, 4);
   expect_error<ShapeError>([&] { model(tokens, {.cache = &shorter}); },
-                           {"/kv_cache] the call is for 2 tokens in each of 1 texts, got i32 [1, 4]",
+                           {"/kv_cache] the call is for 2 tokens in each of 1 sequences, got i32 [1, 4]",
                             "hostile_programs_test.cpp"});
   expect_error<ShapeError>([&] { model(tokens, {.cache = &more}); },
-                           {"4 tokens in each of 2 texts", "hostile_programs_test.cpp"});
+                           {"4 tokens in each of 2 sequences", "hostile_programs_test.cpp"});
   const nn::GroupedAttention layer(nn::Path(params) / "layer", 8, 2);
   expect_error<ShapeError>(
       [&] {
@@ -195,8 +195,8 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
         [&] {
           call.check(rows({2, 4, 8}));
         },
-        {in_pages ? "[kv_cache] the call is for 1 tokens in each of 6 texts"
-                  : "[kv_cache] the call is for 3 tokens in each of 2 texts",
+        {in_pages ? "[kv_cache] the call is for 1 tokens in each of 6 sequences"
+                  : "[kv_cache] the call is for 3 tokens in each of 2 sequences",
          here});
   }
 }

@@ -499,7 +499,7 @@ TEST(KvCache, RowsMustFitTheCall) {
   const auto check = [&](Shape s) { return message([&] { call.check(in(s)); }); };
   EXPECT_EQ(check({2, 3}), "");
   EXPECT_EQ(check({2, 3, 7}), "");
-  const std::string of = "[kv_cache] the call is for 3 tokens in each of 2 texts, got ";
+  const std::string of = "[kv_cache] the call is for 3 tokens in each of 2 sequences, got ";
   EXPECT_TRUE(check({2}).starts_with(of + "x f32 [2]") || check({2}).starts_with(of + "f32 [2]"))
       << check({2});
   for (const Shape& s : {Shape{3, 3}, Shape{1, 3, 7}, Shape{2, 2, 7}, Shape{2, 4}, Shape{3, 2}})

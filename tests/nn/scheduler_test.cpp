@@ -244,7 +244,7 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
              s.done({7, 0, 1});
            }})
     EXPECT_NE(error_of(call).find(none), std::string::npos);
-  EXPECT_NE(error_of([&] { s.table(b); }).find("text 2 waits, and has no pages"), std::string::npos);
+  EXPECT_NE(error_of([&] { s.table(b); }).find("sequence 2 waits, and has no pages"), std::string::npos);
   EXPECT_EQ(text_of(s.plan()), "1:0+2 |");
   const std::int64_t last = std::numeric_limits<std::int64_t>::max();
   for (const Scheduler::Part& p :
@@ -253,7 +253,7 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
         << p.begin << "+" << p.count;
   s.done({a, 0, 2});
   s.append(a, 3);
-  EXPECT_NE(error_of([&] { s.append(a, 4); }).find("text 1 has 3 tokens already"), std::string::npos);
+  EXPECT_NE(error_of([&] { s.append(a, 4); }).find("sequence 1 has 3 tokens already"), std::string::npos);
   s.done({a, 2, 1});
   EXPECT_NE(error_of([&] { s.expect(a); }).find("which has read 3 of 3 tokens and may have 3"),
             std::string::npos);
