@@ -231,6 +231,9 @@ extern "C" void __tsan_vptr_update(void**, void*) {}
   }                                                                                                    \
   extern "C" int __tsan_atomic##bits##_compare_exchange_strong(type* p, type* old, type v, int, int) { \
     return __atomic_compare_exchange_n(p, old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);          \
+  }                                                                                                    \
+  extern "C" int __tsan_atomic##bits##_compare_exchange_weak(type* p, type* old, type v, int, int) {   \
+    return __atomic_compare_exchange_n(p, old, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);           \
   }
 TG_ATOMIC(8, std::uint8_t)
 TG_ATOMIC(32, std::uint32_t)
