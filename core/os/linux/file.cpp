@@ -166,6 +166,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     if (at < begin || at >= end) continue;
     range->is_lost.store(true);  // before any thread can read a zero
     const std::uintptr_t page = at & ~(static_cast<std::uintptr_t>(::getpagesize()) - 1);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the page begins before the object
     void* zeros = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     errno = error;
@@ -230,6 +231,7 @@ void release_pages(const char* begin, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::getpagesize()),
              at = reinterpret_cast<std::uintptr_t>(begin);
   const std::uintptr_t first = (at + page - 1) / page * page, last = (at + bytes) / page * page;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are computed as numbers
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 

@@ -64,7 +64,9 @@ constexpr Version version_2{"", "/memory.max", "/memory.current", "inactive_file
 std::size_t left_up_to_root(const std::string& mount, std::string group, const Version& v) {
   std::size_t left = SIZE_MAX;
   for (;; group.resize(group.rfind('/'))) {
-    left = std::min(left, left_in_cgroup(mount + v.folder + group, v.limit, v.usage, v.reclaimable));
+    std::string folder = mount;
+    folder.append(v.folder).append(group);
+    left = std::min(left, left_in_cgroup(folder, v.limit, v.usage, v.reclaimable));
     if (group.find('/') == std::string::npos) return left;
   }
 }
@@ -161,7 +163,7 @@ SharedFile open_shared_memory(const std::string& path, std::size_t bytes) {
   // The file may be anything, such as a pipe or a terminal.
   const SharedFile memory = opened_file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (memory.bytes == bytes && is_sealed(memory.descriptor)) return memory;
-  FileDescriptor(memory.descriptor);
+  const FileDescriptor closed(memory.descriptor);
   return {};
 }
 

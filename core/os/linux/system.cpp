@@ -30,7 +30,7 @@ bool has_program(const std::string& name) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path ? path : "");
   for (std::string folder; std::getline(folders, folder, ':');)
-    if (access((folder + "/" + name).c_str(), X_OK) == 0) return true;
+    if (access(folder.append("/").append(name).c_str(), X_OK) == 0) return true;
   return false;
 }
 
