@@ -365,25 +365,26 @@ Point Harness::draw(std::uint64_t seed) const {
   return x;
 }
 
+Values Harness::draw_signed(std::uint64_t seed, std::size_t stream, std::int64_t count) const {
+  Stream random(seed, key_, static_cast<std::uint32_t>(stream));
+  Values v(static_cast<std::size_t>(count));
+  for (double& x : v) x = random.sign() * (0.5 + random.next());
+  return v;
+}
+
 Point Harness::draw_cotangents(std::uint64_t seed) const {
   Point r;
   for (std::size_t i = 0; i < out_.size(); ++i) {
-    Stream random(seed, key_, static_cast<std::uint32_t>(1000 + i));
-    Values v(static_cast<std::size_t>(out_[i].numel()));
-    for (double& r_i : v) r_i = stored_number(out_[i].dtype(), random.sign() * (0.5 + random.next()));
-    r.push_back(std::move(v));
+    r.push_back(draw_signed(seed, 1000 + i, out_[i].numel()));
+    for (double& r_i : r.back()) r_i = stored_number(out_[i].dtype(), r_i);
   }
   return r;
 }
 
 Point Harness::draw_direction(std::uint64_t seed) const {
   Point d;
-  for (std::size_t i = 0; i < leaves_.size(); ++i) {
-    Stream random(seed, key_, static_cast<std::uint32_t>(2000 + i));
-    Values v(static_cast<std::size_t>(numel(leaves_[i].shape)));
-    for (double& d_i : v) d_i = random.sign() * (0.5 + random.next());
-    d.push_back(std::move(v));
-  }
+  for (std::size_t i = 0; i < leaves_.size(); ++i)
+    d.push_back(draw_signed(seed, 2000 + i, numel(leaves_[i].shape)));
   return d;
 }
 

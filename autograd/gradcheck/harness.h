@@ -84,6 +84,8 @@ class Harness {
   Point gradients();  // of the floating leaves that get gradients, in order
 
  private:
+  // `count` values ±[0.5, 1.5) of a stream of their own.
+  Values draw_signed(std::uint64_t seed, std::size_t stream, std::int64_t count) const;
   void make_leaf(const SampleInput& spec, View view, DType dtype, std::size_t index);
   void add_parameters(const std::vector<Parameter>& parameters);
   void differentiate(const std::vector<Tensor>& used, const HarnessOptions& options);
