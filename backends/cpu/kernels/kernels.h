@@ -2,6 +2,8 @@
 // share.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/kernels/simd.h"
 
@@ -13,6 +15,13 @@ inline i64 ceil_div(i64 a, i64 b) {
 inline i64 round_up(i64 n, i64 unit) {
   return ceil_div(n, unit) * unit;
 }
+// Of integers. Floating-point numbers would be rounded.
+template <class T>
+requires std::is_floating_point_v<T>
+void at_most(T, T) = delete;
+template <class T>
+requires std::is_floating_point_v<T>
+void at_least(T, T) = delete;
 inline i64 at_most(i64 a, i64 b) {
   return a < b ? a : b;
 }

@@ -364,7 +364,7 @@ void add_range(const AttentionCall& x, const Sums<C>& all, const Sums<C>& range)
     for (i64 e = 0; e < all.padded; e += W) store(all.g + e, load(range.g + e) + V{});
     return;
   }
-  const C top = at_least(*all.top, *range.top), exponent = ScoreUnit<C>(x).exponent;
+  const C top = *all.top > *range.top ? *all.top : *range.top, exponent = ScoreUnit<C>(x).exponent;
   const auto factor = [&](C c) { return shrinkage<C>(splat<V>(c), splat<V>(top), exponent); };
   const V before = factor(*all.top), added = factor(*range.top);
   *all.sum = before[0] * *all.sum + added[0] * *range.sum;
