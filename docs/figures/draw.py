@@ -134,7 +134,7 @@ def folders():
     root = HERE.parent.parent
 
     def rooms(folder, order=()):  # its subfolders, in this order or else sorted
-        names = sorted(path.name for path in (root / folder).iterdir() if path.is_dir())
+        names = sorted(path.name for path in (root / folder).iterdir() if path.is_dir() and any(path.iterdir()))
         return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
     p = Picture(980, 492, "Folders of tilegrad: each includes only folders below it")
