@@ -51,6 +51,25 @@ TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   }
 }
 
+// Ranges of keys are merged, and a sink is: the largest score decides, even beyond the largest integer.
+TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
+  constexpr std::int64_t T = 3000;
+  for (const std::int64_t largest : {0, 1500, 2999})
+    for (const bool has_sink : {false, true}) {
+      Graph g;
+      std::vector<float> keys(T, 0.5F), values(T);
+      keys[static_cast<std::size_t>(largest)] = 1;
+      for (std::size_t j = 0; j < values.size(); ++j) values[j] = static_cast<float>(j);
+      const Tensor q = full(g, {1, 1, 1, 1}, 3e30, f32), k = g.constant(Array::of<float>({1, 1, T, 1}, keys)),
+                   v = g.constant(Array::of<float>({1, 1, T, 1}, values));
+      AttentionOptions options{.scale = 1};
+      if (has_sink) options.sink = full(g, {1}, 2e30, f32);
+      const AttentionResult r = flash_attn(q, k, v, options);
+      EXPECT_EQ(eval(r.o).values<float>(), std::vector<float>{static_cast<float>(largest)}) << has_sink;
+      EXPECT_EQ(eval(r.lse).values<float>(), std::vector<float>{3e30F}) << has_sink;
+    }
+}
+
 // o is linear in v for a fixed mask: ⟨o, z_o⟩ = ⟨v, z_v⟩.
 TEST(LargeScoresGraph, DropoutDropsTheSameInBothDirections) {
   Graph g;
