@@ -52,7 +52,7 @@ struct AttentionOptions {
   Tensor kv_lengths = {};  // i32 or i64 [B], 0 … T: number of keys of each batch entry; replaces T above
   double dropout = 0;  // probability of dropping an element of P, in [0, 1); ξ is computed without dropout
   // Allows the backward to sum z_q in any order if that is faster. On CUDA, tensor core kernels use it and
-  // need B·H·L·d floats of memory. z_q may then differ from run to run in its last bits.
+  // need B·H·L·d floats of memory. z_q may then differ slightly from run to run.
   bool nondeterministic = false;
   // Kernels of the forward and of its backward. compile() throws DeviceError, with the reason, if these
   // kernels do not support a call in the program. standard_attn() ignores it.

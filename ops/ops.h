@@ -212,12 +212,12 @@ Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg
 std::vector<Tensor> index_assign_each(const std::vector<Tensor>& xs, std::int64_t axis, TensorArg indices,
                                       const std::vector<Tensor>& srcs);
 
-// Selects one element per index, like torch.gather. If the axis is 1, y[a, b, c] is x[a, indices[a, b, c],
-// c]. The result has the shape of `indices`. Indices have the rank of x, and along the other axes they are
-// not larger than x. Defined in gather.cpp, as are the next two.
+// Selects one element per index, like torch.gather. For axis 1, `y[a, b, c] = x[a, indices[a, b, c], c]`. The
+// result has the shape of `indices`. Indices have the rank of x, and along the other axes they are not larger
+// than x. Defined in gather.cpp, as are the next two.
 Tensor gather(TensorArg x, std::int64_t axis, TensorArg indices);
 // Returns x with the elements of `src` added at the positions that gather() would read, like
-// torch.scatter_add. src has the dtype of x and is at least as large as `indices`; other elements of src are
+// torch.scatter_add. src has the dtype of x and is at least as large as `indices`. Its other elements are
 // ignored. Floats are added in f64 on the CPU; on a GPU the error bound is that of index_add(). Throws
 // DTypeError for booleans.
 Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src);
