@@ -1,4 +1,4 @@
-// compile: turns a graph and the tensors to compute into a Program that can run many times.
+// compile: builds a Program, which can run many times, from a graph and the tensors to compute.
 #pragma once
 
 #include <optional>

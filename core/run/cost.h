@@ -7,7 +7,7 @@
 
 namespace tg {
 
-// The name under which steps are summed: the op's name, or "chain to gelu" for a fused elementwise step that
+// The name under which steps are summed: the op's name, or `chain to gelu` for a fused elementwise step that
 // ends in gelu.
 inline std::string kind_of(const Step& s) {
   const std::string last = s.name.substr(s.name.find_last_of('/') + 1);

@@ -1,10 +1,11 @@
-// The log of programs on standard error. The environment variable TG_LOG sets the level; each level includes
+// The log of programs on standard error. The environment variable TG_LOG sets the level. Each level includes
 // the lower ones:
-//   0  nothing; the default
-//   1  every compiled program: nodes, steps by kind, peak memory, compile time; every run: its time
-//   2  every step of every run: its time, and GB/s and GFLOP/s according to Op::cost
-//   3  the memory plan: every buffer with its offset, size, first and last step
-//   4  kernel, algorithm and tiles of every step
+// - 0: nothing; the default
+// - 1: every compiled program: nodes, steps by kind, peak memory, compile time; every run: its time
+// - 2: every step of every run: its time, and GB/s and GFLOP/s according to Op::cost
+// - 3: the memory plan: every buffer with its offset, size, first and last step
+// - 4: kernel, algorithm and tiles of every step
+//
 // At level 1 or higher, run() waits for the run to finish; at level 2 or higher, for each step.
 #pragma once
 

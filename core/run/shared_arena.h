@@ -13,9 +13,9 @@ namespace tg {
 class Backend;
 
 // Memory shared by programs that are compiled with the same arena (CompileOptions::arena). Its size is the
-// maximum of what the programs need, not the sum. Only one of them can run at a time, and its results are
-// valid until another one runs. After that fetch() throws Error; values requested earlier by fetch_later()
-// are not affected.
+// maximum of the programs' needs, not the sum. Only one of them can run at a time, and its results are valid
+// until another one runs. After that fetch() throws Error; values requested earlier by fetch_later() are not
+// affected.
 class SharedArena {
  public:
   // An arena that grows as programs are compiled.
