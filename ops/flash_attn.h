@@ -132,6 +132,7 @@ namespace detail {
 template <class X>
 // The operands by name, null if absent. X is Tensor, Operand or Arg.
 struct AttentionOperands {
+  // Assigns the operands of a call with these attributes.
   [[gnu::always_inline]] AttentionOperands(std::span<const X> in, const AttentionAttrs& a) {
     std::size_t at = 0;
     const auto take = [&](bool there) { return there ? &in[at++] : nullptr; };
@@ -141,13 +142,14 @@ struct AttentionOperands {
     cu_q = take(a.packed), cu_k = take(a.packed), lengths = take(a.has_lengths);
     rng = take(a.dropout > 0);
   }
+  // o, lse, z_o and z_lse are operands of the backward only.
   const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
 };
 
 // Results of flash_attn_with_rest(): flash_attn's results and the rounding error of ξ, in f64 or f32. With
 // it, results over parts of the keys can be merged for scores of any size. `rest` has no gradient.
 struct SplitAttentionResult {
-  Tensor o, lse, rest;
+  Tensor o, lse, rest;  // as in AttentionResult, and the rounding error of ξ
 };
 // Same as flash_attn(), with the rounding error of ξ as a third result.
 SplitAttentionResult flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,

@@ -24,6 +24,7 @@
 namespace tg {
 
 namespace detail {
+// The value of a field for messages.
 inline std::string attr_text(const Dims& v) {
   return v.text();
 }
@@ -65,6 +66,7 @@ inline bool is_same_type(const char* a, const char* b) {
 
 // The attributes of an op that has none.
 struct NoAttrs {
+  // Lists no fields.
   void fields(auto&&) const {}
 };
 

@@ -110,7 +110,9 @@ struct SampleInput {
 // The function of a sample: calls the op and returns its results, as a list or as one tensor.
 class SampleCall : public std::function<std::vector<Tensor>(std::span<const Tensor>)> {
  public:
+  // An empty call.
   SampleCall() = default;
+  // Wraps a function of the inputs that returns a Tensor or a list.
   template <class F>
   requires(!std::is_same_v<F, SampleCall> && std::is_invocable_v<F, std::span<const Tensor>>) SampleCall(F f)
       : function([f = std::move(f)](std::span<const Tensor> x) {
@@ -226,7 +228,7 @@ struct Op {
   std::vector<std::pair<int, int>> inplace = {};
   // For ops on lists: the number of outputs and inputs per tensor.
   struct {
-    int outs = 0, ins = 0;
+    int outs = 0, ins = 0;  // 0 for other ops
   } each = {};
   // The source line of the definition; the file determines the op's section in docs/ops.md.
   Where where = Where::current();

@@ -32,7 +32,7 @@ StepTime at_ceilings(const Step& s, const Ceilings& c) {
   return t;
 }
 
-// "4.20 T"
+// A number with a unit prefix: "4.20 T".
 std::string with_unit(double x) {
   const char* unit = "";
   for (const char* next : {"k", "M", "G", "T", "P"}) {
@@ -52,13 +52,13 @@ std::string row(const StepTime& t, double all) {
          t.name + "\n";
 }
 
-// What ran the step; a chain's code would be as long as the table is wide.
+// The kernel that ran the step. For a fused step it would be too long for the table.
 std::string kernel_of(const Program& program, std::size_t step) {
   return chain_of(*program.steps()[step].op, program.steps()[step].attrs) ? "" : ": " + program.choice(step);
 }
 
-// What ranks exchange, and how much of that a run waits for: what it takes beyond all other steps. "" for
-// none.
+// Describes the ranks' communication and the part of it that a run waits for: the run time minus the time of
+// all other steps. Empty without communication.
 std::string exchanges_text(const Program& program, const Profile& profile) {
   double exchanges = 0, others = 0;
   for (std::size_t i = 0; i < profile.steps.size(); ++i) {

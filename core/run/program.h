@@ -105,6 +105,7 @@ struct ArenaBuffer {
   int first = 0, last = 0;
 };
 
+// Values of a run that may still be in progress; see below.
 class Pending;
 
 // A compiled graph that can run many times. A Program keeps its nodes, parameters and memory alive. Copies
@@ -115,9 +116,9 @@ class Pending;
 // progress. Only fetch() and Pending wait.
 //
 // Threads: one thread at a time may use a Program. feed(), run() and profile() throw Error if one of them is
-// in progress, in a different thread or in the run that called a host function. Different programs may run at
-// the same time. run() throws Error if they share an arena, or if one of them assigns a parameter that the
-// other one uses.
+// in progress. It may be in progress in a different thread, or in the run that called a host function.
+// Different programs may run at the same time. run() throws Error if they share an arena, or if one of them
+// assigns a parameter that the other one uses.
 class Program {
  public:
   // The internal state.
