@@ -26,7 +26,7 @@ std::uint64_t hash_of(const Step& s) {
   return h.digest()[0];
 }
 
-// The number of the first step in which a rank's program differs from rank 0's, and that rank.
+// The first step in which a rank's program differs from the program of rank 0, and that rank.
 struct Difference {
   std::size_t step = SIZE_MAX;
   int rank = 0;
@@ -52,7 +52,7 @@ Difference first_difference(std::span<const std::uint64_t> hashes, Communicator&
 void compare(std::span<const Step> steps, Communicator& ranks) {
   std::vector<std::uint64_t> hashes;
   for (const Step& s : steps) hashes.push_back(hash_of(s));
-  // Lists of one length can be shown in pieces: up to the shortest program, then its end.
+  // Lists of equal length can be compared in chunks: up to the end of the shortest program, then the lengths.
   const std::vector<std::uint64_t> counts = gather_one(ranks, std::uint64_t{hashes.size()});
   const auto [least, most] = std::ranges::minmax(counts);
   const Difference d = first_difference(std::span(hashes).first(least), ranks);
