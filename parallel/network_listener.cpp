@@ -1,12 +1,12 @@
-// Ranks of several hosts meet at the address where rank 0 listens. Before anything that a peer sends is
-// looked at, it must have shown that it knows the token, and rank 0 shows it with its reply:
+// Ranks of several hosts connect to the address on which rank 0 listens. A peer must prove that it knows the
+// token before rank 0 looks at its messages, and rank 0 proves it with its reply:
 //
-//   rank 0 → peer  challenge  a number used once, n
-//   peer → rank 0  answer     its own number m, its Join, HMAC(token, "joins", n, m, Join)
-//   rank 0 → peer  Reply, HMAC(token, "replies", n, m, Reply)
+//      rank 0 → peer  challenge  a nonce n
+//      peer → rank 0  answer     its nonce m, its Join, HMAC(token, "joins", n, m, Join)
+//      rank 0 → peer  Reply, HMAC(token, "replies", n, m, Reply)
 //
-// The token does not travel, and what was recorded cannot be sent again. What follows on the connection is
-// neither encrypted nor signed.
+// The token itself is never sent, and recorded messages cannot be replayed. Later traffic on the connection
+// is neither encrypted nor signed.
 #include "parallel/listener.h"
 
 #include <algorithm>
@@ -63,21 +63,23 @@ void check_options(int error) {
   if (error != 0) fail_call("setsockopt", error);
 }
 
-// Small messages leave at once, and a peer whose host is gone is noticed: in silence, and on a connection for
-// control also when it does not confirm what was sent. On one for data a stopped process may not confirm.
+// Disables delays for small messages, and enables the detection of dead hosts. On a control connection,
+// unconfirmed bytes also count. On a data connection they do not, because a stopped process may not confirm
+// them.
 void prepare(int socket, Purpose purpose, const JoinOptions& options) {
   os::TcpOptions tcp{.idle = 10, .interval = 5, .probes = 4};
   if (purpose == Purpose::control) tcp.confirm_ms = static_cast<int>(dead_after(options).count());
   check_options(os::set_options(socket, tcp));
 }
 
-// None, with the error, if this host does not know addresses of that family at all.
+// The result is empty, and `error` is set, if this host does not support the address family.
 FileDescriptor network_socket(const os::Address& address, int& error) {
   const os::Socket opened = os::open_socket(address);
   FileDescriptor s(opened.descriptor);
   error = opened.error;
   if (s.fd < 0 && error != EAFNOSUPPORT) fail_call("socket", error);
-  if (s.fd >= 0) check_options(os::allow_reuse(s.fd));  // rank 0 may want the port that another rank gets
+  // rank 0 may need a port that another rank's socket used
+  if (s.fd >= 0) check_options(os::allow_reuse(s.fd));
   return s;
 }
 
@@ -115,7 +117,7 @@ class NetworkListener : public Listener {
     if (peer.socket.fd < 0) return std::nullopt;
     peer.own_nonce = new_nonce();
     const Challenge challenge{join_magic, peer.own_nonce};
-    // It has room in the system's memory.
+    // The system's buffer has room for it.
     if (os::send(peer.socket.fd, raw_bytes(challenge)).bytes != sizeof challenge) return std::nullopt;
     return peer;
   }
@@ -164,13 +166,13 @@ class NetworkListener : public Listener {
   std::int64_t strangers_ = 0;
 };
 
-// One connection to rank 0, made by one rank.
+// A connection of one rank to rank 0.
 class Entrance {
  public:
   Entrance(const World& world, const JoinOptions& options, const std::string& build, Purpose purpose)
       : world_(world), options_(options), join_(join_of(world, build, purpose)), socket_(-1) {}
 
-  // Connects and answers the challenge, or returns when `other` has got its reply already.
+  // Connects and answers the challenge. Returns early if `other` already has its reply.
   void come(const Entrance* other) {
     const Clock::time_point end = Clock::now() + options_.join_timeout;
     WaitReports reports(options_);
@@ -195,7 +197,7 @@ class Entrance {
     }
   }
 
-  // Rank 0's verdict. Throws if it is no welcome.
+  // Waits for rank 0's decision. Throws unless it is a welcome.
   void await_reply() {
     SignedReply message{};
     if (const int error = receive(message, end_of_patience(options_))) {
@@ -235,11 +237,11 @@ class Entrance {
     if (socket_.fd < 0) return error;
     error = os::connect(socket_.fd, a);
     if (error != 0 && error != EINPROGRESS) return error;
-    // A host that does not answer yet is asked again: the system's own pauses get long.
+    // Retry a host that does not answer yet, because the system's own retry intervals become long.
     error =
         wait({.descriptor = socket_.fd, .for_room = true}, std::min(end, Clock::now() + Milliseconds(5'000)));
     if (error == 0) error = os::connect_error(socket_.fd);
-    // On rank 0's host, before it listens: its port may be one that the system gives to who connects.
+    // Before rank 0 listens, a client on its host may get rank 0's port as its own and connect to itself.
     return error == 0 && os::is_its_own_peer(socket_.fd) ? ECONNREFUSED : error;
   }
 

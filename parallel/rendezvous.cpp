@@ -18,7 +18,7 @@ namespace {
 
 constexpr Milliseconds patience_with_strangers{5'000}, patience_with_latecomers{1'000};
 
-// Rank 0 while it waits for the others.
+// Rank 0 while it waits for the other ranks.
 class Host {
  public:
   Host(const World& world, const JoinOptions& options, const std::string& build)
@@ -42,7 +42,7 @@ class Host {
   }
 
  private:
-  // Connections, and so peers.
+  // Number of connections and so of peers.
   std::size_t expected() const {
     return static_cast<std::size_t>(world_.size - 1) *
            static_cast<std::size_t>(listener_->connections_per_rank());
@@ -71,11 +71,12 @@ class Host {
     for (const JoiningPeer& c : joined_) waited.push_back({c.socket.fd});
     if (const int error = os::poll(waited, until(end)); error != 0 && error != ETIMEDOUT && error != EINTR)
       fail_call("poll", error);
-    for (const JoiningPeer& c : joined_)  // a rank says nothing more: it has ended
+    for (const JoiningPeer& c :
+         joined_)  // a rank sends nothing more after joining, so its process has exited
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
           throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " ended before all ranks had come");
-    // One that speaks is heard, the next in the next call. The sockets of those that stay silent are closed.
+    // Process one peer that has sent data per call. Sockets of peers that stay silent are closed.
     std::optional<JoiningPeer> speaking;
     std::deque<JoiningPeer> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
@@ -102,7 +103,7 @@ class Host {
                      std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
     }
-    // Where too many come the oldest leaves: a rank says who it is at once.
+    // If there are too many, drop the oldest: a rank sends its Join immediately.
     if (strangers_.size() >= most_strangers + expected()) strangers_.pop_front();
     peer->leave = Clock::now() + patience_with_strangers;
     strangers_.push_back(std::move(*peer));
@@ -122,7 +123,7 @@ class Host {
       listener_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
-    // The others can do without one that may belong to another job.
+    // The other ranks can start without a peer that may belong to a different job.
     const auto turn_away = [&](const std::string& why) {
       listener_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
@@ -148,8 +149,8 @@ class Host {
   }
 
   Meeting welcome() {
-    strangers_.clear();  // they may have all the descriptors there are
-    listener_->close();  // a rank that joins again, after a short meeting, finds the next listener
+    strangers_.clear();  // they may use up all descriptors
+    listener_->close();  // a rank that joins again soon afterwards connects to the next listener
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
     for (const JoiningPeer& g : joined_)
       if (!listener_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))
@@ -160,7 +161,8 @@ class Host {
     return meeting;
   }
 
-  // Tells all ranks why they do not begin, also those that come a little later: they would wait for rank 0.
+  // Sends all ranks the reason why the run does not start. Ranks that join a little later also get it instead
+  // of waiting for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
     for (const JoiningPeer& g : joined_) listener_->reply(g, kind, line), ++told_;
     joined_.clear();
@@ -202,11 +204,11 @@ class Host {
   const JoinOptions& options_;
   const Join own_;
   const std::unique_ptr<Listener> listener_;
-  std::deque<JoiningPeer> strangers_;  // have connected and not said who they are
+  std::deque<JoiningPeer> strangers_;  // connected, but without a Join so far
   std::vector<JoiningPeer> joined_;
-  bool is_late_ = false;                                         // the time to join is over
-  std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for those that come now
-  std::size_t told_ = 0;                                         // connections of ranks that know it
+  bool is_late_ = false;                                         // the time to join has passed
+  std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for peers that join now
+  std::size_t told_ = 0;                                         // number of peers that received it
 };
 
 }  // namespace
