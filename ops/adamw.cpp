@@ -1,9 +1,12 @@
-// adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch does it, for
-// a list of parameters. With the scaled gradient g, the step number t from 1, learning rate η and decay λ:
-//   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
-//   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
-// A scale of 0 skips the step: p, m and v stay as they are, even if g holds NaN.
-// A copy of p' in a half type is what the next step multiplies by (nn/layers/autocast.h).
+// adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019) for a list of parameters,
+// as in PyTorch. With the scaled gradient g, the step number t from 1, the learning rate η and the weight
+// decay λ:
+//
+//      m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
+//      p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
+//
+// A scale of 0 skips the step: p, m and v stay unchanged, even if g contains NaN. The 16-bit copy of p' is an
+// operand of the next step's GEMMs (nn/layers/autocast.h).
 #include "ops/adamw.h"
 
 #include "ops/common.h"
@@ -41,7 +44,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
   return out;
 }
 
-// Scalars in f64, then rounded: 1 - βᵗ loses too many digits in f32.
+// Scalars are computed in f64 and then rounded, because 1 - βᵗ loses too many digits in f32.
 Tensors decompose_adamw(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AdamWAttrs>();
   const std::size_t scalars = adamw_ins * a.weight_decay.size();
@@ -129,7 +132,7 @@ void AdamWOptions::check(std::string_view who) const {
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {
   const Where where = learning_rate.where();
-  // Numbers; tensors have their values when the program runs.
+  // Only numbers are checked here; tensors get their values when the program runs.
   for (const auto& [name, x, range] :
        {std::tuple("learning_rate", &learning_rate, Range::at_least(0)),
         std::tuple("step", &step, Range::at_least(1)), std::tuple("scale", &scale, Range::at_least(0))})

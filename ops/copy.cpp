@@ -1,4 +1,4 @@
-// Copies: to another dtype, to separate memory, to row-major order; and the view that stops gradients.
+// Copies: to a different dtype, to separate memory, to row-major order. Also the view that stops gradients.
 #include "ops/common.h"
 
 namespace tg {

@@ -1,5 +1,5 @@
-// cumsum: running sums along an axis, from its start or from its end. The gradient runs the other way:
-// y_i = Σ_{j ≤ i} x_j, so z_x,j = Σ_{i ≥ j} z_i.
+// cumsum: running sums along an axis, from its start or from its end. The gradient runs in the opposite
+// direction: y_i = Σ_{j ≤ i} x_j, so z_x,j = Σ_{i ≥ j} z_i.
 #include "ops/common.h"
 #include "ops/index.h"
 

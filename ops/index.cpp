@@ -1,5 +1,5 @@
-// Slices of an axis by number: index_select reads them, index_add adds to them, each the gradient of the
-// other. embedding is index_select on the rows of a table.
+// Selects slices of an axis by index. index_select reads them, index_add adds to them, and each is the
+// gradient of the other. embedding is index_select on the rows of a table.
 #include "ops/index.h"
 #include "ops/common.h"
 

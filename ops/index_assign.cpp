@@ -1,5 +1,4 @@
-// Slices of an axis written by number, as rows of a cache are: a row of numbers says where each goes. A list
-// of tensors takes one step.
+// Writes slices of an axis by index, for example rows of a cache. A list of tensors is written in one step.
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -9,7 +8,7 @@ extern const Op& index_assign_op;
 
 namespace {
 
-// In: x and src of each tensor, then the indices.
+// Inputs: x and src of each tensor, then the indices.
 std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attrs) {
   if (in.size() < 3 || in.size() % 2 == 0)
     throw ShapeError("expected a tensor and what is assigned, as often as there are tensors, and indices");
@@ -33,7 +32,8 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   return out;
 }
 
-// The gradient of src: z where its slices went, if no later one went to the same place.
+// The gradient of src: z at the position of each slice, unless a later slice was written to the same
+// position.
 Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z, std::int64_t axis) {
   const std::int64_t size = z.shape()[static_cast<int>(axis)];
   if (size == 0) return zeros_like(src);
@@ -75,7 +75,7 @@ const Op& index_assign_op = *define_op(
        const Tensor& indices = g.in.back();
        Tensors grads(g.in.size());
        for (std::size_t i = 0; i < g.z.size(); ++i) {
-         if (!g.z[i].defined()) continue;  // nothing depends on this one
+         if (!g.z[i].defined()) continue;  // this result has no gradient
          const Tensor& src = g.in[2 * i + 1];
          if (g.needed[2 * i]) grads[2 * i] = index_assign(g.z[i], axis, indices, zeros_like(src));
          if (g.needed[2 * i + 1]) grads[2 * i + 1] = source_gradient(src, indices, g.z[i], axis);

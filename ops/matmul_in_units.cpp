@@ -87,7 +87,7 @@ const Op& matmul_in_units_op = *define_op(
      .decompose = decompose_product,
      .samples = product_samples,
      .cost = detail::product_cost,
-     // The result so far is one more term; so is it for each further unit.
+     // The partial sum is one more term, and so is each further unit.
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {
            const auto& p = attrs.as<MatmulInUnitsAttrs>();

@@ -1,5 +1,5 @@
-// slice: a part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a copy of
-// a part whose start is given by a tensor.
+// slice: a part of an axis as a view. slice_assign: a copy with such a part overwritten. slice_at: a copy of
+// a part whose start is a tensor.
 #include <algorithm>
 
 #include "ops/common.h"
@@ -16,7 +16,8 @@ struct SliceAttrs {
   }
 };
 
-// Where slice(x, axis, start, …) begins: negative starts count from the end, both ends are clipped.
+// The first index of slice(x, axis, start, …): a negative start counts from the end, and both ends are
+// clipped.
 std::int64_t first_of(std::int64_t start, std::int64_t size) {
   return std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size);
 }
@@ -46,7 +47,7 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
                      std::to_string(axis) + " only");
   if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", expected 1 or more");
   const std::int64_t n = region[axis], size = x.shape()[axis];
-  // (size - 1 - start) / step is how many steps there are before the end: no sum, which could overflow.
+  // (size - 1 - start) / step is the number of steps before the end. A sum could overflow.
   const bool fits =
       a.start >= 0 && (n == 0 ? a.start <= size : a.start < size && n - 1 <= (size - 1 - a.start) / a.step);
   if (!fits)
@@ -166,7 +167,7 @@ Tensor detail::add_gradient(const Tensor& a, const Tensor& z) {
   if (node.op != &slice_assign_op || node.in.size() != 2) return add(a, z);
   const Node& around = graph.node_of(node.in[0]);
   if (around.op != &full_op || around.attrs.as<FullAttrs>().value != 0) return add(a, z);
-  const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // recording moves the nodes
+  const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // a copy, because recording moves the nodes
   const Tensor part = graph.tensor(node.in[1]);
   const std::int64_t stop = s.stop(part.size(s.axis));
   return slice_assign(a, add(slice(a, s.axis, s.start, stop, s.step), part), s.axis, s.start, s.step);
