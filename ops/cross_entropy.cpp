@@ -96,7 +96,7 @@ const Op& cross_entropy_op = *define_op(
          },
      .vjp = [](const Backprop& g) -> Tensors {
        if (g.z[1].defined() || g.z[2].defined())
-         throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
+         throw GradientError("the log-sum of a cross-entropy has no separate gradient");
        return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.out[2], g.z[0]}, g.attrs),
                Tensor()};
      },

@@ -96,7 +96,7 @@ std::vector<Tensor> index_assign_each(const std::vector<Tensor>& xs, std::int64_
   if (xs.empty() || xs.size() != srcs.size())
     throw ShapeError(in_context("[index_assign] got " + std::to_string(xs.size()) + " tensors and " +
                                     std::to_string(srcs.size()) +
-                                    " to assign, expected as many, at least one",
+                                    " to assign, expected the same number of each, at least one",
                                 indices.where()));
   Tensors in;
   for (std::size_t i = 0; i < xs.size(); ++i) in.insert(in.end(), {xs[i], srcs[i]});

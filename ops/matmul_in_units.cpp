@@ -33,11 +33,11 @@ std::vector<OutSpec> infer_product(std::span<const Operand> in, const Attrs& att
   if (a.shape().size() != 2 || b.shape().size() != 2 || a.shape()[1] != b.shape()[0])
     throw ShapeError("needs a [m, k] and b [k, n]");
   if (p.unit < least_unit || p.unit % least_unit != 0)
-    throw ShapeError("the unit is no multiple of " + std::to_string(least_unit));
+    throw ShapeError("the unit is not a multiple of " + std::to_string(least_unit));
   const DType dtype = p.along_k ? compute_type(a.dtype) : a.dtype;
   const Shape shape{a.shape()[0], b.shape()[1]};
   if (in.size() == 3 && in[2].dtype != dtype) throw DTypeError("the sum differs in dtype from the result");
-  if (in.size() == 3 && in[2].shape() != shape) throw ShapeError("the sum has another shape than the result");
+  if (in.size() == 3 && in[2].shape() != shape) throw ShapeError("the sum and the result differ in shape");
   return detail::row_major_output(dtype, shape);
 }
 

@@ -79,7 +79,7 @@ const Op& register_op(Op op) {
   const auto refuse = [&](const std::string& why) {
     throw Error("[register_op] '" + op.name + "' " + why + " " + at_line(op.where));
   };
-  if (op.name.empty()) refuse("is no name for an op");
+  if (op.name.empty()) refuse("is not a name for an op");
   check_name("register_op", op.name);
   if (!op.infer) refuse("has no shape rule (Op::infer)");
   // Reject names of ops that the compiler creates too, because backends find kernels by name.

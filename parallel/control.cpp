@@ -51,28 +51,28 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   });
   if (!waiting->seen.is_waiting) return std::nullopt;
   const auto waited = now - waiting->moved;
-  const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
+  const std::string waiter = "rank " + std::to_string(waiting - ranks_.begin()) + " is waiting for it";
   const auto lost = [&](const Rank& r, const std::string& why) {
     return LostRank{static_cast<int>(&r - ranks_.data()), why};
   };
   for (const Rank& r : ranks_)
     if (r.seen.has_ended && !waiting->seen.is_on_gpu && std::min(waited, now - r.moved) >= after_its_end)
-      return lost(r, "has ended " + of_whom);
+      return lost(r, "exited while " + waiter);
   if (step_timeout_ == Milliseconds(0)) return std::nullopt;
   for (const Rank& r : ranks_)
     if (r.seen.has_ended && std::min(waited, now - r.moved) >= timeout_of(r))
-      return lost(r, "has ended " + of_whom);
+      return lost(r, "exited while " + waiter);
   for (const Rank& r : ranks_) {  // also in a pause and while waiting: such a process sends no heartbeat
     const auto silent = now - r.beaten;
     if (&r != &*waiting && silent >= timeout_of(r) && waited >= timeout_of(r))
-      return lost(r, "is stopped, without a sign of life for " + seconds_text(silent) + ", " + of_whom);
+      return lost(r, "is stopped: no heartbeat for " + seconds_text(silent) + "; " + waiter);
   }
   for (const Rank& r : ranks_) {
     const auto still = now - r.moved;
     if (!r.seen.is_waiting && !r.seen.has_ended && r.seen.pauses == 0 && r.seen.steps > 0 &&
         still >= timeout_of(r) && waited >= timeout_of(r))
-      return lost(r, "hangs after step " + std::to_string(r.seen.steps - 1) + ", for " + seconds_text(still) +
-                         ", " + of_whom);
+      return lost(r, "made no progress for " + seconds_text(still) + " after step " +
+                         std::to_string(r.seen.steps - 1) + "; " + waiter);
   }
   return std::nullopt;
 }
@@ -125,7 +125,8 @@ void Watchdog::look_at_connections(std::span<const os::Polled> waited) {
     if (!waited[i].is_ready) {
       rest.push_back(std::move(c));
     } else if (memory_->state(c.rank).has_ended.load(std::memory_order_acquire) == 0) {
-      memory_->mark_lost(c.rank, "is gone: its process ended without a word, or was killed", rank_);
+      memory_->mark_lost(c.rank, "is lost: its process exited without reporting an error, or was killed",
+                         rank_);
     }
   }
   std::swap(connections_, rest);

@@ -31,8 +31,8 @@ class LocalListener : public Listener {
     if (const int error = os::bind(socket_.fd, address)) {
       if (error != EADDRINUSE) fail_call("bind", error);
       refuse_world(
-          "rank 0 of this job is here already: expected one process with rank 0, and another TG_JOB for "
-          "another job (this is '" +
+          "rank 0 of this job has already joined: expected one process with rank 0, and a different TG_JOB "
+          "for a different job (this is '" +
           world.job + "')");
     }
     if (const int error = os::listen(socket_.fd, most_ranks)) fail_call("listen", error);
@@ -78,7 +78,7 @@ FileDescriptor connect_to_host(const World& world, const JoinOptions& options) {
     }
     // No process listens yet, or too many connections are waiting.
     if (error != ECONNREFUSED && !os::is_temporary(error)) fail_call("connect", error);
-    if (Clock::now() >= end) throw RankLost("[ranks] rank 0 did not come in " + seconds_text(timeout));
+    if (Clock::now() >= end) throw RankLost("[ranks] rank 0 did not join within " + seconds_text(timeout));
     if (reports.is_due()) reports.say("rank 0");
     std::this_thread::sleep_for(nap);
   }
@@ -90,7 +90,7 @@ std::pair<Reply, FileDescriptor> receive(int socket) {
   FileDescriptor received(-1);
   const os::Transfer n = os::receive_with(socket, raw_bytes(reply), received.fd);
   if (n.bytes != sizeof reply || reply.magic != join_magic)
-    throw RankLost("[ranks] rank 0 ended before all ranks had come");
+    throw RankLost("[ranks] rank 0 exited before all ranks joined");
   return {reply, std::move(received)};
 }
 

@@ -19,7 +19,7 @@ constexpr Milliseconds patience_with_news{5'000};
 // Minimum interval between a rank's state messages. The watchdog runs at the same interval.
 constexpr Milliseconds least_beat{100};
 
-const char* const without_a_word = "is gone: its process ended without a word, or was killed";
+const char* const without_a_word = "is lost: its process exited without reporting an error, or was killed";
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void NetworkCommunicator::gather(std::span<const std::byte> own, Head& head) {
         std::span(all_).subspan(static_cast<std::size_t>(c.rank) * own.size(), own.size());
     if (bytes != own.size()) {
       if (bytes > most_shared) {
-        memory_->mark_lost(c.rank, "sent what no rank sends", rank());
+        memory_->mark_lost(c.rank, "sent an invalid message", rank());
         memory_->check_lost();
       }
       if (head.other < 0 || c.rank < head.other) head.other = c.rank, head.other_bytes = bytes;
@@ -87,7 +87,7 @@ void NetworkCommunicator::exchange(std::span<const std::byte> own, Head& head) {
   receive(connections_[0], raw_bytes(head));
   if (head.other >= 0) return;
   if (head.bytes != own.size()) {
-    memory_->mark_lost(0, "sent what no rank sends", rank());
+    memory_->mark_lost(0, "sent an invalid message", rank());
     memory_->check_lost();
   }
   receive(connections_[0], all_);
@@ -131,10 +131,10 @@ void NetworkCommunicator::await_news(const Connection& of_whom) const {
     memory_->check_lost();
     std::this_thread::sleep_for(wait_each);
   }
-  memory_->mark_lost(of_whom.rank, "is gone: its connection ended", rank());
+  memory_->mark_lost(of_whom.rank, "is lost: its connection ended", rank());
   memory_->check_lost();
   // not reached, because the rank is marked as lost
-  fail("rank " + std::to_string(of_whom.rank) + " is gone");
+  fail("rank " + std::to_string(of_whom.rank) + " is lost");
 }
 
 // Messages in both directions. The kind determines the size, because all ranks run the same program.
@@ -188,7 +188,7 @@ void Notes::hear(Peer& peer) {
     } else if (error == 0 || error == ECONNRESET || error == EPIPE) {
       return lose(peer, without_a_word);
     } else {
-      return lose(peer, std::string("is gone: its host does not answer (") + std::strerror(error) + ")");
+      return lose(peer, std::string("is lost: its host does not answer (") + std::strerror(error) + ")");
     }
   }
 }
@@ -198,7 +198,7 @@ void Notes::take(Peer& peer) {
     std::uint64_t kind;
     if (peer.heard.size() < sizeof kind) return;
     std::memcpy(&kind, peer.heard.data(), sizeof kind);
-    if (kind != State{}.kind && kind != Loss{}.kind) return lose(peer, "sent what no rank sends");
+    if (kind != State{}.kind && kind != Loss{}.kind) return lose(peer, "sent an invalid message");
     const std::size_t bytes = kind == State{}.kind ? sizeof(State) : sizeof(Loss);
     if (peer.heard.size() < bytes) return;
     if (kind == State{}.kind) {
@@ -210,7 +210,7 @@ void Notes::take(Peer& peer) {
     } else {
       Loss said;
       std::memcpy(&said, peer.heard.data(), sizeof said);
-      if (said.rank < 0 || said.rank >= memory_->ranks()) return lose(peer, "sent what no rank sends");
+      if (said.rank < 0 || said.rank >= memory_->ranks()) return lose(peer, "sent an invalid message");
       memory_->mark_lost(static_cast<int>(said.rank), text_of(said.why), rank_);
       peer.knows_of_loss = true;
     }

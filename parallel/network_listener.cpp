@@ -101,7 +101,8 @@ class NetworkListener : public Listener {
       socket_.fd = std::exchange(s.fd, -1);
       return;
     }
-    if (error == EADDRNOTAVAIL) refuse_world(named + ", which is no address of this host: expected rank 0's");
+    if (error == EADDRNOTAVAIL)
+      refuse_world(named + ", which is not an address of this host: expected rank 0's");
     if (error == EADDRINUSE)
       refuse_world("another process listens on " + where_ +
                    ": expected a free port, and TG_PORT sets another");
@@ -155,7 +156,7 @@ class NetworkListener : public Listener {
 
   std::string about() const override {
     std::string text = "; rank 0 listens on " + where_;
-    if (strangers_ > 0) text += "; connections with another token: " + std::to_string(strangers_);
+    if (strangers_ > 0) text += "; connections with a different token: " + std::to_string(strangers_);
     return text;
   }
 
@@ -190,8 +191,8 @@ class Entrance {
       }
       if (other && other->has_reply()) return;
       if (Clock::now() >= end)
-        throw RankLost("[ranks] rank 0 did not come in " + seconds_text(options_.join_timeout) + " (" + why +
-                       ")");
+        throw RankLost("[ranks] rank 0 did not join within " + seconds_text(options_.join_timeout) + " (" +
+                       why + ")");
       if (reports.is_due()) reports.say("rank 0 (" + why + ")");
       std::this_thread::sleep_for(nap);
     }
@@ -202,16 +203,16 @@ class Entrance {
     SignedReply message{};
     if (const int error = receive(message, end_of_patience(options_))) {
       if (error == ETIMEDOUT) throw RankLost("[ranks] rank 0 does not answer");
-      throw RankLost("[ranks] rank 0 ended before all ranks had come");
+      throw RankLost("[ranks] rank 0 exited before all ranks joined");
     }
     const Reply& reply = message.reply;
     if (reply.kind == Reply::stranger)
       refuse_world(
           "rank 0, on " + where_ +
-          ", has another token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
+          ", has a different token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
     if (reply.magic != join_magic ||
         !are_equal(message.proof, proof_of(world_.token, replies, challenge_, nonce_, reply)))
-      refuse_world("what answers on " + where_ + " does not know the token: expected rank 0 of this job");
+      refuse_world("the process on " + where_ + " does not know the token: expected rank 0 of this job");
     if (reply.kind == Reply::wrong) throw WorldError(text_of(reply.text));
     if (reply.kind != Reply::welcome) throw RankLost(text_of(reply.text));
   }
@@ -249,7 +250,7 @@ class Entrance {
     Challenge challenge{};
     if (const int error = receive(challenge, end)) return error;
     if (challenge.magic != join_magic)
-      refuse_world("what listens on " + where_ +
+      refuse_world("the process that listens on " + where_ +
                    " is not rank 0: expected a free port, and TG_PORT sets another");
     challenge_ = challenge.nonce, nonce_ = new_nonce();
     const Answer answer{nonce_, join_, proof_of(world_.token, joins, challenge_, nonce_, join_)};

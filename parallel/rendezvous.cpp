@@ -54,7 +54,7 @@ class Host {
     while (joined_.size() < expected()) {
       if (Clock::now() >= end) {
         is_late_ = true;
-        throw RankLost("[ranks] " + absent() + " did not come in " + seconds_text(options_.join_timeout) +
+        throw RankLost("[ranks] " + absent() + " did not join within " + seconds_text(options_.join_timeout) +
                        here() + listener_->about());
       }
       if (reports.is_due()) reports.say(absent() + here() + listener_->about());
@@ -75,7 +75,7 @@ class Host {
          joined_)  // a rank sends nothing more after joining, so its process has exited
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
-          throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " ended before all ranks had come");
+          throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " exited before all ranks joined");
     // Process one peer that has sent data per call. Sockets of peers that stay silent are closed.
     std::optional<JoiningPeer> speaking;
     std::deque<JoiningPeer> rest;
@@ -131,7 +131,7 @@ class Host {
       refuse(rank + " joins by version " + std::to_string(join.version) + ", rank 0 by " +
              std::to_string(join_version) + ": expected the same program");
     if (join.job != own_.job)
-      return turn_away(" is of another job than rank 0: expected the same TG_JOB, if it is set");
+      return turn_away(" belongs to a different job from rank 0: expected the same TG_JOB, if it is set");
     if (join.size != world_.size)
       refuse(rank + " is of " + std::to_string(join.size) + " ranks, rank 0 of " +
              std::to_string(world_.size) + ": expected the same number");
@@ -143,8 +143,8 @@ class Host {
     });
     if (join.rank < 1 || join.rank >= world_.size || is_here)
       return turn_away(
-          " of this job is here already: expected one process of each rank, and another TG_JOB for another "
-          "job");
+          " of this job has already joined: expected one process per rank, and a different TG_JOB for a "
+          "different job");
     joined_.push_back(std::move(s));
   }
 
@@ -154,7 +154,7 @@ class Host {
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
     for (const JoiningPeer& g : joined_)
       if (!listener_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))
-        throw RankLost("[ranks] rank " + std::to_string(g.join.rank) + " ended before all ranks had come");
+        throw RankLost("[ranks] rank " + std::to_string(g.join.rank) + " exited before all ranks joined");
     for (JoiningPeer& g : joined_)
       (g.join.purpose == Purpose::control ? meeting.connections : meeting.data)
           .push_back({g.join.rank, std::move(g.socket)});
@@ -196,7 +196,7 @@ class Host {
     return (all == 1 ? "rank " : "ranks ") + names;
   }
   std::string here() const {
-    return " (" + std::to_string(complete() + 1) + " of " + std::to_string(world_.size) + " are here)";
+    return " (" + std::to_string(complete() + 1) + " of " + std::to_string(world_.size) + " joined)";
   }
 
   static constexpr std::size_t most_strangers = 256;

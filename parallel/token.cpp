@@ -28,7 +28,7 @@ std::string read_file(const std::string& path) {
   check(opened.error);
   const os::FileStatus now = os::status(opened.file.fd);
   check(now.error);
-  if (!now.is_regular) refuse("which is no file");
+  if (!now.is_regular) refuse("which is not a regular file");
   if (!now.is_trusted) refuse("which belongs to another user");
   using std::filesystem::perms;
   if ((now.permissions & (perms::group_all | perms::others_all)) != perms::none)

@@ -151,7 +151,7 @@ World world_of(const Environment& get, long parent) {
     if (!w.has_several_hosts() && w.local_rank != w.rank)
       refuse_world(launcher.local_rank + " is " + std::to_string(w.local_rank) + " but " + launcher.rank +
                    " is " + std::to_string(w.rank) +
-                   ": expected the same number, for all ranks are on one host");
+                   ": expected the same number because all ranks are on one host");
     if (w.has_several_hosts())
       find_meeting_place(get,
                          launcher.size + " is " + std::to_string(w.size) + " and " + launcher.local_size +

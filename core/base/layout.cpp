@@ -101,8 +101,8 @@ namespace {
 // Checks a layout so that no product of strides and sizes overflows in the functions below.
 void check(const Layout& l) {
   const auto refuse = [&] {
-    return ShapeError("[tensor] shape " + l.shape.text() + " with strides " + l.strides.text() + " from " +
-                      std::to_string(l.offset) + " is no layout of a buffer");
+    return ShapeError("[tensor] shape " + l.shape.text() + ", strides " + l.strides.text() + " and offset " +
+                      std::to_string(l.offset) + " do not form a valid layout");
   };
   numel(l.shape);
   if (l.strides.size() != l.rank() || l.offset < 0 || l.offset > max_elements) throw refuse();

@@ -169,12 +169,12 @@ void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in
                        " strides for shape " + o.layout.shape.text());
     if (op.view != (o.view_of >= 0) || o.view_of >= static_cast<int>(in.size()))
       throw Error("its shape rule returned a view of input " + std::to_string(o.view_of) +
-                  (op.view ? ", which it does not have" : ", but it is no view op"));
+                  (op.view ? ", which it does not have" : ", but it is not a view op"));
     std::int64_t extent = max_elements;
     if (op.view) {
       const Value& viewed = graph.value(in[static_cast<std::size_t>(o.view_of)]);
       extent = graph.value(viewed.root).layout.extent();
-      if (viewed.dtype != o.dtype) throw DTypeError("its shape rule returned a view of another dtype");
+      if (viewed.dtype != o.dtype) throw DTypeError("its shape rule returned a view with a different dtype");
     }
     if (!lies_within(o.layout, extent))
       throw ShapeError("its shape rule returned strides " + o.layout.strides.text() + " for shape " +

@@ -413,7 +413,7 @@ const std::byte* Pending::element(const Tensor& t) const {
 const std::byte* Pending::in_order(const Tensor& t) const {
   const std::byte* raw = bytes(t);
   if (!program_->fetched_arg(t).layout.is_contiguous())
-    throw ShapeError("[pending] " + t.text() + " does not lie in row-major order: fetch() copies it");
+    throw ShapeError("[pending] " + t.text() + " is not stored in row-major order: fetch() copies it");
   return raw;
 }
 

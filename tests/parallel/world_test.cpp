@@ -186,7 +186,7 @@ TEST(World, ATokenFileIsNoPipe) {
     ADD_FAILURE() << "it waits for a writer";
     ::close(::open(path.c_str(), O_RDWR));  // which ends the wait
   }
-  EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is no file");
+  EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is not a regular file");
   std::filesystem::remove(path);
 }
 
@@ -239,7 +239,7 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
       {with(torchrun, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE is 99999999999: expected 1 to 1024"},
       {with(torchrun, {{"WORLD_SIZE", "4.0"}}), "WORLD_SIZE is '4.0': expected 1 to 1024"},
       {with(torchrun, {{"RANK", "0"}, {"LOCAL_RANK", "1"}}),
-       "LOCAL_RANK is 1 but RANK is 0: expected the same number, for all ranks are on one host"},
+       "LOCAL_RANK is 1 but RANK is 0: expected the same number because all ranks are on one host"},
       {with(torchrun, {{"LOCAL_RANK", "4"}}), "LOCAL_RANK is 4 but LOCAL_WORLD_SIZE is 4: expected 0 to 3"},
       {with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}}),
        "LOCAL_WORLD_SIZE is 5 but WORLD_SIZE is 4: expected 1 to 4"},
@@ -263,7 +263,8 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
        "TG_TOKEN and TG_TOKEN_FILE are both set: expected one of them"},
       {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/no/such/file"}}),
        "TG_TOKEN_FILE is /no/such/file, which cannot be read: No such file or directory"},
-      {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/"}}), "TG_TOKEN_FILE is /, which is no file"},
+      {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/"}}),
+       "TG_TOKEN_FILE is /, which is not a regular file"},
       {without(torchrun, "RANK"),
        "WORLD_SIZE is 4 but RANK is not set: expected both (torchrun and tools/launch set them)"},
       {without(torchrun, "WORLD_SIZE"),
