@@ -36,7 +36,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
     const DType copy = a.copies[first / adamw_ins];
     const bool has_copy = copy != x[0].dtype;
     if (has_copy && (wide != x[0].dtype || (copy != bf16 && copy != f16)))
-      throw DTypeError("a copy is bf16 or f16, of a p of f32 or f64");
+      throw DTypeError("a copy must be bf16 or f16, and its p f32 or f64");
     out.push_back({copy, row_major(has_copy ? x[0].shape() : Shape{0})});
   }
   for (const Operand& o : in.subspan(scalars))
@@ -103,23 +103,22 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-const Op& adamw_op = *define_op(
-    {.name = "adamw",
-     .doc =
-         "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, "
-         "v′ = β₂·v + (1 − β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps), copy = p′ in a "
-         "half type; for a list of parameters",
-     .infer = infer,
-     .not_differentiable = "it is an optimizer's update",
-     .decompose = decompose_adamw,
-     .samples = samples,
-     .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
-       double elements = 0;
-       for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
-       return {.flops = 15 * elements};
-     },
-     .inplace = {{0, 0}, {1, 2}, {2, 3}},
-     .each = {adamw_outs, adamw_ins}});
+const Op& adamw_op =
+    *define_op({.name = "adamw",
+                .doc = "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − "
+                       "β₁)·g, v′ = β₂·v + (1 − β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + "
+                       "eps), copy = p′ in a 16-bit dtype, for a list of parameters",
+                .infer = infer,
+                .not_differentiable = "it is an optimizer's update",
+                .decompose = decompose_adamw,
+                .samples = samples,
+                .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
+                  double elements = 0;
+                  for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
+                  return {.flops = 15 * elements};
+                },
+                .inplace = {{0, 0}, {1, 2}, {2, 3}},
+                .each = {adamw_outs, adamw_ins}});
 
 void AdamWOptions::check(std::string_view who) const {
   constexpr Range share = Range::from_below(0, 1);

@@ -53,7 +53,8 @@ Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
         std::string(lower ? "[tril]" : "[triu]") + " needs at least two dimensions, got " + t.text(),
         x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
-  const std::int64_t diagonal = std::clamp(given, -rows, columns);  // values beyond these have the same effect
+  const std::int64_t diagonal =
+      std::clamp(given, -rows, columns);  // values beyond these have the same effect
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
   const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;
   const auto upto = [&](std::int64_t n, double first) {

@@ -82,7 +82,7 @@ std::vector<Sample> split_samples() {
 }  // namespace
 
 const Op& split_op = *define_op({.name = "split",
-                                 .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
+                                 .doc = "x → y₁, y₂, …: an axis split into parts of the given sizes",
                                  .infer = infer_split,
                                  .vjp = [](const Backprop& g) -> Tensors {
                                    Tensors z;

@@ -84,8 +84,8 @@ double cross_entropy_roundings(std::span<const Operand> in, std::span<const Oper
 
 const Op& cross_entropy_op = *define_op(
     {.name = "cross_entropy",
-     .doc = "x [..., V], t [...] → loss, c, log π: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x "
-            "= c + log π, c = max x and smoothing ε; 0 where t is ignored",
+     .doc = "x [..., V], t [...] → loss, c, log π: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x = "
+            "c + log π, c = max x and smoothing ε; 0 if t is ignored",
      .infer =
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 2);
@@ -112,7 +112,7 @@ const Op& cross_entropy_op = *define_op(
             }},
            one_large_logit(),
            // log 4 for each of two rows; the third is not counted.
-           {"mean of what counts",
+           {"mean without ignored targets",
             {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
              {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
             [](auto x) { return cross_entropy(x[0], x[1]); },

@@ -252,7 +252,7 @@ std::vector<Sample> backward_samples();
 const Op& standard_attn_checks =
     *new Op{.name = "standard_attn",
             .infer = infer_forward,
-            .not_differentiable = "standard_attn is made of other ops, which are"};
+            .not_differentiable = "standard_attn consists of other ops, which are differentiable"};
 
 }  // namespace
 
@@ -269,19 +269,18 @@ const Op& flash_attn_op = *define_op(
      .roundings = attention_roundings,
      .recompute = Recompute::costly});
 
-const Op& flash_attn_backward_op = *define_op(
-    {.name = "flash_attn_backward",
-     .doc =
-         "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
-         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A ⊘ exp(A).sum where "
-         "abs(ξ) > 1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = "
-         "scale·z_s·k, z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
-     .infer = infer_backward,
-     .decompose = detail::decompose_attention_backward,
-     .samples = backward_samples,
-     .cost = attention_cost,
-     .roundings = attention_roundings,
-     .strided_results = true});
+const Op& flash_attn_backward_op =
+    *define_op({.name = "flash_attn_backward",
+                .doc = "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without "
+                       "softcap and dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A "
+                       "⊘ exp(A).sum if abs(ξ) > 1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = "
+                       "P ⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
+                .infer = infer_backward,
+                .decompose = detail::decompose_attention_backward,
+                .samples = backward_samples,
+                .cost = attention_cost,
+                .roundings = attention_roundings,
+                .strided_results = true});
 
 void detail::check_heads(std::int64_t heads, std::int64_t key_heads) {
   if (key_heads == 0 ? heads != 0 : heads % key_heads != 0)

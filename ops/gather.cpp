@@ -28,9 +28,9 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
   detail::require_operands(in, 3);
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   check_within(x, indices, attrs);
-  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and the added values differ in dtype");
   if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
-  if (src.shape() != indices.shape()) throw ShapeError("what is added must have the shape of the indices");
+  if (src.shape() != indices.shape()) throw ShapeError("the added values must have the shape of the indices");
   return detail::row_major_output(x.dtype, x.shape());
 }
 

@@ -73,7 +73,7 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
 
 [[noreturn]] void refuse_second_derivative() {
   throw GradientError(
-      "linear_cross_entropy has a first derivative only; cross_entropy of a product has others");
+      "linear_cross_entropy has only a first derivative: use cross_entropy of linear for others");
 }
 
 // Whether w is stored column-major: a head's weight is [V, c], and w is a view of it. z_w gets the same
@@ -207,9 +207,8 @@ std::int64_t linear_cross_entropy_unit(std::int64_t classes) {
 
 const Op& linear_cross_entropy_op = *define_op(
     {.name = "linear_cross_entropy",
-     .doc =
-         "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − ε)·l_t + "
-         "λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 where t is ignored",
+     .doc = "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − "
+            "ε)·l_t + λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 if t is ignored",
      .infer =
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 3);

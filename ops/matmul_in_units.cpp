@@ -80,9 +80,8 @@ std::vector<Sample> product_samples() {
 const Op& matmul_in_units_op = *define_op(
     {.name = "matmul_in_units",
      .doc =
-         "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "
-         "any "
-         "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
+         "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b in units of rows, which are bitwise identical "
+         "in a larger product, or y = sum + a·b in the compute type, with units of k added in order",
      .infer = infer_product,
      .decompose = decompose_product,
      .samples = product_samples,

@@ -142,24 +142,23 @@ std::vector<Sample> paged_samples() {
 
 }  // namespace
 
-const Op& paged_attn_op = *define_op(
-    {.name = "paged_attn",
-     .doc =
-         "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "
-         "H, L, dv], ξ [B, H, L]: flash_attn of the keys k[table[b, t / page], t % page], t < lengths[b], "
-         "causal: the queries are the last L of each sequence",
-     .infer = infer_paged,
-     .not_differentiable = "a cache is for evaluation",
-     .decompose = decompose_paged,
-     .samples = paged_samples,
-     .cost = paged_cost,
-     // As in flash_attn, for all keys that fit into the pages.
-     .roundings =
-         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-           const Shape &k = in[1].shape(), &table = in[3].shape();
-           return static_cast<double>(k[3] + 2 * table[1] * k[1]) + 7;
-         },
-     .strided_results = true});
+const Op& paged_attn_op =
+    *define_op({.name = "paged_attn",
+                .doc = "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], "
+                       "sink? → o [B, H, L, dv], ξ [B, H, L]: flash_attn with the keys k[table[b, t / page], "
+                       "t % page], t < lengths[b], causal: the queries are the last L of each sequence",
+                .infer = infer_paged,
+                .not_differentiable = "a cache is for evaluation",
+                .decompose = decompose_paged,
+                .samples = paged_samples,
+                .cost = paged_cost,
+                // As in flash_attn, for all keys that fit into the pages.
+                .roundings =
+                    [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+                      const Shape &k = in[1].shape(), &table = in[3].shape();
+                      return static_cast<double>(k[3] + 2 * table[1] * k[1]) + 7;
+                    },
+                .strided_results = true});
 
 const PagedAttentionAttrs* paged_attention_of(const Op& op, const Attrs& attrs) {
   return &op == &paged_attn_op ? &attrs.as<PagedAttentionAttrs>() : nullptr;

@@ -243,9 +243,9 @@ TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
           {g.needed[0] ? z * b : Tensor(), g.needed[1] ? z* a : Tensor()})
 TG_BINARY(div, "a / b", same_float, normal, off_zero, div_gradient(g))
 TG_BINARY(pow, "aᵇ", same_float, uniform, normal, pow_gradient(g))
-TG_BINARY(maximum, "the larger of a and b; NaN if one is", same_number, normal, normal,
+TG_BINARY(maximum, "the larger of a and b; NaN if either is NaN", same_number, normal, normal,
           shared_by_winner(g, greater(a, b)))
-TG_BINARY(minimum, "the smaller of a and b; NaN if one is", same_number, normal, normal,
+TG_BINARY(minimum, "the smaller of a and b; NaN if either is NaN", same_number, normal, normal,
           shared_by_winner(g, less(a, b)))
 
 TG_UNARY(neg, "−x", same_number, normal, -z)
@@ -254,7 +254,7 @@ TG_UNARY(sign, "−1, 0 or 1", same_number, off_zero, zeros_like(z))
 TG_UNARY(sqrt, "√x", same_float, uniform, z * 0.5 / y)
 TG_UNARY(rsqrt, "1/√x", same_float, uniform, z * -0.5 * y / x)
 TG_UNARY(exp, "eˣ", same_float, normal, z* y)
-TG_UNARY(log, "log x, of base e", same_float, uniform, z / x)
+TG_UNARY(log, "log x, to base e", same_float, uniform, z / x)
 TG_UNARY(sin, "sin x", same_float, normal, z* cos(x))
 TG_UNARY(cos, "cos x", same_float, normal, -(z* sin(x)))
 TG_UNARY(tanh, "tanh x", same_float, normal, z*(1 - y * y))
@@ -291,7 +291,7 @@ Tensor logical_not(TensorArg x) {
 
 const Op& where_op =
     *define_op({.name = "where",
-                .doc = "condition, a, b → y: y = a where the condition holds, else b",
+                .doc = "condition, a, b → y: y = a if the condition is true, otherwise b",
                 .infer =
                     [](std::span<const Operand> in, const Attrs&) {
                       detail::require_operands(in, 3);

@@ -152,7 +152,7 @@ const Op& all_reduce_op = *define_list(
 
 const Op& all_reduce_gradient_op =
     *define_op({.name = "all_reduce_gradient",
-                .doc = "x → y: x, the same on all ranks, of which each makes its own use",
+                .doc = "x → y: x, which is equal on all ranks; each rank uses it differently",
                 .infer =
                     [](std::span<const Operand> in, const Attrs& a) {
                       detail::require_operands(in, 1);
@@ -170,14 +170,14 @@ const Op& all_reduce_gradient_op =
 
 const Op& all_gather_op =
     *define_list({.name = "all_gather",
-                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
+                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, concatenated along axis 0",
                   .infer = infer_of<Sizes::times_ranks, false, false>,
                   .vjp = [](const Backprop& g) { return gradient_by(reduce_scatter_op, g); },
                   .collective = Collective::all_gather});
 
 const Op& reduce_scatter_op =
     *define_list({.name = "reduce_scatter",
-                  .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
+                  .doc = "x₁, … → y₁, …: yᵢ = the rank's shard, along axis 0, of Σ of xᵢ over all ranks",
                   .infer = infer_of<Sizes::divided, true, true>,
                   .vjp =
                       [](const Backprop& g) {
@@ -191,29 +191,29 @@ const Op& reduce_scatter_op =
 
 const Op& all_to_all_op = *define_list(
     {.name = "all_to_all",
-     .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this "
-            "rank's number",
+     .doc =
+         "x₁, … → y₁, …: shard s of yᵢ, along axis 0, is the shard of rank s's xᵢ whose index is this rank",
      .infer = infer_of<Sizes::kept, true, false>,
      .vjp = [](const Backprop& g) { return gradient_by(all_to_all_op, g); },
      .collective = Collective::all_to_all});
 
-const Op& ppermute_op = *define_list(
-    {.name = "ppermute",
-     .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
-     .infer = infer_of<Sizes::kept, false, false>,
-     .vjp =
-         [](const Backprop& g) {
-           return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
-             a.shift = -a.shift;
-             return recorded(ppermute_op, z, a);
-           });
-         },
-     .collective = Collective::ppermute},
-    {.ranks = 1, .shift = 1});
+const Op& ppermute_op =
+    *define_list({.name = "ppermute",
+                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a ring",
+                  .infer = infer_of<Sizes::kept, false, false>,
+                  .vjp =
+                      [](const Backprop& g) {
+                        return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
+                          a.shift = -a.shift;
+                          return recorded(ppermute_op, z, a);
+                        });
+                      },
+                  .collective = Collective::ppermute},
+                 {.ranks = 1, .shift = 1});
 
 const Op& local_shard_op =
     *define_list({.name = "local_shard",
-                  .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+                  .doc = "x₁, … → y₁, …: yᵢ = the rank's shard of xᵢ along axis 0",
                   .infer = infer_of<Sizes::divided, true, false>,
                   .vjp = [](const Backprop& g) { return gradient_by(all_gather_op, g); },
                   .collective = Collective::local_shard});

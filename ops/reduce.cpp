@@ -132,19 +132,20 @@ std::vector<Sample> extreme_samples(double sign) {
 using Samples = std::vector<Sample>();
 
 const Op* define_extreme(const char* name, const std::string& which, Samples* samples) {
-  return define_op({.name = name,
-                    .doc = "x → y: the " + which +
-                           " element over the axes; NaN if there is one; equal elements share the gradient",
-                    .infer = infer_extreme,
-                    .vjp = extreme_gradient,
-                    .samples = samples,
-                    .reduces_chains = true});
+  return define_op(
+      {.name = name,
+       .doc = "x → y: the " + which +
+              " element over the axes, or NaN if there is one. Equal elements share the gradient equally",
+       .infer = infer_extreme,
+       .vjp = extreme_gradient,
+       .samples = samples,
+       .reduces_chains = true});
 }
 
 const Op* define_position(const char* name, const std::string& which, Samples* samples) {
   return define_op({.name = name,
                     .doc = "x → y: row-major index within the axes of the first " + which +
-                           " element (i64); NaN is " + which,
+                           " element (i64). NaN counts as " + which,
                     .infer = infer_position,
                     .not_differentiable = "its result is an index",
                     .samples = samples});
@@ -188,7 +189,7 @@ const Op& mean_op = *define_op({.name = "mean",
 // y = Σ x², in f32 for 16-bit dtypes, whose range it would often exceed
 const Op& sum_squares_op =
     *define_op({.name = "sum_squares",
-                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
+                .doc = "x → y: y = Σ x² over the axes; f32 for 16-bit dtypes",
                 .infer =
                     [](std::span<const Operand> in, const Attrs& a) {
                       detail::require_operands(in, 1);

@@ -268,10 +268,10 @@ void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int 
                             {"dropout", o.dropout, Range::from_below(0, 1)},
                             {"window_left", o.window_left, Range::whole_from(-1)},
                             {"window_right", o.window_right, Range::whole_from(-1)}});
-  if (o.dropout > 0) throw Error(text("there is no dropout of attention weights on several ranks"));
+  if (o.dropout > 0) throw Error(text("dropout is not supported on several ranks"));
   if (o.bias.defined() || o.sink.defined() || o.cu_seqlens_q.defined() || o.cu_seqlens_k.defined() ||
       o.kv_lengths.defined())
-    throw Error(text("there is no bias, sink, cu_seqlens or kv_lengths on several ranks"));
+    throw Error(text("bias, sink, cu_seqlens and kv_lengths are not supported on several ranks"));
   for (const TensorArg* x : {&q, &k, &v})
     if (x->tensor().rank() != 4)
       throw ShapeError(
@@ -280,8 +280,8 @@ void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int 
   if (k.tensor().size(2) != length || v.tensor().size(2) != length)
     throw ShapeError(text("q, k and v differ in length"));
   if (length < 2 || length % 2 != 0)
-    throw ShapeError(text("the rank has " + std::to_string(length) +
-                          " tokens, expected two pieces of one size, not empty"));
+    throw ShapeError(
+        text("the rank has " + std::to_string(length) + " tokens, expected an even number of at least 2"));
 }
 
 // Throws unless a sequence can be divided into two pieces per rank.

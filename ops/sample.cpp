@@ -58,13 +58,10 @@ Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double abse
 
 const Op& sample_op = *define_op(
     {.name = "sample",
-     .doc =
-         "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn from "
-         "softmax(logits/temperature) by the random number of keys {seed, k}, among the top_k likeliest (0: "
-         "all) and "
-         "of these the likeliest whose probabilities first add up to top_p; at temperature 0 the first of "
-         "the "
-         "likeliest; NaN is never drawn",
+     .doc = "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn "
+            "from softmax(logits/temperature) with the random number of keys {seed, k}. Candidates are the "
+            "top_k most likely tokens (0: all), reduced to the most likely ones whose probabilities reach "
+            "top_p. At temperature 0 it is the first most likely token. NaN is never drawn",
      .infer = infer_sample,
      .not_differentiable = "its result is an index",
      .samples = sample_samples,

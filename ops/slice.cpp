@@ -39,11 +39,11 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   const auto& a = attrs.as<SliceAssignAttrs>();
   const Operand &x = in[0], &src = in[1];
   const int axis = static_cast<int>(a.axis);
-  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is assigned to it differ in dtype");
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and the assigned values differ in dtype");
   Shape region = x.shape();
   if (src.layout.rank() == region.size()) region[axis] = src.shape()[axis];
   if (src.shape() != region)
-    throw ShapeError("what is assigned may differ from the tensor in size along axis " +
+    throw ShapeError("the assigned values may differ from the tensor in size along axis " +
                      std::to_string(axis) + " only");
   if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", expected 1 or more");
   const std::int64_t n = region[axis], size = x.shape()[axis];
@@ -52,7 +52,7 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
       a.start >= 0 && (n == 0 ? a.start <= size : a.start < size && n - 1 <= (size - 1 - a.start) / a.step);
   if (!fits)
     throw ShapeError(std::to_string(n) + " positions from " + std::to_string(a.start) + " by " +
-                     std::to_string(a.step) + " do not lie in an axis of size " + std::to_string(size));
+                     std::to_string(a.step) + " do not fit into an axis of size " + std::to_string(size));
   if (in.size() == 3) check_one_index(in[2]);
   return {{x.dtype, x.layout.is_dense() ? dense_like(x.shape(), x.layout) : row_major(x.shape())}};
 }
@@ -111,19 +111,17 @@ const Op& slice_op = *define_op(
      },
      .view = true});
 
-const Op& slice_assign_op = *define_op(
-    {.name = "slice_assign",
-     .doc = "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute "
-            "or a "
-            "tensor",
-     .infer = infer_assign,
-     .vjp = assign_gradient,
-     .samples = assign_samples,
-     .inplace = {{0, 0}}});
+const Op& slice_assign_op = *define_op({.name = "slice_assign",
+                                        .doc = "x, src, start? → y: x with src written at start, start + "
+                                               "step, … of an axis; start is an attribute or a tensor",
+                                        .infer = infer_assign,
+                                        .vjp = assign_gradient,
+                                        .samples = assign_samples,
+                                        .inplace = {{0, 0}}});
 
 const Op& slice_at_op = *define_op(
     {.name = "slice_at",
-     .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
+     .doc = "x, start → y: `length` elements of an axis, from an index that is a tensor",
      .infer =
          [](std::span<const Operand> in, const Attrs& attrs) {
            detail::require_operands(in, 2);

@@ -60,7 +60,8 @@ double roundings_of_squares(std::span<const Operand> in, std::span<const Operand
 
 const Op& squared_norm_op = *define_op(
     {.name = "squared_norm",
-     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
+     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is f64, "
+            "otherwise f32",
      .infer = infer_norm,
      .vjp =
          [](const Backprop& g) {
@@ -88,9 +89,8 @@ const Op& squared_norm_op = *define_op(
 
 const Op& global_norm_op = *define_op(
     {.name = "global_norm",
-     .doc =
-         "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is, else f32. No "
-         "square overflows or vanishes",
+     .doc = "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is f64, "
+            "otherwise f32. No square overflows or underflows",
      .infer = infer_norm,
      .vjp =
          [](const Backprop& g) {

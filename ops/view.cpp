@@ -51,8 +51,7 @@ const Op& permute_op = *define_op(
 
 const Op& view_op = *define_op(
     {.name = "view",
-     .doc = "x → y: x in another shape with the same number of elements, if its strides allow that without a "
-            "copy",
+     .doc = "x → y: x with a new shape and the same elements, if its strides allow that without a copy",
      .infer = looks_into<[](const Layout& l, const Attrs& a) { return view(l, a.as<ShapeAttrs>().shape); }>,
      .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },
      .samples = view_samples,
@@ -60,7 +59,7 @@ const Op& view_op = *define_op(
 
 const Op& expand_op = *define_op(
     {.name = "expand",
-     .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
+     .doc = "x → y: x repeated along new axes and axes of size 1, with stride 0",
      .infer = looks_into<[](const Layout& l, const Attrs& a) { return expand(l, a.as<ShapeAttrs>().shape); }>,
      .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
      .samples = []() -> std::vector<Sample> {
