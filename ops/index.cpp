@@ -1,4 +1,4 @@
-// Selects slices of an axis by index. index_select reads them, index_add adds to them, and each is the
+// Selects slices of an axis by index. index_select reads them and index_add adds to them. Each is the
 // gradient of the other. embedding is index_select on the rows of a table.
 #include "ops/index.h"
 #include "ops/common.h"

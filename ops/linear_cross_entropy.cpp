@@ -73,7 +73,7 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
 
 [[noreturn]] void refuse_second_derivative() {
   throw GradientError(
-      "linear_cross_entropy has only a first derivative: use cross_entropy of linear for others");
+      "linear_cross_entropy has only a first derivative: use cross_entropy of linear for higher ones");
 }
 
 // Whether w is stored column-major: a head's weight is [V, c], and w is a view of it. z_w gets the same

@@ -334,7 +334,7 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   ring.options.scale = options.scale.value_or(detail::default_scale(q.tensor()));
   // Both alignments are equal if L = T. flash_attn rejects top_left without a causal mask.
   if (options.causal) ring.options.alignment = AttentionOptions::bottom_right;
-  // A window that covers all keys is no limit. Without it, the rank's own keys are one call.
+  // A window that covers all keys has no effect, so it is removed. The rank's own keys are then one call.
   const std::int64_t length = std::int64_t{2} * ranks * ring.piece;
   const auto bound = [&](std::int64_t window) { return window < length - 1 ? window : -1; };
   ring.steps = detail::ring_schedule(

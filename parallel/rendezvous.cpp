@@ -99,7 +99,7 @@ class Host {
       if (error != EMFILE && error != ENFILE) return;
       if (!strangers_.empty()) return strangers_.pop_front();
       if (error == EMFILE && joined_.size() < expected())
-        refuse_world("rank 0 may open no more files, and needs one for each of " +
+        refuse_world("rank 0 cannot open more files, and needs one for each of " +
                      std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
     }
@@ -128,7 +128,7 @@ class Host {
       listener_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
     if (join.version != join_version)
-      refuse(rank + " joins by version " + std::to_string(join.version) + ", rank 0 by " +
+      refuse(rank + " uses protocol version " + std::to_string(join.version) + ", rank 0 uses " +
              std::to_string(join_version) + ": expected the same program");
     if (join.job != own_.job)
       return turn_away(" belongs to a different job from rank 0: expected the same TG_JOB, if it is set");

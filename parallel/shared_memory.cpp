@@ -42,7 +42,7 @@ void wake_all(const Word& word) {
 
 FileDescriptor new_memory(std::size_t bytes) {
   const os::SharedFile made = os::new_shared_memory("tilegrad ranks", bytes);
-  if (made.error != 0) fail(std::string("cannot make shared memory: ") + std::strerror(made.error));
+  if (made.error != 0) fail(std::string("cannot create shared memory: ") + std::strerror(made.error));
   return FileDescriptor(made.descriptor);
 }
 
@@ -100,12 +100,12 @@ std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
 std::shared_ptr<SharedMemory> SharedMemory::open(int descriptor, int ranks) {
   FileDescriptor file(descriptor);
   if (!os::is_shared_memory(descriptor, size_for(ranks)))
-    fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks");
+    fail("the received file is not the shared memory of " + std::to_string(ranks) + " ranks");
   std::shared_ptr<SharedMemory> opened(new SharedMemory(std::move(file), ranks));
   const auto& header = *reinterpret_cast<const Header*>(opened->memory_);
   if (header.magic != memory_magic || header.version != memory_version ||
       header.ranks != static_cast<unsigned>(ranks))
-    fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks, version " +
+    fail("the received file is not the shared memory of " + std::to_string(ranks) + " ranks, version " +
          std::to_string(memory_version));
   return opened;
 }

@@ -49,7 +49,7 @@ std::string token_of(const Environment& get, const std::string& several) {
   if (!given && !path)
     refuse_world(several +
                  " but neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, "
-                 "as of: openssl rand -hex 32");
+                 "for example from: openssl rand -hex 32");
   const std::string name = given ? "TG_TOKEN" : "TG_TOKEN_FILE",
                     token = trimmed(given ? *given : read_file(*path));
   check_token(token, name);
@@ -59,7 +59,7 @@ std::string token_of(const Environment& get, const std::string& several) {
 void check_token(const std::string& token, const std::string& name) {
   if (token.size() < shortest || token.size() > longest)
     refuse_world(name + " has " + std::to_string(token.size()) +
-                 " characters: expected 32 to 4096, as of: openssl rand -hex 32");
+                 " characters: expected 32 to 4096, for example from: openssl rand -hex 32");
 }
 
 }  // namespace tg::parallel

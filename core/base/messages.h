@@ -82,7 +82,7 @@ template <class F>
   } catch (const std::exception& e) {
     std::throw_with_nested(Error(message(e.what())));
   } catch (...) {
-    std::throw_with_nested(Error(message("an exception that is no std::exception")));
+    std::throw_with_nested(Error(message("an exception that is not a std::exception")));
   }
 }
 

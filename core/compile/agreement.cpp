@@ -72,7 +72,7 @@ void check_ranks(std::span<const Step> steps, Communicator* ranks, bool plan_onl
   const int size = ranks ? ranks->size() : 1;
   for (const Step& s : steps)
     if (const RankAttrs* a = rank_attrs_of(*s.op, s.attrs); a && a->ranks != size && !(plan_only && !ranks))
-      throw Error("[" + s.name + "] is of " + std::to_string(a->ranks) + " ranks, but compile got " +
+      throw Error("[" + s.name + "] is for " + std::to_string(a->ranks) + " ranks, but compile got " +
                   (ranks ? "a communicator of " + std::to_string(size)
                          : std::string("no communicator (CompileOptions::ranks)")) +
                   " " + at_line(s.where));

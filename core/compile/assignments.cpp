@@ -59,7 +59,7 @@ Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::ve
   for (const Tensor& t : fetch) {
     if (!graph.has(t))
       throw Error("[compile] tensor " + std::to_string(outputs.fetched.size()) + " to be fetched is " +
-                  (t.defined() ? "of another graph" : "undefined"));
+                  (t.defined() ? "not of this graph" : "undefined"));
     outputs.fetched.push_back(before_assignment(t));
   }
   std::unordered_map<const void*, const Assign*> assigned;

@@ -56,7 +56,7 @@ Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vecto
   if (const std::size_t least = needed(r.arena); least > budget)
     throw BudgetTooSmall(
         "[compile] the program needs at least " + bytes_text(least) + ", " + bytes_text(least - others) +
-            " of them for intermediate results, with products and attention computed again as well, and " +
+            " of them for intermediate results, with GEMMs and attention recomputed too, and " +
             bytes_text(others) + " for parameters, inputs and the kernels' workspace" +
             (held > 0 ? ", and outside of the program" : "") + "; memory_budget is " + bytes_text(budget),
         least);

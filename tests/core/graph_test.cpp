@@ -493,7 +493,7 @@ TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
   EXPECT_EQ(rethrown(GradientError("a")), "same around a");
   EXPECT_EQ(rethrown(Error("a")), "same around a");
   EXPECT_NE(rethrown(std::range_error("a")).find("nested around a"), std::string::npos);
-  EXPECT_EQ(rethrown(7), "error nested around an exception that is no std::exception");
+  EXPECT_EQ(rethrown(7), "error nested around an exception that is not a std::exception");
 }
 
 TEST(Ranks, ASingleOneReadsItsOwnBytes) {

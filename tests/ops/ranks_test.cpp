@@ -366,7 +366,7 @@ TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
                 shorter.find("differ in step") != std::string::npos)
         << shorter;
     const std::string size = refusal([&] { compile(g, {all_reduce({x}, 2)[0]}, of(ranks)); });
-    EXPECT_NE(size.find("is of 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
+    EXPECT_NE(size.find("is for 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
   });
 }
 

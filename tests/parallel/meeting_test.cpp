@@ -89,9 +89,9 @@ TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
   const Case cases[] = {
       {[](Join& j) { j.magic ^= 1; }, ""},
       {[](Join& j) { j.version = 3; },
-       "[ranks] rank 2 joins by version 3, rank 0 by 2: expected the same program", true},
+       "[ranks] rank 2 uses protocol version 3, rank 0 uses 2: expected the same program", true},
       {[](Join& j) { j.version = 1; },
-       "[ranks] rank 2 joins by version 1, rank 0 by 2: expected the same program", true},
+       "[ranks] rank 2 uses protocol version 1, rank 0 uses 2: expected the same program", true},
       {[](Join& j) { j.job[3] ^= 1; },
        "[ranks] rank 2 belongs to a different job from rank 0: expected the same TG_JOB, if it is set" +
            other_job},
@@ -448,7 +448,7 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
     std::string expected;
     int others = 0;
   };
-  const std::string memory = "[ranks] cannot make shared memory: ",
+  const std::string memory = "[ranks] cannot create shared memory: ",
                     file = "[ranks] reading /proc/self/exe failed: ",
                     absent = "[ranks] rank 1 did not join within 0.0 s (1 of 2 joined)";
   const auto expect = [](const Case& c, const std::string& got) {

@@ -611,10 +611,9 @@ TEST(NetworkMeeting, MissingDescriptorsCloseStrangers) {
       h.time.at(35, [&] { is_closed = silent.hears(40, 0).size() == 40 && silent.has_ended(0); });
       h.time.at(40, [&] { data.comes(h.port, join_bytes(1, 2, 1)); });
       const bool is_refused = error == EMFILE && !has_stranger;
-      EXPECT_EQ(h.meets(), is_refused
-                               ? "wrong: [ranks] rank 0 may open no more files, and needs one for each of 2 "
-                                 "connections: expected a higher limit (ulimit -n)"
-                               : "no error");
+      EXPECT_EQ(h.meets(), is_refused ? "wrong: [ranks] rank 0 cannot open more files, and needs one for "
+                                        "each of 2 connections: expected a higher limit (ulimit -n)"
+                                      : "no error");
       EXPECT_TRUE(has_failed());
       EXPECT_EQ(is_closed, has_stranger && error != EAGAIN) << error;
     }

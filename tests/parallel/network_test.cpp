@@ -641,10 +641,9 @@ TEST(NetworkRendezvous, DoesNotBeginWithoutATokenOrAPort) {
   World w = host_world(0, 2, 0);
   EXPECT_EQ(error_of([&] { parallel::join(w); }), "wrong: [ranks] port 0: expected 1 to 65535");
   w.token.clear();
-  EXPECT_EQ(
-      error_of([&] { parallel::join(w); }),
-      "wrong: [ranks] the token of ranks on several hosts has 0 characters: expected 32 to 4096, as of: "
-      "openssl rand -hex 32");
+  EXPECT_EQ(error_of([&] { parallel::join(w); }),
+            "wrong: [ranks] the token of ranks on several hosts has 0 characters: expected 32 to 4096, for "
+            "example from: openssl rand -hex 32");
 }
 
 // One of our own kind may still send anything.

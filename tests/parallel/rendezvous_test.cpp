@@ -103,10 +103,9 @@ TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
     return error_of([&] { parallel::join(world_of(rank, 4), {.join_timeout = milliseconds(3000)}); });
   });
   for (const RankResult& r : results)
-    EXPECT_EQ(
-        r.text,
-        "wrong: [ranks] rank 0 may open no more files, and needs one for each of 3 connections: expected "
-        "a higher limit (ulimit -n)");
+    EXPECT_EQ(r.text,
+              "wrong: [ranks] rank 0 cannot open more files, and needs one for each of 3 connections: "
+              "expected a higher limit (ulimit -n)");
 }
 
 TEST(Rendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {

@@ -83,7 +83,7 @@ token_file= all 2 "$joined" 5
 ended "2 2 "
 says 0 'cannot be read'
 rank 0 2 env -u TG_TOKEN_FILE "$joined" 5 >"$dir/rank.0" 2>&1 && fail "joined without a token"
-says 0 'neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, as of: openssl rand -hex 32'
+says 0 'neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, for example from: openssl rand -hex 32'
 chmod 640 "$dir/token"
 all 2 "$joined" 5
 ended "2 2 "
