@@ -130,7 +130,7 @@ std::string profile_text(const Program& program, const Profile& profile, std::si
   double all = 0;
   for (const StepTime& t : profile.steps) all += t.seconds;
   std::string s = "one run: " + short_time(profile.run) +
-                  "; the call that starts it: " + short_time(profile.host) + "; its " +
+                  ", the call that starts it: " + short_time(profile.host) + "; its " +
                   std::to_string(profile.steps.size()) + " steps, run one by one: " + short_time(all) + "\n" +
                   exchanges_text(program, profile);
   s += "ceilings: copy " + with_unit(profile.ceilings.copy) + "B/s";

@@ -1,5 +1,5 @@
-// Functions for all backends: the operands of a step as arguments of a host function
-// (Op::host), exceptions of such a function, and the error for a step that a backend cannot run.
+// Functions for all backends. They give the operands of a step as arguments of a host function (Op::host),
+// exceptions of such a function, and the error for a step that a backend cannot run.
 #pragma once
 
 #include <exception>

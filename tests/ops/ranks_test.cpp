@@ -251,10 +251,10 @@ TEST(Ranks, WrongGradientsAreFound) {
 
     const auto own = [](const Tensor& x) { return x * 2; };
     const auto differs = checked(one(own, false, true), ranks);
-    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 has other bits than rank 0");
+    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 differs bitwise from rank 0");
     const auto partial = checked(one(own, true, false), ranks);
     EXPECT_EQ(partial[1].note,
-              "the gradient of input 0 is replicated, but rank 1 has other bits than rank 0");
+              "the gradient of input 0 is replicated, but rank 1 differs bitwise from rank 0");
     EXPECT_EQ(partial[1].status, Status::mismatch);
 
     // On rank 1 in f32 only.
