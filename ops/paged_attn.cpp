@@ -66,7 +66,7 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
 }
 
 // Concatenates the pages of each sequence: [P, page, Hk, d] → [B, Hk, n·page, d].
-Tensor cache_of_texts(const Tensor& pool, const Tensor& table) {
+Tensor cache_of_sequences(const Tensor& pool, const Tensor& table) {
   const Tensor pages = index_select(pool, 0, table);
   const Shape& s = pages.shape();
   return view(pages, {s[0], s[1] * s[2], s[3], s[4]}).transpose(1, 2);
@@ -74,7 +74,7 @@ Tensor cache_of_texts(const Tensor& pool, const Tensor& table) {
 
 Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<PagedAttentionAttrs>();
-  const auto [o, lse] = flash_attn(in[0], cache_of_texts(in[1], in[3]), cache_of_texts(in[2], in[3]),
+  const auto [o, lse] = flash_attn(in[0], cache_of_sequences(in[1], in[3]), cache_of_sequences(in[2], in[3]),
                                    {.scale = a.scale,
                                     .causal = true,
                                     .window_left = a.window_left,

@@ -167,21 +167,21 @@ class Graph {
 
 // The recorded nodes and values.
 struct Graph::State : std::enable_shared_from_this<State> {
-  Graph graph{this};  // tensors point to it; it lives as long as the state
-  std::deque<Node> nodes;
-  std::deque<Value> values;
-  std::vector<std::string> names;
-  std::unordered_map<std::string, std::uint32_t> name_index;
-  std::unordered_map<const void*, ValueId> params;
-  std::unordered_map<NodeId, CustomGradient> custom;
-  std::vector<Update> updates;
+  Graph graph{this};               // tensors point to it; it lives as long as the state
+  std::deque<Node> nodes;          // in recording order
+  std::deque<Value> values;        // in recording order
+  std::vector<std::string> names;  // paths of Scopes
+  std::unordered_map<std::string, std::uint32_t> name_index;              // index in `names`
+  std::unordered_map<const void*, ValueId> params;                        // key: Parameter::key()
+  std::unordered_map<NodeId, CustomGradient> custom;                      // key: last node of the region
+  std::vector<Update> updates;                                            // required assignments
   std::deque<std::pair<const void*, std::function<void()>>> before_runs;  // with the owner of each
   std::atomic<bool> recording = false;                                    // whether a thread is in record()
   std::unordered_map<ValueId, ValueId> replaced;                          // key: the replaced value
   std::unordered_map<ValueId, ValueId> conditions;                        // by loss
   std::vector<std::pair<ValueId, Range>> limits;                          // of inputs
-  std::optional<ValueId> rng;
-  int segments = 0;
+  std::optional<ValueId> rng;                                             // see Graph::rng()
+  int segments = 0;                                                       // number of recompute segments
 };
 
 inline const std::deque<Node>& Graph::nodes() const {

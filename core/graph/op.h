@@ -75,12 +75,12 @@ enum class Epilogue : unsigned char { none, gelu, gelu_tanh };
 
 // Kind of collective that an op performs.
 enum class Collective : unsigned char {
-  none,        // the op needs no other rank
-  all_reduce,  // see ops/ranks.h for this and the next ones
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  ppermute,
+  none,            // the op needs no other rank
+  all_reduce,      // sum over ranks; ops/ranks.h describes all collectives
+  all_gather,      // concatenation of the ranks' shards
+  reduce_scatter,  // shard of the sum over ranks
+  all_to_all,      // exchange of shards between all ranks
+  ppermute,        // exchange between ranks at a fixed distance
   local_shard
 };  // each rank keeps its shard, without communication
 
@@ -103,8 +103,8 @@ struct SampleInput {
   Shape shape;                      // shape of the input
   Fill fill = {};                   // distribution of its values
   std::optional<DType> dtype = {};  // of an index, mask or key; default: the floating dtype under test
-  std::vector<double> values =
-      {};  // fixed values in row-major order, instead of random ones: a special point
+  // Fixed values in row-major order, instead of random ones, for a special point.
+  std::vector<double> values = {};
 };
 
 // The function of a sample: calls the op and returns its results, as a list or as one tensor.
