@@ -21,13 +21,13 @@ struct Tol {
 
 // How the floating and index inputs are stored in memory.
 enum class View {
-  contiguous,  // row-major
-  transposed,  // axes in reverse order in memory
-  sliced,      // every second element of wider rows, with NaN in the gaps
-  offset,      // starts three elements into a longer buffer
-  expanded,    // stride 0 along the outermost axis: the base is perturbed, and its gradient is the sum
-  expanded_last
-};  // stride 0 along the innermost axis
+  contiguous,    // row-major
+  transposed,    // axes in reverse order in memory
+  sliced,        // every second element of wider rows, with NaN in the gaps
+  offset,        // starts three elements into a longer buffer
+  expanded,      // stride 0 along the outermost axis: the base is perturbed, and its gradient is the sum
+  expanded_last  // stride 0 along the innermost axis
+};
 // All views.
 inline constexpr View all_views[] = {View::contiguous, View::transposed, View::sliced,
                                      View::offset,     View::expanded,   View::expanded_last};
@@ -86,8 +86,8 @@ enum class Status {
   refused,      // there is no gradient (of this order), and this is reported as it must be
   unsupported,  // the device has no kernel, or the op does not support the dtype
   mismatch,     // the gradient differs by more than the bound
-  non_finite
-};  // a result is NaN or infinite
+  non_finite    // a result is NaN or infinite
+};
 // The name of a status.
 std::string name_of(Status status);
 
@@ -132,8 +132,8 @@ struct Mutant {
     survived,     // the check passed although the gradient is wrong
     equivalent,   // the gradient on the case's numbers is the same up to roundoff; `why` explains
     unplantable,  // recording the mutant throws; `why` explains
-    refused
-  } fate;                   // the check fails without a fault, so no fault was injected
+    refused       // the check fails without a fault, so no fault was injected
+  } fate;
   std::string owner, name;  // of the case
   std::string fault;        // "sign of input 0"
   Result result;            // of the check that had to find it, with its view and dtype

@@ -67,8 +67,8 @@ struct Cost {
 enum class Recompute {
   never,  // results are always kept
   cheap,  // takes about as long as a copy of its operands
-  costly
-};  // compute-bound: its time is that of its FLOPs
+  costly  // compute-bound: its time is that of its FLOPs
+};
 
 // A pointwise function of one operand that a GEMM kernel can also compute in its epilogue.
 enum class Epilogue : unsigned char { none, gelu, gelu_tanh };
@@ -81,8 +81,8 @@ enum class Collective : unsigned char {
   reduce_scatter,  // shard of the sum over ranks
   all_to_all,      // exchange of shards between all ranks
   ppermute,        // exchange between ranks at a fixed distance
-  local_shard
-};  // each rank keeps its shard, without communication
+  local_shard      // each rank keeps its shard, without communication
+};
 
 // How gradcheck and the tests fill an input of a sample.
 struct Fill {
