@@ -5,13 +5,11 @@
 // - An argument is a tensor or a number. A number gets the dtype of the tensor operand.
 // - Elementwise ops broadcast shapes by NumPy's rule.
 // - Mixed dtypes are promoted: to the wider floating dtype (bf16 with f16 gives f32), to the floating dtype
-//   if only
-//   one is floating, or to the wider integer dtype. A boolean is promoted to the other dtype.
+//   if only one is floating, or to the wider integer dtype. A boolean is promoted to the other dtype.
 // - Negative axes count from the end. A rank is at most 8.
 // - 16-bit floating dtypes (bf16, f16) are computed in f32, and each result is rounded once.
 // - Invalid arguments throw ShapeError, DTypeError or Error when the op is recorded. The message names the
-//   op, its
-//   operands and the caller's source line. Tensors of different graphs throw Error.
+//   op, its operands and the caller's source line. Tensors of different graphs throw Error.
 // - Values are checked when the program runs: an index out of range fails the run with an Error.
 #pragma once
 

@@ -38,8 +38,7 @@ struct World {
 // - Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK,
 //   OMPI_COMM_WORLD_LOCAL_SIZE
 // - srun, if SLURM_STEP_ID is set and MPI_LOCALRANKID is not: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID,
-//   SLURM_STEP_TASKS_PER_NODE. The other
-//   SLURM variables are also set in a batch script.
+//   SLURM_STEP_TASKS_PER_NODE. The other SLURM variables are also set in a batch script.
 // - MPICH, Intel MPI: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 //
 // Without any of them, the world is one rank. TG_JOB, if set, is the job. If this host has fewer ranks than

@@ -22,11 +22,11 @@ std::vector<RankCase> rank_cases(int ranks);
 
 // Checks a case on this rank's device, in options.dtypes:
 // - f64: every element of the gradient is compared with four-point differences. The element changes on one
-//   rank or, if the input is replicated, on all. The host adds the
-// ranks' losses, not an op. The bound is options.tol.
+//   rank or, if the input is replicated, on all. The host adds the ranks' losses, not an op. The bound is
+//   options.tol.
 // - other dtypes: results and gradients are compared with f64 on the same numbers. Let u be the unit roundoff
-//   of the tensor's dtype, w that of f32, and m the larger of 1 and
-// the largest magnitude on any rank. The bound is 2·u·m + 2·(steps + 1)·w·m.
+//   of the tensor's dtype, w that of f32, and m the larger of 1 and the largest magnitude on any rank. The
+//   bound is 2·u·m + 2·(steps + 1)·w·m.
 //
 // In each dtype, replicated values are bitwise identical on all ranks. Returns one result per dtype for all
 // ranks together, which is the same on all of them. Throws RankLost, and errors that do not depend on the
