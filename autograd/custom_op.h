@@ -75,8 +75,8 @@ struct HostOp {
   std::vector<Sample> samples = {};
   Where where = Where::current();  // see Op::where
 };
-// Registers the op in all_ops(); any thread may call this. Its backward is an op too, which
-// has no derivative. Throws Error if the name is empty or in use, or if there is no forward.
+// Registers the op in all_ops(); any thread may call this. Its backward is an op too, without a derivative.
+// Throws Error if the name is empty or in use, or if there is no forward.
 CustomOp register_host_op(HostOp op);
 
 }  // namespace tg

@@ -15,7 +15,7 @@ inline constexpr int adamw_ins = 4, adamw_outs = 4;
 struct AdamWAttrs {
   double beta1, beta2, eps;
   std::vector<double> weight_decay;  // per parameter
-  std::vector<DType> copies;  // dtype of each parameter's copy; the parameter's own dtype: no copy
+  std::vector<DType> copies;         // dtype of each parameter's copy; the parameter's own dtype: no copy
   void fields(auto&& field) const {
     field("beta1", beta1, beta1), field("beta2", beta2, beta2), field("eps", eps, eps);
     field("weight_decay", weight_decay, weight_decay);
