@@ -560,7 +560,7 @@ TEST(Kinks, AboveFivePercentAreRefused) {
       EXPECT_EQ(r.skipped, static_cast<std::int64_t>(kinks));
       EXPECT_EQ(r.resampled, 4);
       EXPECT_EQ(r.note, is_refused ? std::to_string(kinks) + " of " + std::to_string(n) +
-                                         " elements lie on a kink at every point tried: more than 5 %"
+                                         " elements were on a kink at every point tried: more than 5 %"
                                    : "");
     }
 }

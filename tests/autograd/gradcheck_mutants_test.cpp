@@ -398,7 +398,7 @@ TEST(Mutants, EndAtTheFirstSettingInWhichTheCheckFails) {
       EXPECT_EQ(m.fate == Mutant::refused, &m == &mutants.back()) << m.fault << " " << now;
     }
     EXPECT_EQ(seen, settings);
-    EXPECT_EQ(mutants.back().why, "its check fails without a fault, so nothing was planted");
+    EXPECT_EQ(mutants.back().why, "its check fails without a fault, so no fault was injected");
     EXPECT_EQ(mutants.back().fault, "none");
     EXPECT_EQ(mutants.back().owner + "/" + mutants.back().name, c.text());
     EXPECT_EQ(mutants.back().result.text(), c.text());

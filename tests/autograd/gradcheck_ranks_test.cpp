@@ -296,14 +296,14 @@ TEST(RankChecks, ReplicatedTensorsAreComparedBitwise) {
       EXPECT_EQ(notes_in(f32, rank, element, of_gradient), all);
       return all;
     };
-    const std::string of_rank_0 = " is replicated, but rank 1 has other bits than rank 0; ";
+    const std::string of_rank_0 = " is replicated, but rank 1 differs bitwise from rank 0; ";
     EXPECT_EQ(notes(-1, 0, false), "");
-    EXPECT_EQ(notes(1, 3, false), "output 0 is replicated, but rank 1 has other bits than rank 0");
-    EXPECT_EQ(notes(2, 0, false), "output 0 is replicated, but rank 2 has other bits than rank 0");
+    EXPECT_EQ(notes(1, 3, false), "output 0 is replicated, but rank 1 differs bitwise from rank 0");
+    EXPECT_EQ(notes(2, 0, false), "output 0 is replicated, but rank 2 differs bitwise from rank 0");
     EXPECT_EQ(notes(0, 2, false),
-              "output 0" + of_rank_0 + "output 0 is replicated, but rank 2 has other bits than rank 0");
+              "output 0" + of_rank_0 + "output 0 is replicated, but rank 2 differs bitwise from rank 0");
     EXPECT_EQ(notes(2, 1, true),
-              "the gradient of input 0 is replicated, but rank 2 has other bits than rank 0");
+              "the gradient of input 0 is replicated, but rank 2 differs bitwise from rank 0");
   });
 }
 
@@ -319,7 +319,7 @@ TEST(RankChecks, LongNotesAreCut) {
     std::string all;
     for (const int rank : {1, 2, 3})
       all += (all.empty() ? "" : "; ") + ("output 0 is replicated, but rank " + std::to_string(rank)) +
-             " has other bits than rank 0";
+             " differs bitwise from rank 0";
     ASSERT_GT(all.size(), 160u);
     EXPECT_EQ(r.note, all.substr(0, 159));
   });

@@ -96,13 +96,14 @@ TEST(Gradients, RefuseLossesCotangentsAndTensorsThatDoNotFit) {
   EXPECT_EQ(message({}, {x}), "[gradients] the loss is an undefined tensor");
   EXPECT_EQ(message(sum(i), {x}), "[gradients] the loss sum is i64 [], expected a floating tensor");
   EXPECT_EQ(message(y, {x}), "[gradients] the loss mul is f64 [3], expected one element, or a cotangent");
-  EXPECT_EQ(message(y, {x}, foreign), "[gradients] the cotangent is of another graph than the loss mul");
+  EXPECT_EQ(message(y, {x}, foreign),
+            "[gradients] the cotangent belongs to a different graph from the loss mul");
   EXPECT_EQ(message(y, {x}, sum(x)), "[gradients] the cotangent is f64 [], the loss mul is f64 [3]");
   EXPECT_EQ(message(y, {x}, cast(x, f32)), "[gradients] the cotangent is f32 [3], the loss mul is f64 [3]");
   const std::string expected = ", expected a floating tensor of the loss's graph";
   EXPECT_EQ(message(loss, {x, Tensor()}), "[gradients] tensor 1 to differentiate by is undefined" + expected);
   EXPECT_EQ(message(loss, {foreign}),
-            "[gradients] tensor 0 to differentiate by is of another graph" + expected);
+            "[gradients] tensor 0 to differentiate by is of a different graph" + expected);
   EXPECT_EQ(message(loss, {x, x, i}), "[gradients] tensor 2 to differentiate by is i32 [3]" + expected);
   EXPECT_EQ(message(y, {x}, x), "none");
   EXPECT_EQ(message(loss, {}), "none");
@@ -188,7 +189,7 @@ TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   EXPECT_EQ(with([&](auto&, auto& z) {
               return Tensors{z[0], foreign};
             }),
-            "[own/custom op] gradient of input 1 is a tensor of another graph");
+            "[own/custom op] gradient of input 1 is a tensor of a different graph");
   EXPECT_EQ(with([](auto&, auto& z) {
               return Tensors{sum(z[0]), z[0]};
             }),
@@ -644,7 +645,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   expect_error<Error>([&] { op([](auto&) { return Tensors{Tensor()}; })(x); },
                       {"mine] its forward returned a tensor that is undefined"});
   expect_error<Error>([&] { op([&](auto&) { return Tensors{foreign}; })(x); },
-                      {"mine] its forward returned a tensor that is of another graph"});
+                      {"mine] its forward returned a tensor that is of a different graph"});
   expect_error<Error>([&] { same(x, foreign); }, {"[mine] the tensors belong to different graphs"});
   expect_error<Error>([&] { same(Tensor()); }, {"undefined"});
   for (const Tensors& in : {Tensors{Tensor()}, Tensors{x, Tensor()}})

@@ -179,7 +179,7 @@ TEST(Agreement, OpsOfRanksNeedACommunicatorOfTheirNumber) {
     options.threads = 1;
     return error_of([&] { compile(g, {y}, options); });
   };
-  const std::string of = "[all_reduce] is of 2 ranks, but compile got ";
+  const std::string of = "[all_reduce] is for 2 ranks, but compile got ";
   EXPECT_EQ(message({}).find(of + "no communicator (CompileOptions::ranks) (agreement_test.cpp:"), 0u);
   EXPECT_EQ(
       message({.ranks = std::make_shared<Played>(3)}).find(of + "a communicator of 3 (agreement_test.cpp:"),

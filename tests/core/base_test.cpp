@@ -277,7 +277,7 @@ TEST(Bytes, AreRoundedUpAddedAndPrinted) {
   EXPECT_EQ(add_bytes(0, most, "x"), most);
   EXPECT_EQ(add_bytes(3, 4, "x"), 7u);
   EXPECT_EQ(error_of([] { add_bytes(most, 1, "results"); }),
-            "[compile] results would take 1073741824 + 0 GiB, more than any memory");
+            "[compile] results would need 1073741824 + 0 GiB, more than any memory");
   EXPECT_THROW(add_bytes(1, most, "x"), OutOfMemory);
   EXPECT_THROW(add_bytes(most + 1, 0, "x"), OutOfMemory);
   EXPECT_EQ(bytes_text(0), "0 KiB");

@@ -95,7 +95,7 @@ TEST_F(Errors, OfGradientsNameTheLayerBesideTheOp) {
                               {"tensor 0 to differentiate by is undefined"});
   Graph other;
   const Tensor x = other.input("x", {2});
-  expect_error<GradientError>([&] { gradients(loss, {x}); }, {"is of another graph", "errors_test.cpp"});
+  expect_error<GradientError>([&] { gradients(loss, {x}); }, {"is of a different graph", "errors_test.cpp"});
 }
 
 TEST_F(Errors, OfFetchNameTheTensor) {

@@ -218,7 +218,7 @@ TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
   EXPECT_EQ(later.item<float>(p.one), 30);
   EXPECT_EQ(later.number(p.one), 30);
   EXPECT_EQ(error_of([&] { (void)later.values<float>(p.turned); }),
-            "[pending] f32 [3, 2] does not lie in row-major order: fetch() copies it");
+            "[pending] f32 [3, 2] is not stored in row-major order: fetch() copies it");
   EXPECT_EQ(error_of([&] { (void)later.item<float>(p.start); }),
             "[pending] f32 [2] does not have exactly one element");
   EXPECT_EQ(error_of([&] { (void)later.item<double>(p.one); }), "[pending] f32 [] is read as f64");

@@ -316,10 +316,10 @@ TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
   EXPECT_EQ(message({}, false), own + "no outputs");
   EXPECT_EQ(message({}, true), "fine");
   EXPECT_EQ(message({{f32, unequal}}, false), own + "1 strides for shape [2, 6]");
-  EXPECT_EQ(message({{f32, within, 0}}, false), own + "a view of input 0, but it is no view op");
+  EXPECT_EQ(message({{f32, within, 0}}, false), own + "a view of input 0, but it is not a view op");
   EXPECT_EQ(message({{f32, within}}, true), own + "a view of input -1, which it does not have");
   EXPECT_EQ(message({{f32, within, 1}}, true), own + "a view of input 1, which it does not have");
-  EXPECT_EQ(message({{f64, within, 0}}, true), own + "a view of another dtype");
+  EXPECT_EQ(message({{f64, within, 0}}, true), own + "a view with a different dtype");
   EXPECT_EQ(message({{f32, beyond, 0}}, true), own + "strides [6, 1] for shape [2, 6], beyond its memory");
   for (const Layout& l : {backwards, before, Layout{{1}, {-1}, 0}, Layout{{2}, {std::int64_t{1} << 53}, 0},
                           Layout{{3}, {std::int64_t{1} << 62}, 0}})
@@ -493,7 +493,7 @@ TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
   EXPECT_EQ(rethrown(GradientError("a")), "same around a");
   EXPECT_EQ(rethrown(Error("a")), "same around a");
   EXPECT_NE(rethrown(std::range_error("a")).find("nested around a"), std::string::npos);
-  EXPECT_EQ(rethrown(7), "error nested around an exception that is no std::exception");
+  EXPECT_EQ(rethrown(7), "error nested around an exception that is not a std::exception");
 }
 
 TEST(Ranks, ASingleOneReadsItsOwnBytes) {

@@ -326,7 +326,7 @@ TEST_F(Hostile, TensorsOfAnotherGraphAreRefused) {
        [&] {
          concat({x, y});
        }},
-      {"compile", [&] { compile(g, {y}); }, "[compile] tensor 0 to be fetched is of another graph"},
+      {"compile", [&] { compile(g, {y}); }, "[compile] tensor 0 to be fetched is not of this graph"},
       {"assign",
        [&] {
          compile(g, {}, {.assign = {{Parameter("p", Array({5}, f32)), y}}});

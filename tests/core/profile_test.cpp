@@ -67,7 +67,7 @@ TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
   }
   EXPECT_NEAR(sum, all, 1e-12);
   const std::string text = profile_text(program, p, 1);
-  for (const char* part : {"a run takes", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
+  for (const char* part : {"one run: ", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 
   // Steps are named with their kernels, also where a program was only planned.

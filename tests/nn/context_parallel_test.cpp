@@ -231,7 +231,7 @@ TEST(ContextParallelScope, WhatIsRefused) {
   EXPECT_NE(refusal([&] { model.features(all); }).find("[batch, length up to 8]"), std::string::npos);
   EXPECT_NE(refusal([&] {
               model.features(half, {.mode = nn::Mode::train});
-            }).find("there is no dropout of attention weights on several ranks"),
+            }).find("dropout is not supported on several ranks"),
             std::string::npos);
   nn::KvCache cache(1, context);
   nn::CacheCall call(g, cache, context / 2);

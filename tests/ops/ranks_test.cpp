@@ -251,10 +251,10 @@ TEST(Ranks, WrongGradientsAreFound) {
 
     const auto own = [](const Tensor& x) { return x * 2; };
     const auto differs = checked(one(own, false, true), ranks);
-    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 has other bits than rank 0");
+    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 differs bitwise from rank 0");
     const auto partial = checked(one(own, true, false), ranks);
     EXPECT_EQ(partial[1].note,
-              "the gradient of input 0 is replicated, but rank 1 has other bits than rank 0");
+              "the gradient of input 0 is replicated, but rank 1 differs bitwise from rank 0");
     EXPECT_EQ(partial[1].status, Status::mismatch);
 
     // On rank 1 in f32 only.
@@ -366,7 +366,7 @@ TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
                 shorter.find("differ in step") != std::string::npos)
         << shorter;
     const std::string size = refusal([&] { compile(g, {all_reduce({x}, 2)[0]}, of(ranks)); });
-    EXPECT_NE(size.find("is of 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
+    EXPECT_NE(size.find("is for 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
   });
 }
 

@@ -204,7 +204,7 @@ TEST(Registry, ANameIsTakenOnce) {
                   .find("[register_op] '" + name + "' is the name of another op: choose a new one"),
               0u)
         << name;
-  EXPECT_EQ(refusal_of(whole("")).find("[register_op] '' is no name for an op"), 0u);
+  EXPECT_EQ(refusal_of(whole("")).find("[register_op] '' is not a name for an op"), 0u);
   EXPECT_NE(refusal_of(whole("a\nname")), "taken");
   EXPECT_EQ(refusal_of({.name = "add"}).find("[register_op] 'add' has no shape rule (Op::infer)"), 0u);
   EXPECT_EQ(refusal_of(whole("another_op_of_a_user")), "taken");

@@ -377,13 +377,14 @@ TEST(RingAttentionGraph, WhatIsRefused) {
   };
   has(refusal(q, q, 0, {}), "the number of ranks is 0, expected 1 to 64");
   has(refusal(q, q, 65, {}), "the number of ranks is 65, expected 1 to 64");
-  has(refusal(q, q, 2, {.dropout = 0.1}), "there is no dropout of attention weights on several ranks");
-  has(refusal(q, q, 2, {.bias = bias}), "there is no bias, sink, cu_seqlens or kv_lengths on several ranks");
+  has(refusal(q, q, 2, {.dropout = 0.1}), "dropout is not supported on several ranks");
+  has(refusal(q, q, 2, {.bias = bias}),
+      "bias, sink, cu_seqlens and kv_lengths are not supported on several ranks");
   has(refusal(q, q, 2, {.window_left = -2}), "window_left is out of range: got -2");
   EXPECT_NE(refusal(q, q, 2, {.alignment = AttentionOptions::top_left})
                 .find("[ring_attention/flash_attn] top-left alignment needs causal = true"),
             std::string::npos);
-  has(refusal(odd, odd, 2, {}), "the rank has 5 tokens, expected two pieces of one size, not empty");
+  has(refusal(odd, odd, 2, {}), "the rank has 5 tokens, expected an even number of at least 2");
   has(refusal(flat, flat, 2, {}), "needs q [B, H, L, d], k [B, Hk, L, d] and v [B, Hk, L, dv]; got");
   has(refusal(q, longer, 2, {}), "q, k and v differ in length");
 }

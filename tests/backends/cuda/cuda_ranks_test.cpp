@@ -241,7 +241,7 @@ TEST(CudaRanks, AWaitForARankThatFailsEnds) {
   });
 }
 TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
-  expect_waits_end(" is gone: its process ended without a word, or was killed", [](int run) {
+  expect_waits_end(" is lost: its process exited without reporting an error, or was killed", [](int run) {
     if (run == 3) ::raise(SIGKILL);
   });
 }
@@ -268,7 +268,8 @@ TEST(CudaRanks, ARankThatNcclMissesFirstIsLost) {
     return "no loss";
   });
   EXPECT_EQ(results[0].kind, 'l');
-  EXPECT_EQ(results[0].text, "[ranks] rank 1 is gone: its process ended without a word, or was killed");
+  EXPECT_EQ(results[0].text,
+            "[ranks] rank 1 is lost: its process exited without reporting an error, or was killed");
 }
 
 // The others wait in NCCL for a rank that agrees to meet them and does not come.
@@ -286,7 +287,7 @@ TEST(CudaRanks, ARankThatHangsBeforeItMeetsTheOthersIsNamed) {
     });
   });
   for (const RankResult& r : results)
-    EXPECT_EQ(r.text.find("[ranks] rank 1 hangs after step 0, for "), 0u) << r.text;
+    EXPECT_EQ(r.text.find("[ranks] rank 1 made no progress for "), 0u) << r.text;
 }
 
 TEST(CudaRanks, NoExchangeBeginsAfterALoss) {
