@@ -1,8 +1,8 @@
 // The checkpoints of one training run:
 //
-//   RUN/step-00000500/      the last checkpoint, and the best one if it is a different one
-//   RUN/last, RUN/best      symbolic links to them
-//   RUN/run.json            names of the other files that runs have written to RUN
+//    RUN/step-00000500/      the last checkpoint, and the best one if it is a different one
+//    RUN/last, RUN/best      symbolic links to them
+//    RUN/run.json            names of the other files that runs have written to RUN
 //
 // A checkpoint is written under a temporary name, synced, renamed, and only then linked, by a second rename.
 // If the process is killed at any moment or the disk is full, `last` still leads to an intact checkpoint: the

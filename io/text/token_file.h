@@ -1,5 +1,5 @@
 // A file of token ids, read by mapping it into memory:
-//   "TGTOKENS" · u64 N (little-endian) · N bytes of JSON · ids of 2 or 4 bytes each, little-endian
+//    "TGTOKENS" · u64 N (little-endian) · N bytes of JSON · ids of 2 or 4 bytes each, little-endian
 // The JSON is {"version": 1, "bytes_each": 2, "count": 301966, "metadata": {"tokenizer": "bpe", …}}.
 // io/text/tokenizer.h creates the tokenizer from the metadata. 16 + N is a multiple of 8.
 #pragma once

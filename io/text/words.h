@@ -7,7 +7,7 @@
 
 namespace tg::text {
 
-// Maximum length in bytes of a token of Bpe, and of a word of WordRule::bytes.
+// Maximum length in bytes of a Bpe token and of a WordRule::bytes word.
 inline constexpr std::size_t max_word_bytes = 128;
 
 // Rules that split text into words. The patterns are those of tokenizer.json files (io/text/hf_stages.h): the
@@ -17,13 +17,13 @@ inline constexpr std::size_t max_word_bytes = 128;
 enum class WordRule : std::uint8_t {
   // The rule of older checkpoints: similar to gpt2, but on bytes instead of characters. A word has at most
   // max_word_bytes bytes and is the first of:
-  //   · 's 't 'm 'd 're 've 'll
-  //   · a run of letters (a-z, A-Z and every byte from 0x80), of digits, or of other signs, after an optional
-  //     space
-  //   · white space. If there are two or more and the last one is a space, it belongs to the next word.
+  // - 's 't 'm 'd 're 've 'll
+  // - a run of letters (a-z, A-Z and every byte from 0x80), after an optional space;
+  // - a run of digits, or of other signs, after an optional space;
+  // - white space. If there are two or more and the last one is a space, it belongs to the next word.
   bytes,
-  // [Radford, GPT-2]: a contraction as above; letters, digits or other signs, after an optional space; white
-  // space, whose last character belongs to the next word.
+  // [Radford, GPT-2]: a contraction as above, or letters, digits or other signs after an optional space.
+  // Otherwise white space, whose last character belongs to the next word.
   gpt2,
   // Contractions in either case. Letters, after an optional character that is neither a digit nor a line
   // break. Up to three digits. Other signs, after an optional space and before optional line breaks. White
