@@ -49,9 +49,9 @@ class CacheCall {
   // the graph (i32 [sequences]). A run in which a sequence exceeds its page fails with an Error. Throws
   // ShapeError for a length outside 1 … page_size.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
-  // The size of a call on a cache in pages. Its rows x [singles + groups · length, 1, …] are one token each:
-  // first the last token of each of `singles` sequences, then `groups` groups of `length` consecutive tokens
-  // of a sequence. A sequence may have several groups, which see the tokens of its earlier groups.
+  // The size of a call on a cache in pages. Its rows x [singles + groups · length, 1, …] are one token each.
+  // First is the last token of each of `singles` sequences, then `groups` groups of `length` consecutive
+  // tokens. Several groups may belong to one sequence; they see the tokens of its earlier groups.
   struct InPages {
     std::int64_t singles = 0, groups = 0;  // number of single tokens and of groups
     std::int64_t length = 1;               // tokens per group
@@ -84,7 +84,7 @@ class CacheCall {
   // sequences.
   void check(TensorArg x) const;
   // Appends keys [sequences, Hk, length, d] and values [sequences, Hk, length, dv] to the cache's tensors
-  // name + ".k" and ".v", and computes attention: each query [sequences, H, length, d] sees its sequence's
+  // name + ".k" and ".v". Then computes attention: each query [sequences, H, length, d] sees its sequence's
   // keys up to its own. Returns o [sequences, H, length, dv] in q's dtype. Throws ShapeError or DTypeError
   // for tensors that do not fit the call or the cache.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,

@@ -104,8 +104,8 @@ class Params {
   // Called with a parameter's path and shape; may throw.
   using Each = std::function<void(const std::string& path, const Shape& shape)>;
   // Creates an object that counts parameters without creating them or allocating memory: count() and bytes()
-  // are those of the layers created on it, all() stays empty. Calls `each`, if given, for each parameter
-  // before it is counted.
+  // are those of the layers created on it, all() stays empty. If `each` is given, it is called for each
+  // parameter before that is counted.
   static Params counting(DType dtype = f32, Each each = {}) {
     return {Kind::counting, dtype, Device::cpu(), std::move(each)};
   }

@@ -1,9 +1,9 @@
 // LoRA: low-rank adapters on the Linear layers of a model whose own parameters are frozen (Hu et al., 2021).
 //
-//   tg::nn::add_lora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
-//   tg::optim::AdamW optimizer(model.parameters());  // trains the adapters
-//   ...
-//   tg::nn::merge_lora(model);                       // into the weights, as if nothing had been added
+//    tg::nn::add_lora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
+//    tg::optim::AdamW optimizer(model.parameters());  // trains the adapters
+//    ...
+//    tg::nn::merge_lora(model);                       // adds the adapters to the weights and removes them
 #pragma once
 
 #include <functional>

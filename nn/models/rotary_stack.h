@@ -37,8 +37,8 @@ struct RopeScaling {
   void check(std::int64_t d) const;
   // Returns the d/2 frequencies of a model for sequences of up to `context` tokens.
   std::vector<double> frequencies(std::int64_t d, double theta, std::int64_t context) const;
-  // Returns the maximum number of tokens in a call without a cache that uses other frequencies than a model
-  // of this context length: C for longrope if the context is longer, otherwise 0.
+  // Returns the largest length in tokens of a call without a cache for which frequencies differ from those
+  // for `context` tokens: C for longrope if the context is longer, otherwise 0.
   std::int64_t short_length(std::int64_t context) const;
 
   // Calls field(name, member, setting) for each setting; see settings_of.
@@ -79,7 +79,7 @@ struct RotaryStack {
   double embedding_scale = 1;                // factor of the embedded tokens
   double softcap = 0;                        // limits logits to c·tanh(logit / c); 0: no limit
 
-  // Creates the layers: model.embed_tokens; model.layers.0 with its norms, self_attn and mlp; …; model.norm;
+  // Creates the layers: model.embed_tokens, model.layers.0 with its norms, self_attn and mlp, …, model.norm,
   // and lm_head unless it is tied. `attention` creates the attention layer of block `layer`.
   ModelParts make(const Path& at, const ModelConfig& c,
                   const std::function<Layer(const Path& at, std::int64_t layer)>& attention) const;
