@@ -24,10 +24,10 @@ class TextStream {
   // `tokenizer` must outlive the stream. Throws Error for an empty stop string.
   explicit TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops = {});
 
-  // Adds a token and returns the text that can be shown now, perhaps nothing. Two parts are held back: the
+  // Adds a token and returns the part of the text to show now, perhaps nothing. Two parts are held back: the
   // longest tail that begins a stop string, and before it an incomplete character (at most 3 bytes). Bytes
-  // that are not UTF-8 are passed on unchanged. When a stop string is complete, add() returns the remaining
-  // text before it, and nothing from then on. Throws Error for an id that the tokenizer lacks, and after
+  // that are not UTF-8 are passed on unchanged. When a stop string is complete, add() returns the rest of the
+  // text before it. Later calls return nothing. Throws Error for an id that the tokenizer lacks, and after
   // finish().
   std::string add(std::int32_t token);
 

@@ -141,7 +141,7 @@ TEST(HeadAdapter, WithAnotherBaseWeightIsRefused) {
   nn::Pretrained model = nn::from_pretrained(base_of("llama_head"));
   EXPECT_EQ(error_of([&] { nn::load_adapter(model, folder); }),
             "[load_adapter] " + path + ": " + head_weight +
-                " has other values than lm_head.weight of the model: expected the adapter's own base");
+                " has different values from lm_head.weight of the model: expected the adapter's own base");
   EXPECT_EQ(model.model.lora(), nullptr);
 }
 
