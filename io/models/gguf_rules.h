@@ -58,7 +58,7 @@ inline std::int64_t usual_gguf_pattern(const std::string& architecture) {
 }
 
 // ---- Rotary positions: the meaning of the keys rope.*. A file is written only if they describe exactly the
-// model's computation. A model read from a file computes what they describe.
+// model's computation. A model that is read follows them exactly.
 
 // The keys by the last parts of their names, and the tensor of divisors.
 struct GgufRope {
