@@ -1,7 +1,6 @@
-// An explicit training loop: a small GPT learns to add numbers below 100, in 20 s on two cores. For a shorter
-// version see trainer.cpp.
+// An explicit training loop (trainer.cpp is shorter): a small GPT learns to add numbers below 100.
 //    build/examples/train_loop [DIR for a checkpoint]
-// Exits with status 0 if more than 99 % of unseen sums are answered correctly.
+// Needs 20 s on two cores. Exits with status 0 if more than 99 % of unseen sums are answered correctly.
 #include <cstdio>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
@@ -22,8 +21,7 @@ int main(int argc, char** argv) try {
       {.vocabulary = sums.tokenizer().size(), .context = context, .layers = 2, .width = 64, .std = 0.06});
   const optim::AdamW optimizer(params.all(), {.weight_decay = 0.01});
 
-  // Forward, backward, clipping and update form one program. The evaluation is another program with the same
-  // parameters.
+  // Forward, backward, clipping and update form one program. The evaluation uses the same parameters.
   const train::ProgramOptions options{.batch = batch, .predictions = true};
   train::TrainingProgram training(model, optimizer, options);
   train::EvaluationProgram evaluation(model, options);
