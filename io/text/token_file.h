@@ -34,7 +34,7 @@ class TokenFile {
 
   // The tokenizer of the header's metadata, or a NumberTokenizer for a file without a header.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  // All ids. The view remains valid only as long as the file object.
+  // Returns a view of all ids.
   TokenView tokens() const;
   // The path as given to the constructor.
   const std::string& path() const { return path_; }

@@ -12,7 +12,7 @@
 
 namespace tg::text {
 
-// The interface of all tokenizers. Functions are const and thread-safe.
+// The interface of all tokenizers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;

@@ -19,7 +19,7 @@ struct ModelConfig {
   Architecture architecture = {};
   std::int64_t vocabulary = 0, context = 64;        // number of tokens; maximum sequence length
   std::int64_t layers = 4, heads = 4, width = 128;  // blocks; attention heads; channels
-  double dropout = 0;     // probability after embeddings, attention and MLPs, in training
+  double dropout = 0;     // of embeddings, attention weights and branch results, in training
   bool bias = false;      // in Linear and LayerNorm
   bool tied_head = true;  // the head uses the token embedding's weight
   double std = 0.02;      // of initial weights; GPT-2's, for width 768

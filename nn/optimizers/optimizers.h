@@ -120,7 +120,8 @@ class Muon final : public Optimizer {
     // matrix.
     std::shared_ptr<Communicator> ranks = {};
   };
-  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range.
+  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range,
+  // ShapeError if `takes` selects a parameter that does not have two dimensions.
   Muon(const std::vector<Parameter>& params, Options options);
   // As above, with default options.
   explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
