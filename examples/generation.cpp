@@ -1,7 +1,7 @@
-// Generation: a small GPT memorises a tongue twister in a few seconds and generates it token by token,
-// greedily or sampled, with and without a key-value cache, within its context and beyond.
-//   build/examples/generation
-// Exits with status 0 if the rhyme is correct and the same in every way of generating it that must agree.
+// Generation: a small GPT memorizes a tongue twister in a few seconds. It then generates text token by token:
+// greedily or by sampling, with and without a key-value cache, within its context and beyond.
+//    build/examples/generation
+// Exits with status 0 if the rhyme is correct, and equivalent ways of generation give the same text.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -35,7 +35,7 @@ int main() try {
   }
   std::printf("loss %.4f after %lld steps\n", loss, static_cast<long long>(steps));
 
-  // extend() reports each token as it is chosen; what it appends is the same text.
+  // extend() reports each token as it is chosen and appends it to `ids`. Both must give the same text.
   nn::Generator cached(model), whole(model, {.cache = false});
   const auto generate = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
                             std::uint64_t seed) {

@@ -1,6 +1,6 @@
-// An MLP learns which points lie between two circles, in a second: layers, an optimizer and one Program for
-// the whole step.
-//   build/examples/mlp
+// An MLP learns in about a second which points are between two circles: layers, an optimizer and one Program
+// for the whole training step.
+//    build/examples/mlp
 // Exits with status 0 if more than 97 % of unseen points are classified correctly.
 #include <cstdio>
 #include <random>

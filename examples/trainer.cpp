@@ -1,7 +1,7 @@
-// A Trainer on a text of its own: checkpoints, metrics and resuming.
-//   build/examples/trainer TEXT DIR [STEPS]
-// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is below that of the
-// bytes' frequencies alone, which a model learns first.
+// Trains on a text file with a Trainer: checkpoints, metrics and resuming.
+//    build/examples/trainer TEXT DIR [STEPS]
+// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is below the entropy
+// of the character frequencies, which a model learns first.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

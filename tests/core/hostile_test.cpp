@@ -150,9 +150,9 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
          nn::CacheCall(g, c, {.singles = huge, .groups = huge, .length = huge, .room = huge});
        }},
       {"KvCache of too many rows", [&] { nn::KvCache(1 << 16, 1 << 16); }, "[kv_cache]"},
-      {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool takes positive sizes"},
+      {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool needs positive sizes"},
       {"Scheduler", [&] { nn::Scheduler({.slots = 0}); }, "[scheduler]"},
-      {"Scheduler of no pages", [&] { nn::Scheduler({.pages = 0}); }, "PagePool takes positive sizes"},
+      {"Scheduler of no pages", [&] { nn::Scheduler({.pages = 0}); }, "PagePool needs positive sizes"},
       {"Engine", [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.chunk = 0}); }, "[engine]"},
       {"Engine with pages that no cache holds",
        [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.page_size = huge}); }, "[engine]"},

@@ -156,9 +156,8 @@ TEST(GgufModels, WhatLlamaCppCannotComputeIsRefused) {
   EXPECT_EQ(refusal("deepseek_v3", as_it_is), "llama.cpp cannot compute attention_bias true of deepseek_v3");
   EXPECT_EQ(refusal("deepseek_v3_halves", as_it_is),
             "llama.cpp cannot compute rope_interleave false of deepseek_v3");
-  EXPECT_EQ(
-      refusal("smollm3", [](const Golden& g) { g.set("no_rope_layers", "[1, 0]"); }),
-      "llama.cpp cannot compute no_rope_layers with rotary positions in other layers than usual of smollm3");
+  EXPECT_EQ(refusal("smollm3", [](const Golden& g) { g.set("no_rope_layers", "[1, 0]"); }),
+            "llama.cpp cannot compute no_rope_layers with rotary positions in unusual layers of smollm3");
   EXPECT_EQ(refusal("gemma2", [](const Golden& g) { g.set("query_pre_attn_scalar", "16"); }),
             "llama.cpp cannot compute query_pre_attn_scalar 16, other than 12, of gemma2");
   EXPECT_EQ(
@@ -249,9 +248,9 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
       {"phi3", "head_dim", "16", "head_dim 16, other than hidden_size / num_attention_heads, of phi3"},
       {"deepseek_v2", "attention_bias", "true", "attention_bias true of deepseek_v2"},
       {"gemma3", "rope_parameters", local.c_str(),
-       "rope_type yarn with attention_factor 1 and factor 4, other than its usual one, beside layers with a "
-       "window, of "
-       "gemma3_text"},
+       "rope_type yarn with attention_factor 1 and factor 4, different from its usual one, with windowed "
+       "layers, "
+       "of gemma3_text"},
   };
   for (const Case& c : cases) {
     const Golden golden(c.model);
@@ -357,7 +356,7 @@ std::string name_of_rules(const std::string& json) {
 }
 
 constexpr const char* no_name =
-    "test: llama.cpp has no name for the rules by which this tokenizer splits texts";
+    "test: llama.cpp has no name for the rules by which this tokenizer splits text";
 
 std::string with(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
@@ -500,7 +499,7 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message("gpt2", "gpt-2", {"\xff"}, {1}, {}),
             "F: tokenizer.ggml.tokens has a token 0 that is not UTF-8");
   EXPECT_EQ(message("gpt2", "gpt-2", {"a"}, {1}, {"aa"}),
-            "F: tokenizer.ggml.merges has \"aa\", expected two texts with a space between them");
+            "F: tokenizer.ggml.merges has \"aa\", expected two strings with a space between them");
   EXPECT_EQ(message("gpt2", "gpt-2", {"a"}, {1}, {}, 1),
             "F: tokenizer.ggml.bos_token_id is 1, expected an id below 1");
   EXPECT_EQ(message("llama", "default", {"a", "b"}, {1, 1}, {}),

@@ -72,7 +72,8 @@ TEST(GgufValues, ScalarsAreReadByTheReadersOfTheirKindOnly) {
               is_boolean ? "no error" : begin + "true or false");
     EXPECT_EQ(error_of([&] { EXPECT_EQ(file.string("k"), "xy"); }), is_text ? "no error" : begin + "a text");
     EXPECT_EQ(error_of([&] { file.count("k"); }), begin + "an array");
-    EXPECT_EQ(error_of([&] { file.each_string("k", [](std::string_view) {}); }), begin + "an array of texts");
+    EXPECT_EQ(error_of([&] { file.each_string("k", [](std::string_view) {}); }),
+              begin + "an array of strings");
     EXPECT_EQ(error_of([&] { file.each_integer("k", [](std::int64_t) {}); }),
               begin + "an array of whole numbers");
     EXPECT_EQ(error_of([&] { file.each_number("k", [](double) {}); }), begin + "an array of numbers");
@@ -94,7 +95,7 @@ TEST(GgufValues, ArrayItemsAreReadInOrder) {
     std::vector<std::string> texts;
     std::vector<double> whole, numbers;
     EXPECT_EQ(error_of([&] { file.each_string("k", [&](std::string_view s) { texts.emplace_back(s); }); }),
-              k.number == 8 ? "no error" : "F: k is an array of 3, expected an array of texts");
+              k.number == 8 ? "no error" : "F: k is an array of 3, expected an array of strings");
     EXPECT_EQ(error_of([&] {
                 file.each_integer("k", [&](std::int64_t x) { whole.push_back(static_cast<double>(x)); });
               }),

@@ -120,7 +120,7 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
                      R"("sliding_window": 8, "layer_types": ["full_attention", "full_attention"],
                               "vocab_size")")),
       "config.json: layer_types is [\"full_attention\", \"full_attention\"], expected sliding_attention in "
-      "every layer, as sliding_window says");
+      "every layer, as sliding_window specifies");
   EXPECT_EQ(error(replaced(mistral, "\"vocab_size\"",
                            R"("sliding_window": null, "layer_types": ["sliding_attention", "full_attention"],
                               "vocab_size")")),

@@ -234,8 +234,9 @@ TEST(HfFolder, AnIndexThatIsNoneIsRefused) {
     EXPECT_EQ(error_with("{\"weight_map\": {\"t\": " + quoted + "}}"),
               file + "weight_map has t in " + quoted + ", expected the plain name of a file");
   }
-  EXPECT_EQ(error_with(R"({"weight_map": {"t": "config.json"}})"),
-            "[from_pretrained] DIR/config.json: begins with '{', as JSON does, and is no safetensors file");
+  EXPECT_EQ(
+      error_with(R"({"weight_map": {"t": "config.json"}})"),
+      "[from_pretrained] DIR/config.json: begins with '{', as JSON does, and is not a safetensors file");
 }
 
 TEST(HfFolder, ATensorThatAFileHasTwiceIsRefused) {
@@ -337,7 +338,8 @@ TEST(HfFolder, ATokenizerOfAnotherModelIsRefused) {
   info.config.vocabulary = 320;
   EXPECT_EQ(error(), "no error");
   info.end_tokens = {300, 310};
-  EXPECT_EQ(error(), "[x] tokenizer.json: has 256 tokens, the model's texts end with 300, its eos_token_id");
+  EXPECT_EQ(error(),
+            "[x] tokenizer.json: has 256 tokens, the model's sequences end with 300, its eos_token_id");
   info.end_tokens = {300, 10};
   EXPECT_EQ(error(), "no error");
 }

@@ -429,14 +429,15 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
                   .encode("abab"),
               Ids{3})
         << off;
-  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab"])").find("a merge of fewer than two texts"),
+  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab"])").find("a merge of fewer than two strings"),
             std::string::npos);
-  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab","ab","ab"])").find("a merge of more than two texts"),
+  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab","ab","ab"])").find("a merge of more than two strings"),
             std::string::npos);
   for (const char* merge : {"ab", "a b ab", "ab ab "})
-    EXPECT_NE(refusal(R"(["a","b"],["ab","ab"])", "\"a b\",\"" + std::string(merge) + "\"")
-                  .find("merge \"" + std::string(merge) + "\", expected two texts with a space between them"),
-              std::string::npos)
+    EXPECT_NE(
+        refusal(R"(["a","b"],["ab","ab"])", "\"a b\",\"" + std::string(merge) + "\"")
+            .find("merge \"" + std::string(merge) + "\", expected two strings with a space between them"),
+        std::string::npos)
         << merge;
   EXPECT_NE(
       refusal(R"("type":"BPE")", R"("type":"Unigram")").find(R"(model.type is "Unigram", expected "BPE")"),

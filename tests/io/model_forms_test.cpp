@@ -339,7 +339,7 @@ TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
       EXPECT_FALSE(writer.has_tokenizer());
       const bool is_quantized = c.type == io::GgufType::q8_0;
       const std::string note =
-          "rows that are no multiple of 32 numbers are in f16, as those of blk.2.ffn_down.weight";
+          "rows that are not a multiple of 32 elements are in f16, as in blk.2.ffn_down.weight";
       EXPECT_EQ(writer.notes(), is_quantized ? std::vector{note} : std::vector<std::string>());
       writer.write(directory / "m");
       const io::MappedGguf file(directory / "m", "test");

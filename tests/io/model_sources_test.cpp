@@ -343,7 +343,7 @@ TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
   EXPECT_EQ(refusal("llama", llama({.attention_scale = 2})),
             "query_pre_attn_scalar 0.25, other than 4, of llama");
   EXPECT_EQ(refusal("llama", llama({.rotated = {0}})),
-            "no_rope_layers with rotary positions in other layers than usual of llama");
+            "no_rope_layers with rotary positions in unusual layers of llama");
   nn::ModelConfig two = llama({.windows = {4, 5}});
   two.layers = 2;
   EXPECT_EQ(refusal("llama", two), "windows of several sizes of llama");

@@ -141,7 +141,7 @@ TEST(HeadAdapter, WithAnotherBaseWeightIsRefused) {
   nn::Pretrained model = nn::from_pretrained(base_of("llama_head"));
   EXPECT_EQ(error_of([&] { nn::load_adapter(model, folder); }),
             "[load_adapter] " + path + ": " + head_weight +
-                " has other values than lm_head.weight of the model: expected the adapter's own base");
+                " has different values from lm_head.weight of the model: expected the adapter's own base");
   EXPECT_EQ(model.model.lora(), nullptr);
 }
 
@@ -197,7 +197,7 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
       {"\"lora_dropout\": 0.1", "\"lora_dropout\": 1.0", "lora_dropout is 1.0"},
       {"\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 3}", "rank_pattern is {\"q_.*\": 3}"},
       {"\"v_proj\"", "\"v_prj\"",
-       "DIR/adapter_config.json: target \"v_prj\" is no Linear layer of the model"},
+       "DIR/adapter_config.json: target \"v_prj\" is not a Linear layer of the model"},
       {"\"v_proj\"", "\"k_proj\"", "DIR/adapter_model.safetensors: has no tensor"},
   };
   for (const auto& c : cases) {
@@ -307,8 +307,9 @@ TEST_F(DamagedAdapter, OfAnotherModelOrWithoutFilesIsRefused) {
   nn::Pretrained other = nn::from_pretrained(golden_folders + "gpt2");
   EXPECT_NE(
       error_of([&] { nn::load_adapter(other, folder); })
-          .find("adapter_config.json: target \"q_proj\" is no Linear layer of the model, which has c_attn, "
-                "c_fc, c_proj"),
+          .find(
+              "adapter_config.json: target \"q_proj\" is not a Linear layer of the model, which has c_attn, "
+              "c_fc, c_proj"),
       std::string::npos);
   nn::Pretrained wide = nn::from_pretrained(golden_folders + "llama3");  // other key heads
   EXPECT_NE(

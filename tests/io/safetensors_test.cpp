@@ -199,7 +199,7 @@ TEST(SafeTensors, RefusesABadLength) {
 
 TEST(SafeTensors, SaysThatAFileIsJson) {
   EXPECT_SAYS(error_of("{\"model_type\": \"llama\"}"),
-              "begins with '{', as JSON does, and is no safetensors file");
+              "begins with '{', as JSON does, and is not a safetensors file");
 }
 
 TEST(SafeTensors, RefusesABadHeader) {

@@ -107,11 +107,11 @@ TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
             }),
             "[CharVocab] 'a' (U+0061) is in the vocabulary twice");
   for (const char32_t none : {char32_t{0xd800}, char32_t{0xdfff}, char32_t{0x110000}})
-    EXPECT_EQ(
-        error_of([&] {
-          text::CharVocab(std::vector<char32_t>{U'a', none});
-        }),
-        "[CharVocab] got " + std::to_string(static_cast<unsigned>(none)) + ", which is no Unicode character");
+    EXPECT_EQ(error_of([&] {
+                text::CharVocab(std::vector<char32_t>{U'a', none});
+              }),
+              "[CharVocab] got " + std::to_string(static_cast<unsigned>(none)) +
+                  ", which is not a Unicode character");
 }
 
 std::vector<std::int32_t> count_to(int n) {

@@ -105,13 +105,14 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
   EXPECT_DOUBLE_EQ(some[3].scale, 4);
   EXPECT_DOUBLE_EQ(modules({.rank = 4, .alpha = 6})[0].scale, 1.5);
 
-  EXPECT_EQ(error_of([&] { modules({.targets = {"proj"}}); }),
-            "[lora] target \"proj\" is no Linear layer of the model, which has down_proj, gate_proj, k_proj, "
-            "lm_head, o_proj, q_proj, up_proj, v_proj");
+  EXPECT_EQ(
+      error_of([&] { modules({.targets = {"proj"}}); }),
+      "[lora] target \"proj\" is not a Linear layer of the model, which has down_proj, gate_proj, k_proj, "
+      "lm_head, o_proj, q_proj, up_proj, v_proj");
   EXPECT_NE(error_of([&] { modules({.rank = 0}); }).find("rank is out of range: got 0"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.dropout = 1}); }).find("dropout"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.alpha = NAN}); }).find("alpha"), std::string::npos);
-  const std::string not_chosen = " \"k_proj\" is no Linear layer of the model, which has q_proj";
+  const std::string not_chosen = " \"k_proj\" is not a Linear layer of the model, which has q_proj";
   EXPECT_EQ(error_of([&] {
               modules({.targets = {"q_proj"}, .ranks = {{"k_proj", 3}}});
             }),
