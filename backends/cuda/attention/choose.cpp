@@ -170,7 +170,7 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   some = memory.take<int2>(x.B * tiles);
   seen = memory.take<int>(x.B * tiles * (2 * queries + 4));
   rows = memory.take<float>(all * 2 * queries);
-  turns = memory.take<int>(all * backward_blocks(width));
+  counters = memory.take<int>(all * backward_blocks(width));
   z_q = memory.take<float>(all * queries * width);
   bytes = memory.bytes;
 }

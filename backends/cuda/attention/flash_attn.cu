@@ -55,34 +55,32 @@ struct ForwardPlan final : KernelPlan {
   Choose* choose;
   std::shared_ptr<void> zeros;  // the kernel's counters, zero between calls
   AttentionCall::Added added = {};
-  RopesBeside beside = {};
+  FusedRopes fused = {};
 
   explicit ForwardPlan(Choose* c) : choose(c) {}
   void launch(const Stream& s, const Call& call) const override {
     Choice c = choose(call, s.workspace);
     if (added.count > 0) c.x.added = added, c.x.fixed_keys = true;
     if (c.family() == KernelFamily::decoding)
-      c.work.turns = static_cast<int*>(zeros.get());
+      c.work.counters = static_cast<int*>(zeros.get());
     else
       c.work.taken = static_cast<Taken*>(zeros.get());
     const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0;
     if (is_empty || !c.decodes()) launch_checks(s, c.x);  // decoding kernels do these checks themselves
     if (is_empty) return;
     if (c.split) launch_split(s, c.x, *c.split);
-    launch_choice(s, c, beside.ropes);
+    launch_choice(s, c, fused.ropes);
   }
   std::size_t workspace(const Call& call) const override { return choose(call, nullptr).bytes(); }
-  std::string choice(const Call& call) const override {
-    return describe(choose(call, nullptr), beside.ropes);
-  }
+  std::string choice(const Call& call) const override { return describe(choose(call, nullptr), fused.ropes); }
 };
 
 struct BackwardPlan final : KernelPlan {
-  RopesBeside beside = {};
+  FusedRopes fused = {};
 
   void launch(const Stream& s, const Call& call) const override {
     const Choice c = choice_of(call, s.workspace);
-    const Ropes& ropes = beside.ropes;
+    const Ropes& ropes = fused.ropes;
     if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // also computes u
     launch_checks(s, c.x);
     if (c.split) launch_split(s, c.x, *c.split);
@@ -99,7 +97,7 @@ struct BackwardPlan final : KernelPlan {
     launch_bias_and_sink(s, c.x, c.work);
   }
   std::size_t workspace(const Call& call) const override { return choice_of(call).bytes(); }
-  std::string choice(const Call& call) const override { return describe(choice_of(call), beside.ropes); }
+  std::string choice(const Call& call) const override { return describe(choice_of(call), fused.ropes); }
 };
 
 template <Choose* choose>
@@ -130,10 +128,10 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
 // these steps, or if one step would overwrite memory that another still reads.
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
   const Choice c = choice_of(call);
-  std::optional<RopesBeside> beside = ropes_beside(ropes, call);
-  if (!beside || !takes_ropes(c, beside->ropes)) return nullptr;
+  std::optional<FusedRopes> fused = fused_ropes(ropes, call);
+  if (!fused || !takes_ropes(c, fused->ropes)) return nullptr;
   const auto with_them = [&](auto plan) -> PlanPtr {
-    plan->beside = std::move(*beside);
+    plan->fused = std::move(*fused);
     return plan;
   };
   return c.kernel->backward ? with_them(std::make_unique<BackwardPlan>())

@@ -203,7 +203,7 @@ constexpr AttentionKernel kernels[] = {
     {KernelFamily::hopper, backward, "tensor cores, wgmma",
      "on Hopper: head size ≤ 256, no bias, dropout or expanded operands", &is_on_hopper,
      [](const AttentionCall& x, const Gpu&, std::byte* base) { return Workspace(x, base); },
-     &launch_backward_sm90, &launch_turned_backward_sm90},
+     &launch_backward_sm90, &launch_rotated_backward_sm90},
     {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
      &launch_two_passes},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",

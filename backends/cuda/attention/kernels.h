@@ -116,7 +116,7 @@ Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_decoding;                              // decoding_sm80.cu
 Launch launch_latents_sm90;                          // decoding_latent_sm90.cu
 Launch launch_backward_sm90;                         // backward_sm90.cu; also computes u, ξ and visible keys
-LaunchWithRopes launch_turned_backward_sm90;         // backward_sm90.cu: calls that takes_ropes() accepts
+LaunchWithRopes launch_rotated_backward_sm90;        // backward_sm90.cu: calls that takes_ropes() accepts
 // In short_heads_sm80.cu. The backward also computes u.
 LaunchWithRopes launch_short_forward, launch_short_backward;
 Launch launch_two_passes;  // backward_two_passes_sm80.cu

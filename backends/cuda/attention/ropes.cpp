@@ -31,11 +31,11 @@ bool is_rope_of(const Step& attention, const Step& rope) {
 
 namespace attention {
 
-std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call& call) {
+std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& call) {
   const bool backward = call.attrs->as<AttentionAttrs>().backward;
   // `own` is what attention itself reads or writes. `other` is the tensor on the far side of the RoPE step.
   const std::span<const Arg> own = backward ? call.out : call.in;
-  RopesBeside all;
+  FusedRopes all;
   Ropes& r = all.ropes;
   for (const Step& s : steps) {
     const auto& a = s.attrs.as<RopeAttrs>();

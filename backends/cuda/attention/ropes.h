@@ -21,7 +21,7 @@ struct Ropes {
 };
 
 // Ropes and the ownership of their table.
-struct RopesBeside {
+struct FusedRopes {
   Ropes ropes;
   std::shared_ptr<const void> table;  // keeps the table alive
 };
@@ -29,7 +29,7 @@ struct RopesBeside {
 // RoPE ops that the kernel of `call` may compute. `steps` are the steps before a forward or after a backward.
 // Empty if positions are given, if q and k have different rotations, or if results would overwrite memory
 // that blocks still read.
-std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call& call);
+std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& call);
 
 // Whether the chosen kernel computes these RoPE ops. Short heads: an even number of pairs. Hopper's backward
 // rotates z_q and z_k when it stores them. It needs head size 64, full rotation of non-interleaved halves,

@@ -117,12 +117,14 @@ struct TileShape {
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// For d ≤ D and dv ≤ DV. Each warpgroup has half of the keys. It also has half of z_Q: half of the queries,
-// or half of the columns if a tile has 64 queries. wgmma has M = 64, so z_Q is computed transposed if the
-// number of queries is not a multiple of 64.
-// Wide heads use clusters of two blocks with 64 keys each. Each warpgroup then has all keys of its block and
-// a quarter of the columns of the cluster's z_Q.
-// With last_stores, the last block that adds to a tile's z_Q also stores it.
+// For d ≤ D and dv ≤ DV. Each warpgroup has half of the keys. Of z_Q it has half the queries, or half the
+// columns if tiles have 64 queries. wgmma has M = 64, so z_Q is computed transposed unless tiles have a
+// multiple of 64 queries.
+//
+// Wide heads use clusters of two blocks with 64 keys each. Each warpgroup then has all keys of its block, and
+// computes z_Q for a quarter of the cluster's columns.
+//
+// If last_stores, the last block that adds to a tile's z_Q also stores it.
 template <int D_, int DV_, bool last_stores_, Numbers numbers = of_16_bits>
 struct TileShape {
   static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
@@ -154,8 +156,8 @@ struct TileShape {
   // Data of the cluster's other block: the columns of K that this block multiplies, and z_A.
   using OthersK = tile::SwizzledTile<keys, D / 2>;
   static constexpr int others_bytes = wide ? OthersK::bytes + ZA::bytes : 0;
-  // Layout of a tile's z_Q: the number of accumulators, the offset between the accumulators of the first and
-  // second warpgroup, and the resulting number of parts.
+  // Layout of a tile's z_Q: total accumulators, the offset from the first warpgroup's accumulators to the
+  // second's, and the resulting number of parts.
   static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2,
                        parts = sums / sums_between;
   // A warp's rows of one part of z_Q, or of its transpose.

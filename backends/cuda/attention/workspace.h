@@ -117,12 +117,12 @@ struct Workspace {
   int width = 0;           // padded head size of a backward on Hopper; see rows
   Taken* taken = nullptr;  // counters of a forward on Hopper; not part of the workspace: outlives the call
   // Results of each part, for a forward on Hopper with split keys: O [parts, B, H, L, dv] and {c, π} [parts,
-  // B, H, L]. In decoding the parts are key ranges, in the order of Partial (decoding_merge.cuh).
+  // B, H, L]. In decoding, the parts are key ranges in the order of Partial (decoding_merge.cuh).
   float* o = nullptr;
   float2* lse = nullptr;
-  // For a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2, u, and the visible
-  // keys. ξ is +∞ in rows with P = 0 and in far rows. z_q has queries·width accumulators per tile, in the
-  // order of its warps' registers.
+  // For a backward on Hopper, with backward_queries() queries per tile. `rows` has ξ in units of log 2 (+∞ in
+  // rows with P = 0 and in far rows) and u. `seen` has the visible keys. `z_q` then has queries·width
+  // accumulators per tile, in the order of its warps' registers.
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
   // [B, tiles, 2·queries + 4]: first and last key of each query, then {from, to} of the keys that all queries
   // see and of the keys that at least one sees.
@@ -130,7 +130,7 @@ struct Workspace {
   // [B, H, tiles, blocks per cluster]: the number of clusters that have added to the block's columns of the
   // tile's z_Q. In decoding, the number of finished ranges (bytes_of_counters()), which like `taken` is not
   // part of the workspace.
-  int* turns = nullptr;
+  int* counters = nullptr;
   std::size_t bytes = 0;
 
   Workspace() = default;

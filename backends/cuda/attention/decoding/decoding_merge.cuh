@@ -284,7 +284,8 @@ struct Results {
   }
   // A range has been written; the last warp to say so merges.
   __device__ __forceinline__ void count(const Item& item) const {
-    if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    if (!is_last(work.counters + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges))
+      return;
     const Partial range_0 = partial(x, work, tiles, item, 0);
     for_each_quad(item, [&](int row, int column) {
       const int first = item.first_range;

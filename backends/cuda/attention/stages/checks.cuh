@@ -31,8 +31,8 @@ __device__ inline void check_place(const AttentionCall& x, const Faults& faults,
   if (x.table && n < x.B * x.pages) check_page(x, faults, n);
 }
 
-// Checks all entries of the launch. Each block calls it with `threads` threads, of which this is number
-// `thread`.
+// Checks all entries of the launch. Every block calls it with its `threads` threads; `thread` is the caller's
+// index.
 __device__ inline void check_places(const AttentionCall& x, const Faults& faults, int thread, int threads) {
   const i64 all = checked_places(x), step = i64{gridDim.x} * threads;
 #pragma unroll 1

@@ -30,8 +30,8 @@ __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, 
   ptx::cp_async_8(ptx::shared_address(to + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
 }
 
-// Loop bounds of a backward block: tiles first … last − 1 of the other side, the rows of each side that are
-// read, and, if the block keeps queries, the keys that all of them see.
+// Loop bounds of a backward block: tiles first … last − 1 of the other side, and the rows of each side that
+// are read. If the block keeps queries, also the keys that all of them see.
 struct Traversal {
   int first, last;
   KeyRange kept, passing, every;

@@ -1,5 +1,5 @@
-// Visible keys of a block's queries (keys_of_query in ops/attention_call.h): of each query, of any query and
-// of all queries. Also the query tiles that see given keys, and the mask.
+// Visible keys of each query, of any query and of all queries in a tile (keys_of_query in
+// ops/attention_call.h). Also finds the query tiles that see given keys, and applies the mask.
 #pragma once
 
 #include <climits>
