@@ -1,7 +1,8 @@
 // Shared parts of Hopper's backward kernels (backward_sm90.cuh, backward_192_sm90.cuh,
-// backward_wide_sm90.cuh): the layout of a block's shared memory, the producer threads that load tiles and
-// order the additions to z_Q, and the consumer steps that are independent of the division of the GEMMs among
-// warpgroups.
+// backward_wide_sm90.cuh):
+// - the layout of a block's shared memory
+// - the producer threads, which load tiles and order the additions to z_Q
+// - the consumer steps that do not depend on how GEMMs are divided among warpgroups
 #pragma once
 
 #include "backends/cuda/attention/ropes.h"
@@ -106,11 +107,11 @@ struct Shared {
   // arrived. ring_added full: the block has added.
   __device__ Ring<2> ring_ticket() const { return {base + ticket_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
-  // For clusters. ring_z_a full: z_A has been stored; empty: its buffer may receive P. ring_passed full: the
-  // other block's z_A has arrived; empty: this block's z_A may be copied to the other.
+  // For clusters. ring_z_a is full if z_A has been stored, and empty if its buffer may receive P. ring_passed
+  // is full if the other block's z_A has arrived, and empty if this block's z_A may be copied to the other.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
-  __device__ Ticket& ticket(u32 use) const { return reinterpret_cast<Turn*>(start + ticket_at)[use % 2]; }
+  __device__ Ticket& ticket(u32 use) const { return reinterpret_cast<Ticket*>(start + ticket_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
   __device__ void init(bool nondeterministic) const {
     constexpr int warps = 8 * At::blocks;
@@ -292,7 +293,7 @@ __device__ __forceinline__ void scale_result(auto& sums, float factor, auto&& e)
     scale(sums, factor);
 }
 
-// Cosines and sines of 16 rows of a head of size 64, starting at row0 of the table. A lane holds both
+// Cosines and sines of a warp's 16 rows, starting at row0 of the table, for head size 64. A lane holds both
 // elements of each of its pairs. They are loaded early, so that they arrive before the accumulators are
 // complete.
 template <class At>

@@ -1,5 +1,5 @@
 // The backward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]. A block keeps some keys of a key
-// head and loops over tiles of queries, for each query head of the group:
+// head. It loops over tiles of queries, for each query head of the group:
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += P·z_O,  z_K += z_A·Q,  z_Q += z_Aᵀ·K in global memory.

@@ -25,8 +25,8 @@ enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
 // Tiling of a block of four warps: groups of 16 kept rows per warp, and rows per tile of the other side.
 // Larger values of both reduce shared-memory reads per MMA. Per group, a thread needs registers for D / 2
-// elements of each accumulator and for `passing` elements of P and z_A together (three times as many for
-// split operands). It needs about 80 others.
+// elements of each accumulator. P and z_A together need `passing` registers, or three times as many if
+// operands are split. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
   int blocks;  // per multiprocessor; 0: any; ptxas may spill registers to reach a given number
