@@ -117,9 +117,9 @@ struct TileShape {
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// For d ≤ D and dv ≤ DV. Each warpgroup has half of the keys. It computes z_Q for half of the queries, or for
-// half of the columns if tiles have 64 queries. wgmma has M = 64, so z_Q is computed transposed unless tiles
-// have a multiple of 64 queries.
+// One kernel supports all head sizes d ≤ D and dv ≤ DV. Each warpgroup has half of the keys. It computes z_Q
+// for half of the queries, or for half of the columns if tiles have 64 queries. Because wgmma has M = 64, z_Q
+// is computed transposed unless tiles have a multiple of 64 queries.
 //
 // Wide heads use clusters of two blocks with 64 keys each. Each warpgroup then has all keys of its block, and
 // computes z_Q for a quarter of the cluster's columns.

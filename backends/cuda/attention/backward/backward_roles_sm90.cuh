@@ -107,8 +107,9 @@ struct Shared {
   // arrived. ring_added full: the block has added.
   __device__ Ring<2> ring_ticket() const { return {base + ticket_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
-  // For clusters. ring_z_a is full if z_A has been stored, and empty if its buffer may receive P. ring_passed
-  // is full if the other block's z_A has arrived, and empty if this block's z_A may be copied to the other.
+  // For clusters. Full: ring_z_a if z_A has been stored, and ring_passed if the other block's z_A has
+  // arrived. Empty: ring_z_a if its buffer may receive P, and ring_passed if this block's z_A may be copied
+  // to the other.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
   __device__ Ticket& ticket(u32 use) const { return reinterpret_cast<Ticket*>(start + ticket_at)[use % 2]; }

@@ -23,10 +23,10 @@ using namespace tile;
 // The results of a block: z_K, z_V or both for its keys, or z_Q for its queries.
 enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
-// Tiling of a block of four warps: groups of 16 kept rows per warp, and rows per tile of the other side.
-// Larger values of both reduce shared-memory reads per MMA. Per group, a thread needs registers for D / 2
-// elements of each accumulator. P and z_A together need `passing` registers, or three times as many if
-// operands are split. A thread needs about 80 other registers.
+// Tiling of a block's four warps: 16-row groups of kept rows per warp, and rows per tile of the other side.
+// Larger values of both reduce shared-memory reads per MMA. For each group, a thread needs D / 2 registers
+// per accumulator, and `passing` registers for P and z_A together. The second number is three times as large
+// if operands are split. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
   int blocks;  // per multiprocessor; 0: any; ptxas may spill registers to reach a given number

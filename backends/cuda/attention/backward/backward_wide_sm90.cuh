@@ -1,6 +1,6 @@
-// The backward of wide heads on Hopper. It differs from backward_sm90.cuh in the roles of the warpgroups. z_K
-// and z_V of 128 keys do not fit in the registers, so a block keeps 64 keys, and each warpgroup processes all
-// of them:
+// The backward of wide heads on Hopper. It differs from backward_sm90.cuh in the roles of the warpgroups. The
+// accumulators z_K and z_V of 128 keys do not fit in the registers. A block therefore keeps 64 keys, and each
+// warpgroup processes all of them:
 //
 //   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and a quarter of the columns of z_Q = z_Aᵀ·K
 //   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another
