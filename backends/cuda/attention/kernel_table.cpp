@@ -161,8 +161,7 @@ constexpr char few_short_heads[] =
 constexpr AttentionKernel kernels[] = {
     {KernelFamily::latents, forward, "tensor cores, wgmma, decoding",
      "MLA latents of at least 16 heads, on Hopper: a paged cache, or a contiguous one with batch_invariant "
-     "or "
-     "with at least one key range per multiprocessor",
+     "or with at least one key range per multiprocessor",
      &reads_latents,
      [](const AttentionCall& x, const Gpu&, std::byte* base) {
        return decoding::workspace_by_wgmma(x, base);
@@ -173,8 +172,7 @@ constexpr AttentionKernel kernels[] = {
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::decoding, forward, "tensor cores, decoding",
      "bf16, f16: few queries, or a paged cache; on Hopper without batch_invariant, a contiguous cache of "
-     "wide "
-     "heads uses wgmma instead",
+     "wide heads uses wgmma instead",
      [](const Candidate& c) { return decodes(c, false); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::short_heads, forward, "tensor cores, short sequences", few_short_heads, &has_short_heads,
      nullptr,

@@ -84,8 +84,8 @@ struct Cut {
 constexpr bool in_groups(int D, Options options) {
   return D > 128 && D <= 256 && options == none;
 }
-constexpr bool has_wide_sums =
-    arch >= 900;  // before Hopper, red_add_v4 is four instructions and uses registers
+// Before Hopper, red_add_v4 is four instructions and needs more registers.
+constexpr bool has_wide_sums = arch >= 900;
 constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
 // For d ≤ D and dv ≤ DV, as large as registers allow. A thread needs (sum_rows·columns +
 // 2·score_rows·score_columns) / 32 registers and about 60 others.
@@ -126,8 +126,7 @@ struct TileShape {
                        stages = aligned(item + int(sizeof(WorkItem)), 1024), passing_b = passing * D * 2,
                        stage = passing_b + passing * DV * 2;
   static constexpr int most_stages = !by_query && D > 64 && D <= 128 ? 3 : 2;
-  static constexpr int second =
-      stages + 3 * stage - p;  // offset from the first buffers of P and z_A to the second ones
+  static constexpr int second = stages + 3 * stage - p;  // offset of the second buffers of P and z_A
   static constexpr std::size_t bytes(int n) { return stages + n * stage + (n == 3 ? seen - p : 0); }
 };
 

@@ -27,8 +27,7 @@ struct TileShape {
   // The first GEMM of the next item starts before the results of this one are stored. No registers are left
   // for this at d 256 or with two f16 values per f32 element.
   static constexpr bool begins_early = !own_keys && D <= 192 && terms == 1;
-  static constexpr bool by_scores = false,
-                        values_are_keys = false;  // by_scores: parts store c in score units
+  static constexpr bool by_scores = false, values_are_keys = false;  // by_scores: parts store c as a score
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        blocks = groups > 1 ? 1 : short_blocks(D),  // of a multiprocessor
       keys = !takes_turns || terms == 2 ? 64
@@ -106,8 +105,7 @@ struct TileShape {
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
                        blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
-  static constexpr int producer_registers = 32,
-                       adder_registers = 176;  // the score warpgroup keeps its registers from launch
+  static constexpr int producer_registers = 32, adder_registers = 176;  // the scorer keeps its own
   using Q = tile::SwizzledTile<queries, 576>;
   using K = tile::SwizzledTile<keys, 576>;
   using V = tile::SwizzledTile<keys, 512>;

@@ -91,8 +91,7 @@ __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
 template <class At>
 struct Scores {
   using Part = RowPart<At>;
-  static constexpr int fours = At::keys / 4,
-                       own = 4 / Part::rows;     // of four keys, how many a lane multiplies
+  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // keys of four that a lane multiplies
   static constexpr int count = 1, rows = fours;  // for SoftmaxState: the lane's row, and its keys
   float x[fours] = {};
 

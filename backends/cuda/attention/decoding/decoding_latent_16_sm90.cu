@@ -294,8 +294,7 @@ struct Consumer {
       for (At::Block& part : g) part.fill(0);
       Softmax softmax;
       shared.ring_q().wait(items);
-      const int last =
-          to - 1 - (to - 1 + group) % At::groups;  // the warpgroup's last tile, which is processed first
+      const int last = to - 1 - (to - 1 + group) % At::groups;  // its last tile, which is the first to run
       if (last < from) shared.ring_q().release(items);
 #pragma unroll 1
       for (int j = last; j >= from; j -= At::groups) {

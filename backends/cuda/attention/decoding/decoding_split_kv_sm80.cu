@@ -316,8 +316,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
   int* const pages = reinterpret_cast<int*>(memory + At::pages(plan.tiles.rows));
   int first_page = 0;
   if constexpr (std::is_same_v<Cache, InPages>) {
-    first_page = static_cast<int>(plan.ranges.begin(range)) /
-                 x.page;  // all page numbers of the range are read together
+    first_page = static_cast<int>(plan.ranges.begin(range)) / x.page;  // its pages are read together
     const int count = min(pages_of_range(x, plan.ranges, range), x.pages - first_page);
 #pragma unroll 1
     for (int n = thread; n < count; n += At::threads)

@@ -440,8 +440,7 @@ struct Consumer {
       softmax.finish(o.all, to.lse(), i0, x.L, plan.unit);
       if constexpr (At::split) scale(o.all, 1, -power);
       if constexpr (At::stores_boxes) {
-        ptx::bar_sync(first_token + At::groups + warpgroup,
-                      128);  // all warps have finished reading the tile of Q
+        ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp reads the tile of Q
         store_boxes<S>(o.all, way_out, row(), plan.to, i0, to.h, to.b);
       } else {
         to.take(o.all, i0);

@@ -133,8 +133,7 @@ template <int Rows, bool approximate = false, bool by_scores = false>
 struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   using State = SoftmaxState<QueriesAsRows<Rows>>;
   using State::count, State::sum, State::top;
-  static constexpr float unmoved =
-      8;  // lazy rescaling: c stays until a score exceeds it by 8 (in log2 units)
+  static constexpr float unmoved = 8;  // lazy rescaling: c stays until a score exceeds it by 8 (log2)
   RowVector<Rows> shrink;
   float factor;
 
