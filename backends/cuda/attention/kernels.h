@@ -12,8 +12,8 @@ namespace tg::cuda::attention {
 // Families of kernels. All kernels of one family compute the same kinds of calls.
 enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents, short_heads };
 
-// Launches a kernel. Only the Hopper and decoding forwards read `work`. `powers` is null unless the f32
-// operands are split into f16.
+// Launches a kernel. Among the forwards, only those of Hopper and decoding read `work`. `powers` is null
+// unless f32 operands are split into f16.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 
 // Launches a kernel that also applies RoPE.
@@ -41,7 +41,7 @@ struct AttentionKernel {
   KernelFamily family;
   bool backward;
   const char* description;  // printed in the log and by inspect
-  const char* condition;    // when it is chosen if no earlier row is; for documentation
+  const char* condition;    // when it is chosen, if no earlier row is; only documentation
   bool (*accepts)(const Candidate&);
   Workspace (*workspace)(const AttentionCall& x, const Gpu& gpu, std::byte* base);  // null: none
   Launch* launch;

@@ -1,7 +1,7 @@
 // Attention for any dtype and head size with plain multiply-adds: forward (FlashAttention-2) [Stratos,
 // FlashAttention §D], and backward in one pass over keys for z_K and z_V and one over queries for z_Q. Every
-// sum is computed by one thread in a fixed order. For outputs wider than 64 columns, several blocks each
-// recompute the scores.
+// gradient is accumulated by one thread in a fixed order. For outputs wider than 64 columns, several blocks
+// each recompute the scores.
 #include "backends/cuda/attention/plain.cuh"
 
 #include "backends/cuda/attention/kernels.h"

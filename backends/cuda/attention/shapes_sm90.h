@@ -105,7 +105,7 @@ struct TileShape {
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
                        blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
-  static constexpr int producer_registers = 32, adder_registers = 176;  // the scorer keeps its own
+  static constexpr int producer_registers = 32, adder_registers = 176;  // scorer: as at launch
   using Q = tile::SwizzledTile<queries, 576>;
   using K = tile::SwizzledTile<keys, 576>;
   using V = tile::SwizzledTile<keys, 512>;

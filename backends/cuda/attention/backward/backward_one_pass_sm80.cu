@@ -2,7 +2,7 @@
 // memory, where all warps can read them. A block keeps some keys and loops over tiles of queries:
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
-//   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,
+//   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory
 //
 // z_Q in global memory is optional. Alternatively, a block keeps some queries and loops over tiles of keys to
 // compute only z_Q: z_Q += z_A·K, with z_A [queries, keys]. This second pass is for wide heads without z_Q

@@ -462,8 +462,8 @@ struct Steps : Block<S, At> {
   }
 
   // Converts S and z_P of the nth tile to P and z_A, and signals the other warpgroup. The last `products`
-  // GEMMs in flight compute z_P. `to` stays in registers, because the previous tile's z_Q is still being
-  // added there.
+  // GEMMs in flight compute z_P. `to` must keep its registers while the previous tile's additions to z_Q
+  // are in flight.
   template <int products>
   __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, PackedTile& p, PackedTile& z_a, u32 n,
                                                 const auto& stats, const Score<S>& score, int j0, bool masked,

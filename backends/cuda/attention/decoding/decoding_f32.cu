@@ -2,12 +2,13 @@
 // because arithmetic is cheaper than splitting them. Items, streams and writers are the same as in
 // decoding_sm80.cu. A stream processes slices of 8 or 16 keys:
 //
-//   A = Q·Kᵀ                     A lane multiplies four or eight columns of each key. After the sum over
-//   lanes,
-//                                it has the scores of one row of eight and one key of every four.
-//   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum
-//   G ← exp(c_old − c)·G + P·V   P = exp(A − c) is passed through shared memory. A lane has the same columns
-//   of V.
+//   A = Q·Kᵀ
+//   c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
+//   G ← exp(c_old − c)·G + P·V
+//
+// A lane multiplies four or eight columns of each key. After the sum over lanes, it has the scores of one of
+// eight rows with one key of every four. P is passed through shared memory, and a lane has the same columns
+// of V as of K.
 //
 // The order of all sums depends only on the head size. A row's result is therefore bitwise identical in tiles
 // of 8 and of 16 rows.

@@ -1,8 +1,8 @@
 // Decoding of latents by wgmma if at most 16 heads share a key head. It is bound by reading the keys. A wgmma
 // has M = 64, so its rows are keys and then value columns, and the heads are its few columns:
 //
-//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum, Gᵀ ← exp(c_old − c)·Gᵀ +
-//   Vᵀ·Pᵀ
+//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
+//   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ
 //
 // Items are the same as in decoding_latent_items_sm90.cuh. Warps of the first warpgroup prepare them and load
 // tiles of 64 keys in thirds of their columns. Seven thirds fit in shared memory, so at least one tile is in

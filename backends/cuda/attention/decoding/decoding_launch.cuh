@@ -21,9 +21,8 @@ __device__ __forceinline__ void stream_items(const AttentionCall& x, const Plan<
   using At = typename Multiplied::At;
   // The compile-time constant avoids registers for short items if the shape does not support them.
   const auto is_short = [](const Item& item) { return At::takes_short && item.is_short; };
-  const auto place = [&] {
-    return StreamResults<At>(memory, stream, At::rows_of_tile(x));
-  };  // not kept in registers
+  // Recomputed at each use to save registers.
+  const auto place = [&] { return StreamResults<At>(memory, stream, At::rows_of_tile(x)); };
   int n = items.first(stream);
   const Score<S> score(plan.factor, plan.cap);
   const float factor = Multiplied::options == any ? 1 : score.factor;

@@ -17,8 +17,9 @@ using namespace tile;
 using forward_sm90::Destination, forward_sm90::fill, forward_sm90::Item, forward_sm90::Plan,
     forward_sm90::uniform, forward_sm90::sink_of;
 
-// Data that the first warpgroup passes to the others with each tile: P in the order of its threads, and
-// whether c changed for a warp's queries. If so, exp(c_old − c) of each query. With the last tile, 1 ⊘ π.
+// Data that the first warpgroup passes to the others with each tile. `p` is P in the order of its threads.
+// `moved` states whether c changed for a warp's queries, and `shrink` is then exp(c_old − c) of each query.
+// `inverse` is 1 ⊘ π, passed with the last tile only.
 struct Passed {
   uint4 p[4][128];
   int moved[4];

@@ -172,7 +172,7 @@ __device__ __forceinline__ void fill(auto to, const CUtensorMap& map, auto ring,
   load_boxes(to, map, ring.full(use), row0, head, batch, column0);
 }
 
-// Makes a value uniform across the warp, visibly to the compiler.
+// Makes the compiler treat a value as warp-uniform.
 __device__ __forceinline__ int uniform(int n) {
   return __reduce_max_sync(~0u, n);
 }
@@ -440,7 +440,7 @@ struct Consumer {
       softmax.finish(o.all, to.lse(), i0, x.L, plan.unit);
       if constexpr (At::split) scale(o.all, 1, -power);
       if constexpr (At::stores_boxes) {
-        ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp reads the tile of Q
+        ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp still reads the tile of Q
         store_boxes<S>(o.all, way_out, row(), plan.to, i0, to.h, to.b);
       } else {
         to.take(o.all, i0);

@@ -23,7 +23,7 @@ __device__ __forceinline__ void transpose_quad(tile::u32 (&x)[4]) {
 }
 
 // Stores c to rows row0 … of data [rows, size], directly from registers. f32 rows must be 8-byte aligned.
-// Otherwise c is rounded to 16 bits and each lane stores 16 bytes.
+// For 16-bit types, c is rounded and each lane stores 16 bytes.
 template <class R, int Rows, int Columns>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* data, long long stride,
                                       int row0, int rows, int size) {
