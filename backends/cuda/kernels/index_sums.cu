@@ -7,8 +7,8 @@ namespace tg::cuda {
 namespace {
 
 // One thread per unit and chunk. Sums of keys that begin and end in the chunk are added to out. Other sums
-// are stored in `partial`, [chunks, 2, units]: at 0 for a key that began in an earlier chunk, and at 1 for a
-// key that begins here and continues in the next chunk.
+// are stored in `partial`, [chunks, 2, units]. They are at 0 for a key that began in an earlier chunk, and at
+// 1 for a key that begins here and continues in the next chunk.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     sum_chunks(Unit<S, V>* out, const Unit<S, V>* src, Unit<compute_t<S>, V>* partial,
@@ -106,7 +106,7 @@ void sum_as(const Stream& s, const Arg& out, const Arg& src, const Sums& m, std:
   });
 }
 
-// out[…] += src for each element of src. places: offsets in indices, in src, and in out at index 0.
+// out[…] += src for each element of src. `places` contains offsets in indices, in src, and in out at index 0.
 template <class S, class I>
 __global__ void __launch_bounds__(threads_per_block)
     add_each(S* out, const S* src, Indices indices, const __grid_constant__ Region<3> places, i64 size,

@@ -35,9 +35,9 @@ __device__ __forceinline__ C row_factor(C log_sum, C z_loss) {
   return h < least && h > -least ? least : h;
 }
 
-// Returns the plan of head_loss.cu for a bf16 call in which rows of x and w are multiples of 16 bytes and V
-// is a multiple of 8. Returns null for other calls. Neither this condition nor a row's result depends on the
-// number of rows.
+// Returns the plan of head_loss.cu for a bf16 call if V is a multiple of 8 and the rows are multiples of 16
+// bytes. Returns null for other calls. Neither this condition nor a row's result depends on the number of
+// rows.
 PlanPtr plan_head_loss(const Call& call);
 
 }  // namespace tg::cuda
