@@ -38,8 +38,8 @@ struct TensorRows {
   static constexpr int pieces_w = along_k ? outputs / 8 : 4;  // of a chunk
   static_assert(along_k || outputs == 32);
   // A stage is two chunks, so copies of rows along k are 128-byte lines. With half lines, the L2 cache has
-  // less throughput. A multiprocessor holds two blocks on Hopper and one on GPUs with 99 KiB. Blocks of 64
-  // rows: one on Hopper. Given that, as many stages as possible are in flight.
+  // less throughput. As many stages are in flight as fit in shared memory. A multiprocessor of Hopper holds
+  // two blocks, or one block of 64 rows. GPUs with 99 KiB of shared memory hold one block.
   static constexpr int blocks = rows == 64 ? 1 : 2;  // per multiprocessor
   static constexpr int w_bytes = 2 * pieces_w * piece_bytes, x_bytes = 2 * groups * piece_bytes;
   static constexpr int room(bool hopper) { return rows == 64 ? 24576 : hopper ? 14336 : 12288; }

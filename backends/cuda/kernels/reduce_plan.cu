@@ -100,7 +100,7 @@ bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a) {
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size) {
   if (p.outs * p.count == 0 || (p.columns ? p.kept_rank : p.reduced_rank) == 0) return false;
   const ReduceAxis* inner = p.columns ? &p.kept[p.kept_rank - 1] : &p.reduced[p.reduced_rank - 1];
-  // The last pack of an unsplit row may be incomplete.
+  // The last pack of a contiguous row may be incomplete.
   const bool whole = inner->size % pack == 0 || (!p.columns && p.reduced_rank == 1);
   bool fits = inner->in == 1 && inner->size >= pack && whole &&
               reinterpret_cast<std::uintptr_t>(data) % (static_cast<std::size_t>(pack) * element_size) == 0;
@@ -117,7 +117,7 @@ RowOrder row_order(const Arg& x, const Arg& y, const ReduceAttrs& reduce, bool i
   with_float(x.dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using Row = ReducedRow<S>;
-    // Unsplit packs only: if rows are split, the last split may contain an incomplete pack.
+    // Packs must divide the row, because otherwise the last piece would contain an incomplete pack.
     if (takes_packs(p, nullptr, pack_of<S>, sizeof(S)) && p.count % pack_of<S> == 0) order.pack = pack_of<S>;
     HeldReduction a{};
     if (is_held<S>(p, nullptr, a))

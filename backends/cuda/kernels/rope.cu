@@ -310,7 +310,7 @@ struct TwoRopes final : KernelPlan {
       launch_early(s, {blocks, threads_per_block}, &rotate<S, 16 / sizeof(S), unsigned, 2>, jobs);
     });
   }
-  std::string choice(const Call&) const override { return "two ropes in one kernel"; }
+  std::string choice(const Call&) const override { return "two RoPE steps in one kernel"; }
 };
 
 template <class S>
@@ -369,7 +369,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
 extern const Kernel rope_kernel{&plan_as<RopePlan>};
 
 extern const FusionRule two_ropes_rule{
-    "two ropes",
+    "two RoPE steps",
     [](const Upcoming& next) {
       const auto are_ropes = [](const Step& a, const Step& b) {
         return rope_of(*a.op, a.attrs) && rope_of(*b.op, b.attrs);

@@ -29,10 +29,9 @@ class CudaExecutable final : public Executable {
   std::vector<double> profile() override;
   std::string choice(std::size_t step) const override;
 
-  // Throws the fault of a run, if it has one, or otherwise RankLost if a rank is lost and its data is
-  // missing. The first report of a fault in the current epoch begins a new epoch. Runs that were started
-  // before it do not change parameters and report the same fault. Runs that are started after it are not
-  // affected.
+  // Throws the fault of a run, if it has one. Otherwise throws RankLost if a rank is lost. The first report
+  // of a fault in the current epoch begins a new epoch. Runs that were started before it do not change
+  // parameters and report the same fault. Runs that are started after it are not affected.
   void report(const Fault& fault, int epoch);
   // Throws DeviceError for an error that CUDA reports for a run, and names the program. Throws RankLost as
   // above.

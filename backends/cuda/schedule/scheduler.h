@@ -31,7 +31,7 @@ bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Jo
 //
 // Moves the steps that only cast a whole parameter before all others, in their order. It does so if their
 // results have at most `most` bytes in total. Results of this size stay in a GPU's caches until they are
-// read. Returns whether the order has changed.
+// read, as they do if each cast directly precedes its reader. Returns whether the order has changed.
 bool casts_first(const Graph& graph, std::vector<LoweredStep>& steps, std::size_t most);
 
 class CudaScheduler final : public StepScheduler {

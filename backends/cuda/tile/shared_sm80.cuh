@@ -51,7 +51,8 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
   constexpr int step = Threads / pieces;
   if constexpr (Threads % pieces == 0 && Rows % step == 0 &&
                 (step % 8 == 0 || (pieces % 8 == 0 && 8 % step == 0))) {
-    // Each thread always copies the same piece of rows that are equal modulo 8, up to an XOR with a constant.
+    // A thread copies the same piece of each of its rows. Its row number modulo 8 changes only by an XOR with
+    // a constant.
     const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     const S* source = data + (row0 + row) * stride + piece * elements;
     const bool inside = piece * elements < size;

@@ -28,9 +28,9 @@ inline bool is_empty(const AttentionCall& x) {
 extern const AttentionKernel attention_forward, attention_backward;
 
 // The forward of batch-invariant attention. A row's result depends bitwise only on its query, the keys that
-// it attends to and their positions. attention_forward delegates the calls that this kernel computes fastest.
-// paged_attn uses it for all calls. It supports any number of queries, and keys in pages, but no bias,
-// dropout or packed sequences. With up to 8 queries per head, threads share scratch. Its size is
+// it attends to and their positions. This kernel computes all calls of paged_attn, and the calls of
+// attention_forward for which it is the fastest. It supports any number of queries, and keys in pages, but no
+// bias, dropout or packed sequences. With up to 8 queries per head, threads share scratch. Its size is
 // B·H·L·(dv + 2) elements for each 512 keys of cache capacity, or for each 256 keys if d > 64.
 extern const AttentionKernel attention_decode;
 
