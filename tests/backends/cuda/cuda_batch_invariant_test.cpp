@@ -84,8 +84,8 @@ TEST_F(CudaBatchInvariant, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) 
     const std::string all = choice_of(p);
     return all.substr(all.find(", ") + 2);  // after the architecture
   };
-  const std::string tensors = "tensor cores, rows alone, 8 slices of k, weights along ",
-                    plain = "plain multiply-adds, rows alone, 8 slices of k, weights along ",
+  const std::string tensors = "tensor cores, batch-invariant, 8 slices of k, weights along ",
+                    plain = "plain multiply-adds, batch-invariant, 8 slices of k, weights along ",
                     any = "plain kernel for any strides";
   EXPECT_EQ(choice({bf16, 9, 24}).substr(0, tensors.size() + 1), tensors + "k");
   EXPECT_EQ(choice({f16, 16, 24, false}).substr(0, tensors.size() + 1), tensors + "n");

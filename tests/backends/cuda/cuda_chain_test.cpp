@@ -83,7 +83,7 @@ TEST(CudaChain, HorizontalFusionAreOneKernel) {
     for (std::size_t i = 0; i < p.steps().size(); ++i)
       kernels += p.choice(i).find("done by") == std::string::npos;
     EXPECT_EQ(kernels, 1) << p.text();
-    EXPECT_NE(p.choice(0).find("small steps in one kernel"), std::string::npos) << p.choice(0);
+    EXPECT_NE(p.choice(0).find("steps in one kernel (horizontal fusion)"), std::string::npos) << p.choice(0);
   }
 }
 
@@ -111,7 +111,7 @@ TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
     const Tensor x = g.input("x", {n}, f32), y = sum(x * x) + 1;
     const Program p = compile(g, {y}, {.device = Device::cuda(), .batch_invariant = alone});
     for (std::size_t i = 0; i < p.steps().size(); ++i)
-      EXPECT_EQ(p.choice(i).find("small steps"), std::string::npos) << p.choice(i);
+      EXPECT_EQ(p.choice(i).find("horizontal fusion"), std::string::npos) << p.choice(i);
   }
 }
 

@@ -247,7 +247,7 @@ TEST_F(CudaRope, TwoAreOneKernel) {
   const Ran got = Case{.H = 4, .Hk = 2, .L = 100, .T = 100}.at_once();
   std::size_t together = 0, done = 0;
   for (const std::string& choice : got.choices)
-    together += choice.find("two ropes in one kernel") != std::string::npos,
+    together += choice.find("two RoPE steps in one kernel") != std::string::npos,
         done += choice.find("rope: done by the previous step") != std::string::npos;
   EXPECT_EQ(together, 2u) << ::testing::PrintToString(got.choices);
   EXPECT_EQ(done, 2u);
