@@ -1,4 +1,4 @@
-// Gradients of small graphs against closed forms.
+// Compares gradients of small graphs with closed forms.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -56,7 +56,7 @@ TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three child
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(z[i], expected[i], 1e-14);
 }
 
-// A recurrence over the columns of x, taken by slices or by unbind.
+// A recurrence over the columns of x, which are read by slice() or by unbind().
 Tensor last_state(const Tensor& x, bool slices) {
   const std::int64_t length = x.size(1);
   const auto columns = unbind(x, 1);
@@ -94,7 +94,7 @@ TEST(Gradients, OfSlicesAddUpInPlace) {
   EXPECT_EQ(parts, length + 1);
 }
 
-// Looks like a slice's gradient, but for the ones around the part.
+// This gradient resembles the gradient of a slice, but it is 1 around the part.
 TEST(Gradients, ThatAssignAPartOfOnesAreAddedWhole) {
   const CustomOp op = custom_op(
       "part_of_ones",
@@ -148,7 +148,7 @@ TEST(Gradients, KeepHalfPrecisionWhereTheValueHasIt) {
   EXPECT_EQ(z[1].dtype(), f32);
 }
 
-// A deep stack of layers that each keep something for their gradient.
+// A deep stack of layers. Each layer keeps a value for its gradient.
 Tensor stack(const Tensor& x, int depth, bool recompute) {
   Tensor y = x;
   for (int i = 0; i < depth; ++i) {
@@ -226,7 +226,7 @@ TEST(Gradients, ThroughAnOpWithoutOneAreRefusedWithItsReason) {
     EXPECT_NE(m.find("nobody wrote its gradient"), std::string::npos) << m;
     EXPECT_NE(m.find("autograd_test.cpp"), std::string::npos) << m;
   }
-  EXPECT_NO_THROW(gradients(sum(stop_gradient(y)), {x}));  // nothing flows to it
+  EXPECT_NO_THROW(gradients(sum(stop_gradient(y)), {x}));  // no gradient reaches y
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// User-defined ops, as graph code and as C++ functions, against the plain form of [Stratos, Efficient
+// Compares user-defined ops, as graph code and as C++ functions, with the plain form of [Stratos, Efficient
 // Attention §C].
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ TEST(CustomOp, WithoutABackwardRefusesTheGradientWithItsReason) {
   }
 }
 
-// By each way to call it, that of its op included.
+// Covers every way to call the op, including a call through its Op.
 TEST(CustomOp, ACallWithoutATensorIsRefused) {
   const CustomOp op =
       register_host_op({.name = "of_nothing", .forward = [](auto, auto out) { out[0].set(0, 1); }});
@@ -151,7 +151,7 @@ TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {
     try {
       eval(op(x) + 1, {{x, std::vector<double>{1, 2}}}, {.threads = threads});
       FAIL() << "nothing was thrown";
-    } catch (const Error& e) {  // with the step and its line; the exception itself is nested
+    } catch (const Error& e) {  // names the step and its line; the exception itself is nested
       EXPECT_NE(
           std::string(e.what()).find("throws] its C++ function threw: the user's own message (custom_op"),
           std::string::npos)
@@ -184,7 +184,8 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
   }
 }
 
-// Whatever layout `infer` returns: that of a slice has an offset, which the op's own result has not.
+// The layout that `infer` returns does not matter. The layout of a slice has an offset, but the op's own
+// result has none.
 TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
   const auto add_one = [](std::span<const HostView> in, std::span<const HostView> out) {
     for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i) + 1);

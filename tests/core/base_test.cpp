@@ -1,5 +1,5 @@
-// Plain values: numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps, and random
-// numbers bit for bit.
+// Tests plain values: numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps, and
+// the exact bits of random numbers.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -24,7 +24,7 @@ using tg::testing::error_of;
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// The number of a 16-bit pattern by its definition: with `fraction` bits and this exponent bias.
+// The number of a 16-bit pattern by definition, with `fraction` fraction bits and this exponent bias.
 double number_of(std::uint32_t bits, int fraction, int bias) {
   const int width = 15 - fraction;
   const std::uint32_t exponent = bits >> fraction & ((1u << width) - 1), rest = bits & ((1u << fraction) - 1);
@@ -55,7 +55,7 @@ TEST(Halves, EveryPatternIsTheNumberOfItsDefinition) {
     check(b, number_of(bits, 7, 127));
     check(h, number_of(bits, 10, 15));
   }
-  // A NaN of f32 whose upper half by itself is an infinity.
+  // A NaN of f32 whose upper half, read as bf16, is an infinity.
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0x7f800001u)).bits, 0x7fc0);
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0xff800001u)).bits, 0xffc0);
   EXPECT_EQ(float16(std::bit_cast<float>(0x7f800001u)).bits, 0x7e00);
@@ -94,7 +94,7 @@ TEST(DTypes, HaveTheirSizesNamesAndKinds) {
       "u8 1 int i64; bool 1 i64; ");
 }
 
-// The first and last numbers of each dtype, and their neighbours.
+// The first and last numbers of each dtype, and their neighbors.
 TEST(Numbers, WithinTheRangeOfADTypeAreHeld) {
   struct Row {
     DType dtype;
@@ -113,7 +113,7 @@ TEST(Numbers, WithinTheRangeOfADTypeAreHeld) {
     for (const double x : row.held) EXPECT_TRUE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
     for (const double x : row.not_held) EXPECT_FALSE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
   }
-  // Fractions of integers are cut. Numbers that are then out of the range are refused.
+  // Fractions of integers are truncated. If the result is out of range, it is refused.
   std::byte element[8];
   const auto stored = [&](DType t, double x) {
     store_element(t, element, 0, x);
@@ -355,7 +355,7 @@ TEST(Costs, AreThoseOfOperandsAndOps) {
   EXPECT_EQ(kind_of(step), "chain to gelu");
 }
 
-// A separate program in Python computed the sum from the published algorithms.
+// A separate Python program computed the sum from the published algorithms.
 TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < 40000; ++i) {
@@ -384,7 +384,7 @@ TEST(RandomNumbers, AreMadeOfTheirWords) {
   EXPECT_EQ(bernoulli_bound(0.5), 0x80000000u);
   EXPECT_EQ(element_counter(0x123456789abcdef0), (PhiloxBlock{0x9abcdef0, 0x12345678, 0, 0}));
   EXPECT_EQ(attention_counter(5, 6, 11), (PhiloxBlock{6, 2, 5, 0}));
-  // Four of f32 from a block, two of f64.
+  // One block gives four f32 numbers or two f64 numbers.
   const std::uint64_t key = 77;
   const Array narrow = uniform_array({9}, f32, 0, 1, key), wide = uniform_array({9}, f64, 0, 1, key),
               normals = normal_array({9}, f64, 1, 2, key);

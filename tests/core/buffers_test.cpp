@@ -1,4 +1,5 @@
-// Buffers, in-place sharing, and where the memory plan puts them (core/compile/buffers.h, memory_plan.h).
+// Tests buffers, in-place sharing, and the offsets of the memory plan (core/compile/buffers.h,
+// memory_plan.h).
 #include "core/compile/buffers.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// The passes up to the buffers, of a graph whose chains are not fused: each op is a step.
+// The passes up to the buffers, for a graph without fusion: each op is a step.
 struct Passes {
   std::vector<Assign> assign;
   Outputs outputs;
@@ -47,10 +48,10 @@ TEST(Buffers, LiveFromTheStepThatWritesThemToTheLastThatReadsThem) {
   EXPECT_EQ(p.of(b).first, 1);
   EXPECT_EQ(p.of(b).last, 2);
   EXPECT_EQ(p.of(d).kind, Buffer::result);
-  EXPECT_EQ(p.of(d).last, 4);  // the number of steps: fetched after the run
+  EXPECT_EQ(p.of(d).last, 4);  // the number of steps: the value is fetched after the run
 }
 
-// A kernel may assign and compute the next step.
+// A kernel may compute both the assignment and the next step.
 TEST(Buffers, OfWhatIsAssignedLiveUntilTheResultHasBeenRead) {
   Graph g;
   const Tensor rows = g.input("rows", {2}, i32), x = exp(g.input("x", {300, 4})),
@@ -58,7 +59,7 @@ TEST(Buffers, OfWhatIsAssignedLiveUntilTheResultHasBeenRead) {
   const Tensor held = index_assign(x, 0, rows, src), y = exp(held.view({4, 300})), z = exp(y);
   Passes p(g, {z});
   EXPECT_EQ(p.of(src).last, 3);
-  EXPECT_EQ(p.of(x).last, 2);  // so that `held` may be written over it
+  EXPECT_EQ(p.of(x).last, 2);  // so `held` may overwrite it
 }
 
 TEST(Buffers, AreThoseOfRootsWholesAndParameters) {
@@ -105,9 +106,9 @@ TEST(Sharing, LeavesWhatLiesOrIsReadDifferently) {
   Graph g;
   const Tensor x = g.input("x", {30, 30});
   const Tensor a = exp(x), b = transpose(a, 0, 1) + a;  // a is read in two orders
-  const Tensor c = exp(x), d = greater(c, 0);           // another dtype
+  const Tensor c = exp(x), d = greater(c, 0);           // a different dtype
   const Tensor e = exp(x), f = matmul(e, x);            // the op does not work in place
-  const Tensor h = exp(x), i = slice(h, 0, 0, 15) * 2;  // another size
+  const Tensor h = exp(x), i = slice(h, 0, 0, 15) * 2;  // a different size
   const Tensor j = exp(x), k = concat({j, j}, 0) * 2;
   Passes p(g, {b, cast(d, f32), f, i, k});
   share_in_place(g, p.steps, p.joined, p.buffers);

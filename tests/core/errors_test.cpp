@@ -1,5 +1,5 @@
-// Error messages of recording, differentiating and reading: layer and op, shapes, attributes that matter,
-// line.
+// Tests error messages of recording, differentiating and reading: layer and op, shapes, relevant attributes
+// and the line.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -36,7 +36,7 @@ TEST_F(Errors, NameTheLayerBesideTheOp) {
   EXPECT_EQ(message_of([&] { matmul(a, b); }),
             "[h.3.attn/matmul] inner sizes differ: a [4, 8] · b [9, 3]; got f32 [4, 8], f32 [9, 3] " +
                 line(scope_line));
-  // An error of a builder, one of a layout and one of a shape rule.
+  // Errors of a builder, a layout and a shape rule.
   expect_error<ShapeError>([&] { a + b; }, {"[h.3.attn/add] ", "[4, 8] with [9, 3]", line(scope_line)});
   expect_error<ShapeError>([&] { a.view({5}); }, {"[h.3.attn/view] ", "f32 [4, 8]", line(scope_line)});
   expect_error<ShapeError>([&] { top_k(a, 9); }, {"[h.3.attn/top_k] k is 9", line(scope_line)});

@@ -1,4 +1,5 @@
-// Feed: what it owns, which numbers it takes, and what a program says about inputs that were never fed.
+// Tests Feed: the data that it owns, the numbers that it accepts, and errors about inputs that were never
+// fed.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +30,7 @@ TEST_F(Fed, KeepsVectorsAndArraysGivenAsTemporaries) {
     const Array held = Array::of<double>({7, 8, 9});
     feeds.emplace_back(x, held);
   }
-  const std::vector<Values> other(10, Values(3, -1));  // what freed memory would be overwritten with
+  const std::vector<Values> other(10, Values(3, -1));  // values that would overwrite freed memory
   const std::vector<Feed> copies = feeds;
   feeds.clear();
   for (int i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// A graph as text and in Graphviz's language: what is needed is there, once, with its shapes and layer.
+// Tests a graph as text and in Graphviz's language: each needed node occurs once, with its shapes and layer.
 #include <tilegrad/core/report/graph_text.h>
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(GraphText, HasANeededNodeALineWithShapesInputsAndPath) {
   EXPECT_EQ(graph_text(s.g, {}), "");
 }
 
-// Every line is one of the few that graphviz() writes; braces close; arrows lead from node to node.
+// Every line is one of the few kinds that graphviz() writes. Braces are balanced, and arrows connect nodes.
 void expect_graphviz(const std::string& dot) {
   const std::string quoted = R"("([^"\\]|\\["\\n])*")";
   const std::regex open(R"((digraph|  subgraph cluster\d+|  ) ?\{)"), close(R"( *\})"),

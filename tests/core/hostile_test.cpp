@@ -1,5 +1,5 @@
-// Sizes, handles and numbers that may be given by mistake: every call ends in a value or in a tg::Error that
-// says what was wrong.
+// Tests invalid sizes, handles and numbers: every call returns a value or throws a tg::Error that states the
+// mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -174,7 +174,7 @@ TEST_F(Hostile, BytesThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
        },
        "[array]"},
   });
-  // Sums of buffers.
+  // The total size of several buffers.
   std::vector<Tensor> all;
   for (int n = 0; n < 40; ++n) all.push_back(full(g, {max_elements}, n, f64));
   expect_error<OutOfMemory>([&] { compile(g, all); }, {"intermediate results"});
@@ -307,7 +307,7 @@ TEST(HostileArray, ThatIsEmptyOrMovedFromHasNoElements) {
   expect_error<ShapeError>([&] { b.at(3); }, {"[array] element 3 of f32 [3]"});
   expect_error<ShapeError>([&] { Array(b).set(-1, 0); }, {"[array] element -1"});
   Array ints({2}, i32);
-  ints.set(0, -1.5);  // as cast() does
+  ints.set(0, -1.5);  // like cast()
   EXPECT_EQ(ints.at(0), -1);
   expect_error<DTypeError>([&] { ints.set(0, nan); }, {"[array]", "i32"});
   expect_error<DTypeError>([&] { ints.set(0, 0x1p31); }, {"i32"});

@@ -1,4 +1,5 @@
-// TG_LOG: each level reports what it should and all that lower levels report; without it nothing is reported.
+// Tests TG_LOG: each level reports its own lines and those of all lower levels. Without TG_LOG, nothing is
+// reported.
 #include <tilegrad/core/run/log.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ class Log : public ::testing::Test {
  protected:
   ~Log() override { unsetenv("TG_LOG"); }
 
-  // What compiling and running a program `runs` times logs at a level; null: TG_LOG is not set.
+  // Returns the log of compiling a program and running it `runs` times at a level; null: TG_LOG is not set.
   static std::string log_of(const char* level, int runs = 1, const CompileOptions& options = {.threads = 1}) {
     if (level)
       setenv("TG_LOG", level, 1);
@@ -97,7 +98,7 @@ TEST_F(Log, Level3ReportsEveryBuffer) {
 }
 
 TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheReportedSize) {
-  // Placed and living as the lines say, no two may overlap.
+  // With the reported offsets and lifetimes, no two buffers may overlap.
   const std::string text = log_of("3");
   std::vector<Lifetime> lives;
   Placement placement;

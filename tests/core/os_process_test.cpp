@@ -1,4 +1,4 @@
-// Programs that the system layer starts, signals and streams.
+// Tests child processes of the system layer, signals and streams.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace tg::os {
 namespace {
 
-// All that a program prints, and how it ends.
+// All output of a program, and its exit status.
 struct Run {
   std::string output;
   ExitStatus status;

@@ -1,4 +1,4 @@
-// The memory planner: plans are sound, reuse what is dead, and the checker sees an unsound one.
+// Tests the memory planner: plans are valid and reuse dead buffers, and the checker detects an invalid plan.
 #include "core/compile/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -29,11 +29,11 @@ TEST(Planner, PlansOfRandomLifetimesAreSound) {
   }
 }
 
-// The plan by a list of blocks of 64 bytes: the smallest gap that fits, the first of equal ones; without one
-// the end, from the gap before it on.
+// The plan by a list of blocks of 64 bytes. It uses the smallest gap that fits, the first of several equal
+// ones. If no gap fits, it appends, starting in the gap at the end.
 Placement plain_plan(const std::vector<Lifetime>& lives) {
   Placement p;
-  std::vector<int> last_use;  // of each block of the arena: the last step of the buffer there
+  std::vector<int> last_use;  // for each block of the arena: last step of the buffer there
   for (const Lifetime& l : lives) {
     const std::size_t blocks = (l.bytes + 63) / 64;
     std::size_t best = last_use.size(), length = 0, alive = blocks;
@@ -67,7 +67,7 @@ TEST(Planner, TakesTheSmallestGapThatFits) {
   }
 }
 
-// Checks all pairs of buffers, in plans with one buffer moved.
+// Checks all pairs of buffers, in plans with one moved buffer.
 TEST(Planner, TheCheckerAgreesWithAllPairsOfBuffers) {
   std::mt19937 random(5);
   int sound = 0, unsound = 0;
@@ -111,7 +111,7 @@ TEST(Planner, AChainNeedsTwoBuffers) {
 }
 
 TEST(Planner, NeighboursThatDieMerge) {
-  // Two halves die, then one whole fits in their place.
+  // Two halves die, then one whole buffer fits into their memory.
   const std::vector<Lifetime> lives{{64, 0, 1}, {64, 0, 1}, {128, 2, 3}};
   EXPECT_EQ(plan_memory(lives).peak, 128u);
 }

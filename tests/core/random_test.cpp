@@ -1,5 +1,5 @@
-// Random ops: their numbers are those of core/base/random.h, their distributions what they say, and a
-// gradient sees the same dropout as the forward pass.
+// Tests random ops: their numbers equal those of core/base/random.h, their distributions are correct, and a
+// gradient uses the same dropout mask as the forward pass.
 #include <limits>
 #include <numbers>
 
@@ -50,7 +50,7 @@ TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
     }
 }
 
-// Intervals [low, high) of each kind. Not every dtype has their ends.
+// Intervals [low, high) of each kind. Some dtypes cannot represent their ends.
 struct Interval {
   double low, high;
 };
@@ -62,7 +62,8 @@ constexpr Interval intervals[] = {{0, 1},        {1, 2},         {-1, 0},
                                   {1000, 1001},  {2048, 2050},   {1e-7, 1},
                                   {0.999, 1.01}, {-1e-3, 1e-30}, {16777216, 16777220}};
 
-// The first and the last u of each dtype, and enough between to meet each number of a narrow interval.
+// The first and the last u of each dtype, and enough values between to reach each number of a narrow
+// interval.
 TEST(Uniform, StaysInItsIntervalInEveryDType) {
   for (const DType dtype : float_dtypes)
     for (const auto& [low, high] : intervals) {
@@ -70,7 +71,8 @@ TEST(Uniform, StaysInItsIntervalInEveryDType) {
       UniformRange range{};
       try {
         range = uniform_range(dtype, low, high);
-      } catch (const Error&) {  // no number in between: neither the nearest to the middle nor to an end
+      } catch (const Error&) {  // there is no number in between: neither the nearest to the middle nor to an
+                                // end
         for (const double x : {low, (low + high) / 2, std::nextafter(high, low)}) {
           const double nearest = stored_number(dtype, x);
           EXPECT_FALSE(nearest >= low && nearest < high) << name_of(dtype) << " " << low << " " << high;
@@ -103,7 +105,7 @@ TEST(Uniform, OfTheWholeRangeIsFinite) {
   const double f16_most = 65504;
   for (const double x : doubles(uniform_array({20000}, f16, -f16_most, f16_most, 1))) ASSERT_LT(x, f16_most);
   EXPECT_LT(uniform_range(bf16, 0, 1e300).at(1 - 0x1p-24), std::numeric_limits<float>::max());
-  // One number only.
+  // The interval contains a single number.
   for (const double x : doubles(uniform_array({100}, f64, 0, 5e-324, 1))) ASSERT_EQ(x, 0);
   for (const double x : doubles(uniform_array({100}, bf16, 0.1, 0.1, 1)))
     ASSERT_EQ(x, stored_number(bf16, 0.1));
@@ -120,7 +122,7 @@ TEST(Uniform, RefusesWhatIsNoInterval) {
   expect_error<Error>([&] { uniform_array({2}, f16, 1.0001, 1.0002, 1); }, {"f16 has no number"});
 }
 
-// Parameters are initialised within their bound.
+// Parameters are initialized within their bound.
 TEST(Uniform, InitialValuesStayBelowTheirBound) {
   for (const DType dtype : {bf16, f16, f32}) {
     nn::Params params{7, dtype};
@@ -136,7 +138,7 @@ TEST(Bernoulli, IsCertainAtZeroAndOne) {
   EXPECT_LE(bernoulli_bound(1 - 0x1p-33), 0xffffffffu);
 }
 
-// The largest numbers that a word gives.
+// The largest numbers that a random word gives.
 TEST(Normal, IsFinite) {
   for (const std::uint32_t first : {0u, 0xffffffffu})
     for (const std::uint32_t second : {0u, 0x20000000u, 0x40000000u, 0x80000000u, 0xffffffffu}) {
@@ -147,7 +149,7 @@ TEST(Normal, IsFinite) {
     }
 }
 
-// Mean and variance of n numbers, within five standard errors of what they should be.
+// Expects mean and variance of n numbers within five standard errors of these values.
 void expect_moments(const Vector& x, double mean, double variance, double kurtosis) {
   const double n = static_cast<double>(x.size());
   double m = 0, v = 0;
@@ -224,7 +226,7 @@ TEST(Dropout, IsRecomputedWithTheSameMask) {
     return std::vector<Tensor>{sin(dropout(in[0], 0.5)) * in[0]};
   };
   const Tensor y = checkpoint(layer, {x.tensor})[0], z = gradients(sum(y), {x.tensor})[0];
-  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), k being 0 or 2
+  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), where k is 0 or 2
   const auto v = run_checked({y, z}, {x.feed()});
   for (std::int64_t i = 0; i < 2000; ++i) {
     const double xi = x.values[static_cast<std::size_t>(i)], k = v[0].at(i) == 0 ? 0 : 2;

@@ -1,5 +1,5 @@
-// CompileOptions::memory_budget: values are computed again instead of being kept, products only where what is
-// cheap is not enough (core/compile/recompute.cpp).
+// Tests CompileOptions::memory_budget: values are recomputed instead of being kept. GEMMs are recomputed only
+// if cheap values do not suffice (core/compile/recompute.cpp).
 #include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ const StepScheduler* const schedulers[] = {&plain, &gpu};
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
 
-// Products forth and back, as in training: f(h) is an operand of the next product and, much later, of
-// another.
+// GEMMs forward and backward, as in training: f(h) is an operand of the next GEMM and, much later, of a
+// second one.
 struct Chain {
   using Function = std::function<Tensor(const Tensor&)>;
   Graph g;
@@ -105,7 +105,7 @@ TEST(Recompute, SaysTheLeastThatItCanReach) {
   EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
 }
 
-// Also where the parameters, the inputs and the kernels' workspace need more than the budget.
+// Even if the parameters, the inputs and the kernels' workspace exceed the budget.
 TEST(Recompute, SmallerBudgetsHaveTheSameLeast) {
   Chain chain(gelu_of);
   const auto least = [&](std::size_t budget) -> std::size_t {
@@ -136,9 +136,9 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
   }
 }
 
-// A value that is only used late stays between a product and a gelu_tanh, which a GPU would otherwise compute
-// together, with different results. Other gelu_tanhs of the program stay what they are: alone, or computed
-// with their products.
+// A value that is used late stays between a GEMM and a gelu_tanh. If it moved, a GPU would fuse the two, with
+// different results. The program's other gelu_tanhs also keep their form: separate, or fused with their
+// GEMMs.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();
@@ -204,7 +204,7 @@ TEST(Recompute, RepeatsAsFewProductsAsItTakesAndAttentionLast) {
   EXPECT_GT(count(program, "attn"), count(free, "attn"));
 }
 
-// An outer product costs less than gelu, and is done again only where that is not enough.
+// An outer product costs less than gelu, but it is recomputed only if cheap values do not suffice.
 TEST(Recompute, RepeatsNoProductWhileWhatIsCheapIsEnough) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), column = g.input("column", {n, 1}), row = g.input("row", {1, n});
@@ -223,7 +223,7 @@ TEST(Recompute, RepeatsNoProductWhileWhatIsCheapIsEnough) {
   EXPECT_EQ(again(2).products, 1);
 }
 
-// A product and the gradient of its weight read a norm: it is done again once for both, before the product.
+// A GEMM and the gradient of its weight read a norm. The norm is recomputed once for both, before the GEMM.
 TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
@@ -256,8 +256,8 @@ TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   }
 }
 
-// A GPU may compute a chain together with the product behind it. If the chain is computed again, it stays
-// before that product, although a step further ahead could use its result: also at the end of the program.
+// A GPU may fuse an elementwise step with the GEMM after it. If the step is recomputed, it stays directly
+// before that GEMM, even if an earlier position would work, and also at the end of the program.
 TEST(Recompute, LeavesAChainBeforeItsProduct) {
   for (const bool is_last : {false, true}) {
     Graph g;
@@ -283,7 +283,7 @@ TEST(Recompute, LeavesAChainBeforeItsProduct) {
   }
 }
 
-// On a GPU gelu_tanh behind a product of half numbers is part of it, and rounds otherwise alone.
+// On a GPU, gelu_tanh after a GEMM of 16-bit numbers is part of it. A separate gelu_tanh rounds differently.
 TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Graph g;
   const Tensor x = g.input("x", {n, n}, bf16);
@@ -296,7 +296,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Tensor z = h.back();
   for (std::size_t i = f.size(); i-- > 0;) {
     z = matmul(matmul(z, f[i]), product[i]);
-    if (i > 0) z = matmul(z, h[i]);  // not h[0], whose buffer is free after the first product
+    if (i > 0) z = matmul(z, h[i]);  // not h[0]: its buffer is free after the first GEMM
   }
   const std::vector<Assign> assign;
   const Outputs outputs = outputs_of(g, {z}, assign);
@@ -323,7 +323,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   }
 }
 
-// A cast of a weight is used early and late. It can be done again as long as the weight is what it was.
+// A cast of a weight is used early and late. It can be recomputed until the weight changes.
 TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   for (const bool changes_early : {false, true}) {
     Graph g;
@@ -355,7 +355,7 @@ TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   }
 }
 
-// What is used late only is not computed twice, but later.
+// A value that is only used late is computed later, not twice.
 TEST(Recompute, MovesWhatIsNotUsedEarly) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {4 * n, n}), late = gelu(x);

@@ -1,4 +1,5 @@
-// Philox4x32-10 against the known-answer vectors published with it, and the properties the library relies on.
+// Tests Philox4x32-10 against the published known-answer vectors, and the properties that the library relies
+// on.
 #include <tilegrad/core/base/rng.h>
 
 #include <gtest/gtest.h>

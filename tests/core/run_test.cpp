@@ -1,5 +1,5 @@
-// Runs: calls that exclude or contain one another, waiting, lost ranks, shared memory, and the arguments of
-// eval() and fetch().
+// Tests runs: calls that exclude or contain one another, waiting, lost ranks, shared memory, and the
+// arguments of eval() and fetch().
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -150,7 +150,7 @@ TEST(Arenas, HaveRoomForTheLargestAndForExpectedPrograms) {
   EXPECT_TRUE(use.ran_last(&b));
 }
 
-// The scratch of an arena's other programs is part of a program's peak.
+// The peak of a program includes the scratch memory of the arena's other programs.
 TEST(Arenas, BudgetsCountTheScratchOfOthers) {
   Graph g;
   const Tensor x = g.input("x", {64, 64}), y = matmul(exp(x), x);
