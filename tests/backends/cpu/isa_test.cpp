@@ -1,4 +1,4 @@
-// The choice of an instruction set, and kernels that users register.
+// Tests the choice of an instruction set, and kernels that users register.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ TEST(Isa, SetsAreInRisingOrder) {
   EXPECT_EQ(all.find(names_of_sets()), 0u) << names_of_sets();
 }
 
-// The set of a process is chosen once. A name that is refused chooses none.
+// The set of a process is chosen once. An invalid name does not choose a set.
 TEST(Isa, IsTheOneThatTheEnvironmentNames) {
   for (const char* name : {"mmx", "", "avx51", "baseline2"}) {
     setenv("TG_ISA", name, 1);

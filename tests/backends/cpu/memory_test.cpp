@@ -1,4 +1,5 @@
-// What control groups leave, read from files like those of the kernel; and the memory that the backend gives.
+// Tests the memory that control groups leave available, read from files like the kernel's, and the memory
+// that the backend allocates.
 #include "core/os/memory.h"
 
 #include <gtest/gtest.h>
@@ -93,13 +94,13 @@ TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
   const double left = static_cast<double>(os::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
   const double available = static_cast<double>(os::available_memory());
   EXPECT_GT(available, 0);
-  // Others use and free memory meanwhile.
+  // Other processes use and free memory in the meantime.
   if (free > 0) {
     EXPECT_NEAR(available / std::min(free, left), 1, 0.25);
   }
 }
 
-// Blocks of 2 MiB and more begin at a multiple of it, others at one of 64 bytes.
+// Blocks of 2 MiB or more are aligned to 2 MiB, others to 64 bytes.
 TEST(Memory, IsAligned) {
   constexpr std::size_t huge = std::size_t{2} << 20;
   for (const std::size_t bytes :
@@ -113,7 +114,7 @@ TEST(Memory, IsAligned) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The system would promise it.
+// The system itself would grant this allocation.
 TEST(Memory, BeyondTheAvailableIsRefused) {
   const std::size_t available = cpu::backend().available_bytes();
   if (available > std::size_t{1} << 60) GTEST_SKIP() << "no limit is known";

@@ -1,6 +1,6 @@
-// flash_attn and flash_attn_backward on a GPU against the CPU's in f64: options, dtypes and TF32, head sizes,
-// ragged lengths, memory orders, with dead memory poisoned; f32 beside attention that is not fused; and the
-// same bits every time. Skipped where there is no GPU.
+// Compares flash_attn and flash_attn_backward on a GPU with the CPU in f64. Covers options, dtypes and TF32,
+// head sizes, ragged lengths and memory orders, with unused memory poisoned. f32 is also compared with
+// unfused attention, and repeated runs must be bitwise identical. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -60,7 +60,7 @@ std::vector<Option> all_options(const Sizes& n) {
 void check_options(const Sizes& n) {
   for (const Option& o : all_options(n)) check({n, o.o, o.more}, o.name);
 }
-// The kernels of 16-bit types alone.
+// Checks only the kernels of 16-bit types.
 void check_narrow(const Sizes& n, bool nondeterministic) {
   for (Option o : all_options(n)) {
     o.o.nondeterministic = nondeterministic;
@@ -86,7 +86,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionNondeterministically) {
   check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
 }
-// On 132 multiprocessors: the backward of long heads is one pass, with several blocks for each head.
+// On 132 multiprocessors, the backward of long heads is one pass, with several blocks for each head.
 TEST_F(CudaAttention, AgreesWhereBlocksWalkOverKeys) {
   for (const bool causal : {false, true})
     for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
@@ -157,7 +157,7 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
-// Few heads of short sequences, each a block's.
+// Few heads of short sequences: each block computes one head.
 TEST_F(CudaAttention, TakesShortHeads) {
   const std::int64_t sizes[][4] = {
       {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
@@ -171,8 +171,8 @@ TEST_F(CudaAttention, TakesShortHeads) {
   }
 }
 
-// A backward takes P = exp(A − ξ) from the ξ that it is given, which other calls may have added to, as those
-// of ring attention do. Beyond a limit it takes P from its own keys alone. All scores of a call are equal.
+// A backward computes P = exp(A − ξ) from its input ξ. The ξ may include other keys, as in ring attention.
+// Beyond a limit, the backward computes P from its own keys only. All scores of a call are equal.
 TEST_F(CudaAttention, ShortHeadsTakeWhatOthersAddedToXiUpToALimit) {
   constexpr double limit = 8192;  // of 16-bit types
   for (const double part : {-1.5, -1.0625, -0.9375, -0.75, 0.75, 0.9375, 1.0625, 1.5})
@@ -194,7 +194,7 @@ TEST_F(CudaAttention, ShortHeadsTakeWhatOthersAddedToXiUpToALimit) {
     }
 }
 
-// Wider heads, whose backward is portable; values of their own, or the first columns of keys.
+// Wider heads, whose backward is portable. Values are separate, or the first columns of keys.
 TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   for (const bool shared : {true, false}) {
     const std::string what = shared ? "values are keys" : "values";
@@ -214,8 +214,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   check({{1, 1, 1, 70, 70, 8, 512}, {.causal = true}}, "narrow keys", {bf16});
 }
 
-// Few queries and many keys: on Hopper the keys are cut in parts, whose results are merged, and queries of
-// the heads that share keys are rows of one tile.
+// Few queries and many keys. On Hopper, the keys are split into ranges, whose results are merged. Queries of
+// heads that share keys are rows of one tile.
 std::vector<Option> options_for_few_queries(const Sizes& n) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t b = 0; b < n.B; ++b)
@@ -261,7 +261,7 @@ TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
 }
 
-// Twice what adding 0.3 and taking it away again does to the numbers, in the dtype.
+// Twice the change of the numbers, in the dtype, if 0.3 is added and subtracted again.
 double slack(const Vector& expected, DType t) {
   const auto rounded = [&](const Vector& x) { return doubles(Array::of(x).to(t)); };
   const double more = rounded({0.3})[0];
@@ -276,7 +276,7 @@ double slack(const Vector& expected, DType t) {
   return 2 * most;
 }
 
-// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack, with a softcap 3·max|…| +
+// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack. With a softcap: 3·max|…| +
 // 3e-4 more.
 void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType t, bool tf32 = false) {
   SCOPED_TRACE(what + " " + (tf32 ? "TF32" : std::string(name_of(t))));
@@ -300,7 +300,7 @@ void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType
   }
 }
 
-// Sizes are multiples of 4: cuBLASLt multiplies in TF32 only what begins at multiples of 16 bytes.
+// Sizes are multiples of 4, because cuBLASLt multiplies in TF32 only if operands are aligned to 16 bytes.
 TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
   for (const bool tf32 : {false, true}) {
     expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", f32, tf32);
@@ -309,7 +309,7 @@ TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
     expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", f32,
                                tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", f32, tf32);
-    if (!tf32)  // cuBLASLt multiplies so small matrices in f32
+    if (!tf32)  // cuBLASLt multiplies matrices this small in f32
       expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
                                  "enough heads for a block each", f32, tf32);
   }
@@ -330,7 +330,8 @@ TEST_F(CudaAttention, HalfTypesAreAsCloseAsWhatIsNotFused) {
     }
 }
 
-// f32 is multiplied as f16 times powers of two: numbers may be of any size, and what no query meets anything.
+// f32 numbers are multiplied as f16 numbers times powers of two. Numbers may have any magnitude, and keys
+// that no query reads may have any value.
 TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
   const std::vector<std::int64_t> lengths{60, 33};
   const std::vector<std::pair<const char*, Extras>> all = {
@@ -354,7 +355,7 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
       SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : "") +
                    (dropout > 0 ? ", dropout" : ""));
       const Problem p{n, {.dropout = dropout}, more};
-      const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
+      const DType rounded = tf32 ? bf16 : f32;  // to TF32's precision, in f32's range
       const auto expected = p.run(rounded, f64, {}),
                  got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
       for (std::size_t i = 0; i < expected.values.size(); ++i) {
@@ -371,7 +372,7 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
     }
 }
 
-#ifndef TG_RACE_RUNS  // the emulator, where a run takes seconds, has fewer
+#ifndef TG_RACE_RUNS  // runs take seconds on the emulator, so it has fewer
 #define TG_RACE_RUNS 1000
 #endif
 constexpr int race_runs = TG_RACE_RUNS;
@@ -397,7 +398,7 @@ TEST_F(CudaAttention, IsVerifiedInOrder) {
   EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
-// In free order only z_q's last bits are free.
+// If nondeterministic is set, only the lowest bits of z_q may differ.
 TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeNondeterministically) {
   for (const bool causal : {false, true}) {
     const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .nondeterministic = true}};

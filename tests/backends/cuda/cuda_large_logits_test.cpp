@@ -1,4 +1,4 @@
-// Losses and normalisers on a GPU whose logits are all large in magnitude. Skipped without a GPU.
+// Tests losses and normalizers on a GPU if all logits are large in magnitude. Skipped if there is no GPU.
 #include "tests/support/large_logits.h"
 
 #include "backends/cuda/cuda.h"

@@ -1,5 +1,5 @@
-// TG_LOG on a GPU: times of its steps, its kernels, and the same results (the levels: log_test.cpp). Skipped
-// where there is no GPU.
+// Tests TG_LOG on a GPU: the times and kernels of its steps, and unchanged results (log_test.cpp tests the
+// levels). Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>

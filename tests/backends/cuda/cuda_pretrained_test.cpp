@@ -1,4 +1,5 @@
-// Models of Hugging Face folders on a GPU, against what transformers computes. Skipped where there is no GPU.
+// Compares models of Hugging Face folders on a GPU with the results of transformers. Skipped if there is no
+// GPU.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cuda.h"

@@ -1,4 +1,4 @@
-// Programs on a GPU that are fed, run and read without waiting. Skipped where there is no GPU.
+// Tests programs on a GPU that are fed, run and read without waiting. Skipped if there is no GPU.
 #include <chrono>
 
 #include <tilegrad/autograd/custom_op.h>
@@ -44,7 +44,7 @@ TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
 }
 
 TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
-  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than there is of staging memory
+  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than the staging memory
   Graph g;
   const Tensor small = g.input("small", {1}), bytes = g.input("bytes", {67}, u8),
                odd = g.input("odd", {1001}, f64), large = g.input("large", {many});
@@ -75,7 +75,7 @@ TEST_F(CudaProgram, IsCompiledWhileAnotherOneRuns) {
   Program p = compile(g, {y}, {.device = Device::cuda()});
   p.run({{x, std::vector<float>(64 * 64, 1.f / 64)}});
   const Pending pending = p.fetch_later({y});
-  pending.ready();  // it is not, which is no error of what comes next
+  pending.ready();  // the result is not ready, but this is not an error of the next call
   Graph other;
   const Tensor k = other.input("k", {3});
   const std::vector<float> ks{1, 2, 3};
@@ -162,8 +162,8 @@ TEST_F(CudaProgram, ResultsBecomeReadyWithoutAWait) {
   EXPECT_TRUE(later.ready());
 }
 
-// The steps run one after the other, so their times add up to no more than the call takes. Each emulated step
-// takes a microsecond.
+// The steps run one after another, so the sum of their times is at most the time of the call. Each emulated
+// step takes a microsecond.
 TEST_F(CudaProgram, TimesStepsInSeconds) {
   Graph g;
   const Tensor x = g.constant(Array({64, 64}, f32)), y = sum(exp(matmul(x, x)), {0});
@@ -187,13 +187,13 @@ TEST_F(CudaProgram, TimesStepsInSeconds) {
 TEST_F(CudaProgram, TakesNoMemoryBesideItsPlan) {
   Lookup l;
   Backend& gpu = backend(Device::cuda());
-  l.run(1).wait();  // staging and kernels are there
+  l.run(1).wait();  // allocates staging memory and loads kernels
   const std::size_t before = gpu.available_bytes();
   for (int i = 0; i < 10; ++i) l.run(i).wait();
   EXPECT_EQ(gpu.available_bytes(), before);
 }
 
-// 17 GB a tensor: pointwise, a copy, a selection, a sum and a maximum count past 2³¹.
+// 17 GB per tensor: pointwise ops, a copy, a selection, a sum and a maximum count past 2³¹.
 TEST_F(CudaProgram, TakesMoreThanTwoToThe31Elements) {
   const std::int64_t n = (std::int64_t{1} << 31) + 1000;
   if (backend(Device::cuda()).available_bytes() < std::size_t{60} << 30)

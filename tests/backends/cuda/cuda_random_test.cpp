@@ -1,4 +1,4 @@
-// Random ops on a GPU: the numbers of the CPU, bit for bit. Skipped where there is no GPU.
+// Tests random ops on a GPU: their numbers are bitwise identical to the CPU's. Skipped if there is no GPU.
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
@@ -27,7 +27,7 @@ void expect_same_bits(Graph& g, const std::vector<Tensor>& ts, const std::vector
   }
 }
 
-// Sizes that end within a block of words, and one that more than fills a GPU's threads.
+// Sizes that end within a block of words, and one that exceeds the number of a GPU's threads.
 const Shape shapes[] = {{1}, {3, 5, 7}, {0, 3}, {1023}, {1 << 21}};
 
 TEST_F(CudaRandom, FillsWithTheNumbersOfTheCpu) {
@@ -39,7 +39,7 @@ TEST_F(CudaRandom, FillsWithTheNumbersOfTheCpu) {
     }
 }
 
-// Intervals at whose ends rounding would leave them, and one whose width f64 does not have.
+// Intervals whose ends could be crossed by rounding, and one whose width f64 cannot represent.
 TEST_F(CudaRandom, StaysInTheIntervalsOfTheCpu) {
   for (DType t : float_dtypes) {
     Graph g;
