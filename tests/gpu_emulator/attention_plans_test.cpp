@@ -1,5 +1,5 @@
-// The decisions of attention's host code about many calls of any size, without a GPU and without memory:
-// kernels, tiles, parts of keys, ranges, workspace. They are compared with attention_plans.txt
+// Records the decisions of attention's host code for many calls of any size, without a GPU and without
+// memory: kernels, tiles, splits of keys, ranges and workspace. They are compared with attention_plans.txt
 // (golden_records.h).
 #include <gtest/gtest.h>
 
@@ -180,7 +180,7 @@ TEST(AttentionPlans, AreThoseRecorded) {
   records.expect_recorded();
 }
 
-// The table of kernels and that of the README of attention are the same.
+// The table of kernels in the code equals the table in attention's README.
 TEST(AttentionKernelTable, IsInTheReadme) {
   std::string rows;
   for (const AttentionKernel& k : attention_kernels())

@@ -1,5 +1,5 @@
-// Clusters on the emulated GPU: blocks that pass tiles to one another give what they should, and the same
-// kernels with one fence, wait, arrival or barrier left out are found out.
+// Tests clusters on the emulated GPU. Blocks that exchange tiles must give correct results. If one fence,
+// wait, arrival or barrier is removed from the same kernels, the emulator must detect it.
 #include <vector>
 
 #include "backends/cuda/tile/mma_sm90.cuh"
@@ -13,20 +13,20 @@ using ptx::u32;
 using tile::Accumulator, tile::Ring, tile::SwizzledTile;
 using Tile = SwizzledTile<64, 64>;
 
-constexpr int rings = 64 << 10;  // where barriers are in shared memory
+constexpr int rings = 64 << 10;  // offset of the barriers in shared memory
 constexpr int rounds = 3;
 
 __device__ void meet_cluster() {
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
-// A warp has no more use for a tile that the other block fills.
+// The warp no longer uses a tile that the other block fills.
 __device__ void release_to_other(Ring<1> ring, u32 use) {
   __syncwarp();
   if (threadIdx.x % 32 == 0)
     ptx::mbarrier_arrive_at(ptx::shared_of(ring.empty(use), ptx::cluster_rank() ^ 1));
 }
-// The first number of t·tᵀ.
+// The first element of t·tᵀ.
 __device__ float multiply(Tile t) {
   Accumulator<16, 64> d;
   ptx::wgmma_fence();
@@ -93,14 +93,14 @@ TEST(Clusters, AnAddressSaysTheBlock) {
   EXPECT_FAULT(run_cluster(2, ask_for_a_third_block, 128), "the cluster has no block 2");
 }
 
-// A descriptor has no room for the block. What is left of it would change the distance of the operand's
-// blocks of columns.
+// A descriptor has no bits for the block's rank. The remaining address bits would change the distance between
+// the operand's column blocks.
 __global__ void multiply_wide(float* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
   const Tile ones{base};
   const SwizzledTile<64, 128> wide{
-      base + Tile::bytes};  // ones in the first 16 rows, which the product has, and zeros
+      base + Tile::bytes};  // ones in the first 16 rows, which wgmma reads, and zeros
   for (u32 at = threadIdx.x * 16; at < 3 * Tile::bytes; at += 128 * 16) {
     const float e = at < Tile::bytes || at % Tile::bytes < 16 * 128 ? 1 : 0;
     const u32 x = ptx::two<Half>(e, e);
@@ -145,7 +145,7 @@ TEST(Clusters, MistakesWithTheBarrierAreFound) {
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::no_arrival), "no cluster_arrive before it");
 }
 
-// A block waits for another that never comes.
+// A block waits for another that never arrives.
 __global__ void meet_or_wait(bool waits) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 barrier = ptx::shared_address(memory);
@@ -160,7 +160,7 @@ TEST(Clusters, ABlockThatDoesNotComeIsReported) {
                "the cluster's barrier, which has 128 of 256 threads");
 }
 
-// __syncthreads orders the block's threads only: block 1's copy overwrites what block 0 has read.
+// __syncthreads orders only the threads of one block: block 1's copy overwrites data that block 0 reads.
 __global__ void overwrite_after_read(float* out, bool of_cluster) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + rings;
@@ -187,7 +187,7 @@ TEST(Clusters, SyncthreadsOrdersOneBlockOnly) {
   EXPECT_FAULT(run_cluster(2, overwrite_after_read, 128, out.data(), false), "a bulk copy");
 }
 
-// ---- tiles from block to block ----
+// ---- tiles sent between blocks ----
 
 enum class Pass {
   right,
@@ -206,8 +206,8 @@ enum class Pass {
   own_barrier,
   no_last_barrier,
 };
-// Each block fills a tile, copies it to the other block and multiplies the one that it gets. The ring is of
-// the tile that is received: empty means that this block's may be copied to the other.
+// Each block fills a tile, copies it to the other block and multiplies the tile that it receives. The ring
+// belongs to the received tile: empty means that this block's tile may be copied to the other block.
 __global__ void pass_tiles(float* out, Pass how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), rank = ptx::cluster_rank(), other = rank ^ 1;
@@ -254,7 +254,7 @@ TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Pass how) { return run_cluster(2, pass_tiles, 128, out.data(), how); };
   EXPECT_EQ(fault(Pass::right), "");
-  EXPECT_EQ(out[0], 16 * (4 + 9 + 16));  // of block 1's tiles; a product has 16 columns
+  EXPECT_EQ(out[0], 16 * (4 + 9 + 16));  // of block 1's tiles; the GEMM has 16 columns
   EXPECT_EQ(out[128], 16 * (1 + 4 + 9));
   EXPECT_FAULT(fault(Pass::no_first_barrier), "initialis");
   EXPECT_FAULT(fault(Pass::no_async_fence), "wrote it with no fence_async");
@@ -288,14 +288,15 @@ __global__ void use_after_end(bool arrives, bool of_cluster) {
   if (of_cluster) ptx::cluster_wait();
 }
 TEST(Clusters, ABlockStaysUntilOthersHaveLeftIt) {
-  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // what a thread waits for is over
+  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // a thread has waited for the end of the
+                                                                   // use
   EXPECT_FAULT(run_cluster(2, use_after_end, 128, false, false), "has ended");
 }
 
 // ---- tiles that are fetched once for both blocks ----
 
 enum class Fetch { right, acquire_own_only, no_expect, no_last_barrier };
-// Each block fetches half of the rows, for both.
+// Each block fetches half of the rows for both blocks.
 __global__ void fetch_for_both(const CUtensorMap* map, float* out, Fetch how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), rank = ptx::cluster_rank();
@@ -327,7 +328,7 @@ TEST(Clusters, MistakesWithTilesForBothBlocksAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Fetch how) { return run_cluster(2, fetch_for_both, 128, &map, out.data(), how); };
   EXPECT_EQ(fault(Fetch::right), "");
-  for (const int warp : {0, 2}) {  // the second half of rows was fetched by the second block
+  for (const int warp : {0, 2}) {  // the second block fetched the second half of the rows
     float sum = 0;
     for (int n = 0; n < rounds; ++n)
       for (int k = 0; k < 16; ++k) sum += m(n * 64 + warp * 16, k) * m(n * 64, k);

@@ -1,5 +1,5 @@
-// The emulator itself: what threads do together gives what CUDA says, and kernels with planted faults are
-// found out.
+// Tests the emulator itself: common operations of threads give CUDA's results, and kernels with injected bugs
+// are detected.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// Runs a kernel in a block of that many threads; returns its fault, or "".
+// Runs a kernel in a block of `threads` threads. Returns its fault, or "".
 template <class... P>
 std::string run(void (*kernel)(P...), unsigned threads, std::type_identity_t<P>... args) {
   try {
@@ -49,7 +49,7 @@ TEST(Emulator, LanesOfAWarpGetOneAnothersValues) {
   EXPECT_EQ(run(ask_each_other, 32, ballot, least, pushed), "");
   EXPECT_EQ(ballot[7], 0b01001001001001001001001001001001u);
   EXPECT_EQ(least[31], 69);
-  EXPECT_EQ(pushed[8], 8);  // the first of a group of 8 keeps its own
+  EXPECT_EQ(pushed[8], 8);  // the first of a group of 8 keeps its own value
   EXPECT_EQ(pushed[15], 14);
 }
 
@@ -178,7 +178,7 @@ TEST(Emulator, AThreadMayEndBeforeABarrierOfTheOthers) {
             "");
 }
 
-// Each thread writes a number and reads its neighbour's; then the place is used again.
+// Each thread writes a number and reads its neighbor's. Then the memory is used again.
 enum Barrier { none, of_warp, of_block };
 __global__ void pass_on(int* out, Barrier before_read, Barrier before_write) {
   __shared__ int x[64];

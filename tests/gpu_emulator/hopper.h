@@ -1,4 +1,4 @@
-// What Hopper's instructions keep for a block, or the blocks of a cluster, from the beginning to the end.
+// State of Hopper's instructions for a block, or for the blocks of a cluster, from their start to their end.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,8 @@
 namespace tg::emulator {
 
 void begin_hopper_blocks(unsigned threads, unsigned blocks, std::size_t shared_bytes);  // threads of each
-void end_hopper_thread(unsigned thread);  // nothing that it has begun may be left
+                                                                                        // block
+void end_hopper_thread(unsigned thread);  // checks that no operation that it has started is pending
 void end_hopper_blocks();
 
 }  // namespace tg::emulator

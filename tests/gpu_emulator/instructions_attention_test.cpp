@@ -1,4 +1,4 @@
-// The instructions of attention kernels: see instructions_test.cpp.
+// Counts the instructions of attention kernels (see instructions_test.cpp).
 #include "tests/backends/cuda/attention_problem.h"
 #include "tests/gpu_emulator/golden_records.h"
 

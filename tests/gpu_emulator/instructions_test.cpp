@@ -1,7 +1,7 @@
-// The instructions that kernels execute: products and other instructions of a warp, barriers, bytes copied to
-// shared memory. A kernel that multiplies masked tiles, copies the same bytes twice or divides its work badly
-// gives the same results. So the counts of each launch of many calls are compared with a file
-// (golden_records.h).
+// Counts the instructions that kernels execute: matrix multiplications and other instructions of a warp,
+// barriers, and bytes copied to shared memory. If a kernel multiplies masked tiles, copies the same bytes
+// twice or divides its work badly, its results do not change. So the counts of each launch of many calls are
+// compared with a golden file (golden_records.h).
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/gpu_emulator/golden_records.h"
 #include "tests/support/paged_problem.h"
@@ -116,7 +116,7 @@ TEST_F(KernelInstructions, RowsHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-// On Hopper each of these begins early, and so has to wait for the kernel before it.
+// On Hopper, each of these kernels begins early, so it must wait for the previous kernel.
 TEST_F(KernelInstructions, OtherOpsHaveRecordedCounts) {
   for (const DType t : {bf16, f32})
     for (const View view : {View::contiguous, View::sliced}) {
