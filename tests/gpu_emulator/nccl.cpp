@@ -1,7 +1,7 @@
-// Replaces NCCL: messages between emulated GPUs of several processes, through shared memory. Where NCCL would
-// wait forever, this fails: if a message is not received or has the wrong size, or a communicator is
-// destroyed before a graph that uses it. If TG_EMULATED_NCCL_LOST is set, exchanges end as if another rank's
-// host were lost.
+// Replaces NCCL: messages between emulated GPUs of several processes, through shared memory. It fails if NCCL
+// would wait forever: if a message is not received or has the wrong size, or a communicator is destroyed
+// before a graph that uses it. If TG_EMULATED_NCCL_LOST is set, exchanges end as if another rank's host were
+// lost.
 #include "backends/cuda/collectives/nccl.h"
 
 #include <fcntl.h>

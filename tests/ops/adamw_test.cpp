@@ -1,5 +1,5 @@
-// adamw against the published formula, over several steps, in place and from any memory layout, alone and in
-// lists; squared_norm.
+// Tests adamw against the published formula: over several steps, in place, from any memory layout, for single
+// tensors and for lists. Also tests squared_norm.
 #include "tests/support/op_testing.h"
 #include "tests/support/parameter_list.h"
 
@@ -140,7 +140,8 @@ TEST(AdamW, UpdatesAListInPlace) {
   const Program program = compile(g, {}, {.assign = assign});
   EXPECT_EQ(program.memory().arena, 0u);
   EXPECT_EQ(program.steps().size(), 1u);
-  // What another parameter of the list reads must be kept until it has been read: one copy more.
+  // If an update overwrites a value that another parameter of the list reads, the value must be kept until
+  // then: one copy more.
   all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
   updates(adamw(all, rate, t, rate));
   EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
@@ -185,7 +186,7 @@ TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
   EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
 }
 
-// One tensor next to whole numbers of chunks of 8192, alone and twice.
+// A single tensor with about a whole number of chunks of 8192, once and twice.
 TEST(SquaredNorm, OfOneLongTensorHasEveryChunk) {
   for (const DType dtype : {f32, f64, bf16})
     for (const std::int64_t n : {1, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 16385, 20000}) {

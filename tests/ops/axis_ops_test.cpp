@@ -1,4 +1,4 @@
-// Work along an axis: top_k, cumsum, flip; and counting: arange, tril, triu.
+// Tests ops along an axis: top_k, cumsum and flip; and ops that count: arange, tril and triu.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,7 +11,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The lines of a tensor along an axis, each as the row-major positions of its elements.
+// The lines of a tensor along an axis. Each line is a list of row-major element positions.
 std::vector<std::vector<std::size_t>> lines(const Shape& shape, int axis) {
   std::int64_t outer = 1, inner = 1;
   for (int a = 0; a < axis; ++a) outer *= shape[a];
@@ -33,7 +33,7 @@ TEST(TopK, SortsTheLargestAndKeepsTheOrderOfEquals) {
       for (View kind : all_views)
         for (std::int64_t k : {std::int64_t{1}, std::int64_t{3}, shape[axis]}) {
           Graph g;
-          // Few different values: many ties.
+          // Few distinct values give many ties.
           const Given x = given(g, shape, t == f64 ? f64 : i64, kind, 1, is_float(t) ? -3 : 0, 6);
           const Tensor v = cast(x.tensor, t);
           Shape small = shape;
@@ -115,14 +115,14 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
               expected[at] = sum += x.values[at];
             }
           }
-          // n additions of partial sums no larger than the last one.
+          // n additions of partial sums that do not exceed the last one.
           const double tolerance = is_float(t) ? rounding(t) + length * 2 * rounding(compute_type(t)) : 0;
           expect_values(cumsum(x.tensor, axis, reverse), {x}, expected,
                         tolerance * (is_float(t) ? length : 1));
         }
 }
 
-// Sums of few numbers of 16 bits are exact in f64; those of subnormal numbers too.
+// Sums of few 16-bit numbers are exact in f64, including subnormal numbers.
 TEST(Cumsum, RoundsEachSumOfHalfTypesOnce) {
   constexpr std::int64_t rows = 21, columns = 37;
   for (const DType t : {bf16, f16})
@@ -195,7 +195,7 @@ TEST(Triangles, HaveTriangularGradientsInOnePass) {
   const Given x = given(g, {3, 4}, f64, View::transposed, 1);
   expect_gradients(weighted_sum(tril(x.tensor, 1) * triu(x.tensor, -1)), {x});
   const Program program = compile(g, {tril(x.tensor)});
-  EXPECT_EQ(program.steps().size(), 3u) << program.text();  // two counts and one fused chain
+  EXPECT_EQ(program.steps().size(), 3u) << program.text();  // two counts and one fused step
   expect_error<ShapeError>([&] { tril(g.input("v", {3})); }, {"[tril]", "two dimensions", "f32 [3]"});
 }
 

@@ -1,4 +1,4 @@
-// cross_entropy compared with plain loops, its gradient with that of its decomposition.
+// Compares cross_entropy with plain loops, and its gradient with the gradient of its decomposition.
 #include "tests/support/op_testing.h"
 
 namespace {

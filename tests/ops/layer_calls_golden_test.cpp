@@ -1,5 +1,5 @@
-// The graphs that layers, losses, attention and ops of ranks record, compared with layer_calls_golden.txt.
-// Each call with its defaults, with each option, and at both sides of each limit.
+// Compares the graphs that layers, losses, attention and collectives record with layer_calls_golden.txt. Each
+// call is made with its defaults, with each option, and on both sides of each limit.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/ops/ring_attention.h>

@@ -1,4 +1,4 @@
-// linear_cross_entropy compared with cross_entropy of a product, which has kernels of its own.
+// Compares linear_cross_entropy, which has its own kernels, with cross_entropy of a matmul.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/support/op_testing.h"
 
@@ -7,7 +7,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The same of plain ops. z_loss is that of the mean over targets that count.
+// The same loss from plain ops. z_loss is a mean over the targets that count.
 Tensor plain(const Tensor& x, const Tensor& w, const Tensor& targets, const LinearCrossEntropyOptions& o) {
   const Tensor logits = matmul_wide(x, w);
   Tensor loss = cross_entropy(
@@ -70,8 +70,8 @@ std::int64_t count(const Graph& g, std::string_view op) {
   return std::ranges::count_if(g.nodes(), [&](const Node& n) { return n.op->name == op; });
 }
 
-// Losses, the gradients of x and w, in chunks of one unit, of two, of rows that are no unit, and whole: as
-// many chunks as that makes, and the same bits. 607 rows are eight units of 64 and one of 95.
+// Losses and the gradients of x and w in chunks: one unit, two units, a partial unit, and the whole. Each has
+// the expected number of chunks and bitwise identical results. 607 rows are eight units of 64 and one of 95.
 TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
   const std::int64_t n = 607, c = 40, V = 300;
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{0, 1},   {1, 9},   {64, 9},  {128, 5},
@@ -108,7 +108,7 @@ TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
       }
 }
 
-// Of less than two units chunks are not possible, and nothing is cut.
+// Fewer than two units cannot be divided into chunks.
 TEST(LinearCrossEntropy, HasUnitsWhereThereAreTwoOfThem) {
   EXPECT_EQ(linear_cross_entropy_unit(50304), 4096);
   EXPECT_EQ(linear_cross_entropy_unit(8192), 4096);
@@ -149,7 +149,7 @@ TEST(LinearCrossEntropy, HasExactGradientsInChunks) {
   expect_gradients(weighted_sum(loss), {x, table});
 }
 
-// Neither logits beside G, nor a gradient of theirs.
+// There are no logits in addition to G, and there is no gradient of the logits.
 TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
   Graph g;
   const std::int64_t n = 64, V = 4096;

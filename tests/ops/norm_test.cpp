@@ -1,4 +1,5 @@
-// layer_norm and rms_norm compared with plain loops, their gradients with those of their decompositions.
+// Compares layer_norm and rms_norm with plain loops, and their gradients with the gradients of their
+// decompositions.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -38,7 +39,7 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
             {layer_norm(x.tensor, w.tensor, b.tensor), layer_norm(x.tensor),
              layer_norm(x.tensor, w.tensor, {}, 0.1), rms_norm(x.tensor, w.tensor, 1e-5), rms_norm(x.tensor)},
             {x.feed(), w.feed(), b.feed()});
-        // A row of equal elements has no spread: there 1/σ = 1/√eps magnifies the rounding of the mean.
+        // A row of equal elements has variance 0: 1/σ = 1/√eps magnifies the rounding of the mean.
         const double tolerance = (dtype == f64 ? 1e-12 : 2e-4) + 2 * rounding(dtype);
         EXPECT_TRUE(close(doubles(y[0]), plain_norm(x.values, n, w.values, b.values, 1e-5, true), tolerance));
         EXPECT_TRUE(close(doubles(y[1]), plain_norm(x.values, n, {}, {}, 1e-5, true), tolerance));
@@ -49,7 +50,8 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
 }
 
 TEST(Norm,
-     StaysAccurateFarFromZero) {  // the variance is that of the differences, not a difference of squares
+     StaysAccurateFarFromZero) {  // the variance is the mean of squared differences, not a difference of
+                                  // squares
   Graph g;
   const Given x = given(g, {4, 256}, f32, View::contiguous, 1, 1000, 1001);
   const auto y = run_checked({layer_norm(x.tensor)}, {x.feed()});
@@ -67,7 +69,7 @@ TEST(Norm, RefusesAGradientOfItsStatistics) {
   }
 }
 
-// First and second derivatives of the fused op and of plain ops, by all operands.
+// First and second derivatives of the fused op and of plain ops, with respect to all operands.
 template <bool centred>
 void check_gradients(const Shape& shape, View view, bool weighted, bool biased) {
   SCOPED_TRACE(shape.text() + " view " + std::to_string(int(view)));
@@ -125,7 +127,7 @@ TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // two-phase sums over ro
   EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 1e-6));
 }
 
-// Kernels add up blocks of 2^16 numbers: two whole ones and a ragged last one.
+// Kernels sum blocks of 2^16 numbers: two whole blocks and a ragged last one.
 TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
   constexpr std::int64_t n = 2 * 65536 + 37;
   for (const bool centred : {true, false}) {
@@ -140,7 +142,7 @@ TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
     const auto exact = gradients(plain, {x.tensor, w.tensor}, cast(z.tensor, f64));
     all.insert(all.end(), exact.begin(), exact.end());
     const auto v = run_checked(all, {x.feed(), w.feed(), z.feed()});
-    // Fewer than 32 roundings of numbers below 4, after sums in blocks that f64 adds up.
+    // Fewer than 32 roundings of numbers below 4. f64 adds the sums of the blocks.
     EXPECT_TRUE(close(doubles(v[0]), doubles(v[2]), 128 * 0x1p-24)) << centred;
     EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 128 * 0x1p-24)) << centred;
   }

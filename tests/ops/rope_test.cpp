@@ -1,4 +1,4 @@
-// rope against the rotation written out, in both pairings; its gradient is the rotation back.
+// Compares rope with the written-out rotation, in both pairings. Its gradient is the inverse rotation.
 #include "tests/support/op_testing.h"
 
 namespace {

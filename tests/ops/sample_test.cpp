@@ -1,4 +1,4 @@
-// sample: the tokens of nn::sample_token, for every row on its own.
+// Tests sample: it draws the tokens of nn::sample_token, independently for every row.
 #include "ops/sample.h"
 
 #include <tuple>
@@ -26,7 +26,7 @@ TEST(SampleWeights, AreExponentialsRoundedToIntegers) {
   EXPECT_EQ(sample_weight(-inf, 0, 0, 50), 0u);  // temperature ∞
 }
 
-#if defined(__x86_64__) && !defined(__FMA__)  // elsewhere compilers may contract products and sums
+#if defined(__x86_64__) && !defined(__FMA__)  // on other targets compilers may contract products and sums
 TEST(SampleWeights, ExponentialsMatchTheirSeriesBitwise) {
   for (int i = 0; i < 400000; ++i) {
     // Halfway between multiples of log 2, where the last terms are the largest.
@@ -126,7 +126,7 @@ TEST(Sample, DrawsTheSameTokensFromLogitsOfEveryDtype) {
   std::vector<SampledRow> rows = random_rows(random, 100, 50);
   for (SampledRow& row : rows)
     for (float& x : row.logits)
-      x = static_cast<float>(bfloat16(std::clamp(x, -100.f, 100.f)));  // f16 holds most
+      x = static_cast<float>(bfloat16(std::clamp(x, -100.f, 100.f)));  // f16 can represent most of these
   for (const DType dtype : {f64, bf16}) expect_sampled(rows, true, {}, dtype);
 }
 
@@ -157,7 +157,7 @@ TEST(Sample, TakesViewsAndNumbersForSettings) {
   }
 }
 
-// Keys, settings and logits of any strides: every draw would differ with another key.
+// Keys, settings and logits with any strides. A wrong key would change every draw.
 TEST(Sample, ReadsViewsOfEachOperand) {
   constexpr std::int64_t B = 60, V = 7;
   Graph g;
@@ -206,7 +206,7 @@ TEST(Sample, KeepsTheFirstOfEqualLogits) {
   }
 }
 
-// The engine's draws are those of Generator::extend().
+// The engine draws the same tokens as Generator::extend().
 TEST(Sample, DrawsTheTextThatTheGeneratorWrites) {
   nn::Params params(3);
   const nn::Model model(params, {.vocabulary = 31, .context = 12, .layers = 1, .heads = 2, .width = 16});

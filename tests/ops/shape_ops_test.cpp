@@ -1,5 +1,5 @@
-// Slices assigned and read, split, concat, stack, pad: values against plain loops on every kind of view,
-// gradients against differences.
+// Tests assigned and read slices, split, concat, stack and pad. Values are compared with plain loops on every
+// kind of view, and gradients with differences.
 #include "tests/support/op_testing.h"
 
 namespace {

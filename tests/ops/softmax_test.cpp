@@ -1,5 +1,5 @@
-// softmax, log_softmax and logsumexp against the seeds' plain loops, on every view and axis; their limits;
-// their derivatives against closed forms and those of plain ops.
+// Compares softmax, log_softmax and logsumexp with plain loops on every view and axis. Also tests their
+// limits, and compares their derivatives with closed forms and plain ops.
 #include "tests/reference/softmax.h"
 #include "tests/support/op_testing.h"
 
@@ -68,7 +68,7 @@ TEST(Softmax, RowsSumToOne) {
   for (double s : doubles(y[0])) EXPECT_NEAR(s, 1, 1e-6);
 }
 
-TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of the online normaliser
+TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of the online normalizer
   Graph g;
   const std::int64_t n = 10000;
   const Tensor x = g.input("x", {2, n}, f64);
@@ -82,8 +82,8 @@ TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of t
   EXPECT_TRUE(close(doubles(y[1]), {log_sum(rising), log_sum(falling)}, 1e-14));
 }
 
-// exp of a logit that far above the rest overflows unless the maximum is found, wherever it is; below the
-// rest it counts for nothing.
+// The exp of a logit far above the rest overflows unless the maximum is found at any position. A logit far
+// below the rest does not affect the result.
 TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
   for (const DType dtype : {f32, f64})
     for (const double large : {1e4, -1e4})
@@ -100,7 +100,7 @@ TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
                                       cross_entropy(axis == 0 ? transpose(x, 0, 1) : x, arange(g, 0, n),
                                                     {.reduction = Reduction::none})},
                                      {{x, xs}});
-          // Of a row: one element `large`, n - 1 that are 0.
+          // The expected result of a row with one element `large` and n - 1 elements that are 0.
           const double sum = large > 0 || n == 1 ? large : std::log(static_cast<double>(n - 1));
           Vector p, log_p;
           for (std::int64_t i = 0; i < n; ++i)
@@ -139,7 +139,7 @@ TEST(Softmax, GradientIsTheSeeds) {
   EXPECT_TRUE(close(doubles(v[0]), expected));
 }
 
-// Each op compared with the same in plain ops.
+// Compares each op with its definition in plain ops.
 TEST(Softmax, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
   for (const Shape& shape : {Shape{4, 21}, Shape{3, 5, 2}})
     for (std::int64_t axis : {0, 1})
