@@ -1,5 +1,5 @@
-// attention_weights of a flash_attn node, and attention_maps of whole models: rows add up to 1, masks hold,
-// and P·v is what flash_attn gave.
+// Tests attention_weights of a flash_attn node, and attention_maps of whole models: rows sum to 1, masks
+// hold, and P·v is flash_attn's result.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,8 +20,8 @@ using reference::close;
 using reference::random_vector;
 using testing::error_of;
 
-// Every option that shapes P, on grouped heads with L ≠ T. Checked in f64: P·v against o, sums against 1, and
-// keys out of sight against 0.
+// Every option that affects P, on grouped heads with L ≠ T. In f64, P·v is compared with o, row sums with 1,
+// and masked keys with 0.
 struct Case {
   const char* name;
   AttentionOptions options;
@@ -94,7 +94,7 @@ TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
             std::string::npos);
 }
 
-// Rows of every head add up to 1, a token reads none that follow it, and heads differ.
+// Rows of every head sum to 1, a token does not attend to later ones, and heads differ.
 TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
   for (const nn::Architecture& a : {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{.key_heads = 2}),
                                     nn::Architecture(nn::DeepSeek{})}) {

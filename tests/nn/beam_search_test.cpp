@@ -1,4 +1,4 @@
-// BeamSearch against a search that sorts a list of all continuations.
+// Compares BeamSearch with a search that sorts a list of all continuations.
 #include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(BeamSearch, LogitsThatAreOfferedAgainReplaceTheFirst) {
   }
 }
 
-// Logits after each sequence, at random.
+// Random logits after each sequence.
 std::vector<float> logits_after(const Tokens& sequence, std::uint64_t seed) {
   for (const std::int32_t t : sequence)
     seed = (seed + static_cast<std::uint64_t>(t) + 1) * 0x9E3779B97F4A7C15u + 1;
@@ -76,7 +76,7 @@ bool is_end(const Tokens& ends, std::int32_t token) {
   return std::ranges::find(ends, token) != ends.end();
 }
 
-// Every continuation of those that go on, in a list.
+// Lists every continuation of the running beams.
 std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, const Tokens& ends,
                                      std::uint64_t seed) {
   std::vector<nn::Hypothesis> live(1), ended;
@@ -146,8 +146,8 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
   EXPECT_GT(ended_early, 30);
 }
 
-// Logits of few values, so that many continuations are equally likely: ties go to the earlier beam and the
-// lower token, and NaN and −∞ are never chosen.
+// Logits have few distinct values, which makes many continuations equally likely. Ties go to the earlier beam
+// and the lower token. NaN and −∞ are never chosen.
 TEST(BeamSearch, TiesGoToTheEarlierBeamAndTheLowerToken) {
   std::mt19937 random(9);
   int ties = 0, ended = 0;

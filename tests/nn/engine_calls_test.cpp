@@ -1,4 +1,4 @@
-// Engine: what its callers may do at any time, and what it refuses.
+// Tests Engine: the calls that are allowed at any time, and refusals.
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 
@@ -48,10 +48,10 @@ TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
   EXPECT_EQ(engine.sequences(), 1u);
   run();
   EXPECT_EQ(got, expected);
-  engine.cancel(sequence);  // it is over
+  engine.cancel(sequence);  // the sequence has ended
   EXPECT_EQ(error_of([&] { engine.fork(sequence, 1); }),
             "[engine] there is no sequence " + std::to_string(sequence) + " to fork");
-  // As many as there is room for: the last one is written, not read.
+  // The maximum number of tokens: the last one is generated but not read.
   EXPECT_EQ(written({.prompt = Tokens(40, 1), .tokens = 9}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(40, 1)}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(48, 1)}).size(), 1u);
@@ -150,7 +150,8 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
     Tokens so_far = drawn_text.prompt;
     so_far.insert(so_far.end(), got.begin(), got.end());
     engine.fork(sequence, 77, into(other, {}).report);
-    // It takes a slot at once, with the pages of the other, unless that one's next token is being drawn.
+    // The fork gets a slot immediately, with the pages of the original, unless the next token of the original
+    // is still being drawn.
     EXPECT_EQ(engine.scheduler().running(), steps == 0 ? 0u : GetParam() ? 1u : 2u) << steps << " steps";
     run();
     EXPECT_EQ(got, whole);
@@ -164,7 +165,7 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
   }
 }
 
-// Several continuations of a prompt, where there are neither slots nor pages for all at once.
+// Several continuations of a prompt, with too few slots or pages for all of them at the same time.
 TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
   Engine small(model, {.slots = 3, .cache_tokens = 40, .page_size = 4, .threads = 1, .ahead = GetParam()});
   std::vector<Tokens> got(6);
@@ -179,13 +180,13 @@ TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
   }
 }
 
-// Sequences are added, forked and cancelled at any time, by reports and between steps, in a cache that is too
-// small for them.
+// Sequences are added, forked and cancelled at any time, by reports and between steps. The cache is too small
+// for all of them.
 TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
   struct Sequence {
     Engine::Handle handle = 0;
     Engine::Request request;
-    std::uint64_t drawn = 0;  // by the sequence that it is a fork of
+    std::uint64_t drawn = 0;  // number of tokens that its parent had drawn
     Tokens got = {};
     bool is_whole = true;
   };
@@ -257,7 +258,7 @@ TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
   }
 }
 
-// Ahead, the token that was reported last has been read already.
+// If the engine runs ahead, the last reported token has already been read.
 TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
   const auto read = [&](Engine::Handle sequence) { return engine.scheduler().table(sequence).length(); };
   Tokens got;
@@ -267,7 +268,7 @@ TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
     EXPECT_EQ(std::ssize(got), n);
     EXPECT_EQ(read(sequence), std::ssize(drawn_text.prompt) + n - (GetParam() ? 0 : 1));
   }
-  // A search needs the logits of its beams on the host, so nothing is ahead of it.
+  // A search needs the logits of its beams on the host, so no step starts ahead of it.
   engine.cancel(sequence);
   const Engine::Handle search = engine.search({.prompt = drawn_text.prompt, .beams = 1});
   const Engine::Handle other = engine.add(drawn_text);
@@ -307,7 +308,7 @@ TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
 TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
   struct Kind {
     nn::Architecture architecture;
-    std::size_t numbers;  // of a token, in a layer
+    std::size_t numbers;  // per token and layer
   };
   for (const auto& [architecture, numbers] : {Kind{{}, 2 * 32}, Kind{nn::Llama{.key_heads = 2}, 2 * 2 * 8},
                                               Kind{nn::DeepSeek{.latent = 12, .rope_width = 4}, 12 + 4}}) {
@@ -348,7 +349,7 @@ TEST_P(EngineCalls, AfterAChangeOfTheWeightsTextsAreThoseOfAnotherEngine) {
   EXPECT_EQ(Tokens(running.begin(), running.begin() + 5), Tokens(before.begin(), before.begin() + 5));
 }
 
-// A model of two tables and no attention: its embedding may know fewer tokens than its head.
+// A model of two tables without attention. Its embedding may know fewer tokens than its head.
 struct Tables {
   nn::Params params{4};
   nn::Embedding tokens;
@@ -364,7 +365,7 @@ struct Tables {
   }
 };
 
-// By default, the cache has room for a sequence as long as the context on each slot.
+// By default, the cache has room for one sequence of the context length per slot.
 TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
   const Tables tables(9);
   nn::LanguageModel model = tables.model();
@@ -422,8 +423,7 @@ void an_error_of_a_run(bool ahead) {
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
   const Engine::Handle wrong = engine.add(Engine::Request{.prompt = {8, 1}});
-  // What is read again after an error is read before a sequence that came later: so that one is not in every
-  // step.
+  // After an error, its tokens are read again before later sequences. So that sequence is not in every step.
   for (int n = 0, errors = 0; errors < 2; ++n) {
     ASSERT_LT(n, 5);
     const std::size_t before = got.size();
@@ -492,7 +492,7 @@ TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideSequences) {
   engine.search({.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
   run();
   ASSERT_EQ(expected.size(), 3u);
-  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // nobody is told
+  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // has no report function
   run();
   const Tokens whole = written(drawn_text);
   for (int steps = 0; steps < 10; ++steps) {

@@ -1,4 +1,4 @@
-// Layers, models and architectures of one's own, and what a layer that forgets something meets.
+// Tests user-defined layers, models and architectures, and the errors for layers that omit a required call.
 #include <gtest/gtest.h>
 
 #include <tilegrad/io/checkpoints/model_file.h>
@@ -18,7 +18,7 @@ std::string name_of_maker(Graph& g, const Tensor& t) {
   return g.name_of(g.node_of(t.id()));
 }
 
-// What one writes: no Scope, no Autocast, no residual.
+// A minimal user-defined layer: no Scope, no Autocast, no residual.
 class Scale : public nn::Module {
  public:
   Scale(const nn::Path& at, std::int64_t width)
@@ -36,7 +36,7 @@ TEST(Module, RecordsUnderItsNameWithoutAScopeOfItsOwn) {
   EXPECT_EQ(name_of_maker(g, scale(g.input("x", {2, 3}))), "scale");
   const nn::Layer twice("twice", [](TensorArg x) { return x.tensor() + x.tensor(); });
   EXPECT_EQ(name_of_maker(g, twice(g.input("y", {2, 3}))), "twice");
-  // A function without a name is no layer.
+  // A function without a name is not a layer.
   const auto f = [](TensorArg x) { return x.tensor(); };
   static_assert(!std::is_constructible_v<nn::Layer, decltype(f)>);
   EXPECT_NE(error_of([&] { nn::Layer()(g.input("z", {2})); }).find("empty"), std::string::npos);
@@ -57,7 +57,7 @@ TEST(Module, AddsTheResidualOfALayerThatDoesNotKnowOfOne) {
   EXPECT_EQ(value(scale(x, {.residual = r})), (std::vector<float>{11, 22}));
   EXPECT_EQ(value(name_only(x, {.residual = r})), (std::vector<float>{11, 22}));
   const std::vector<float> plain = value(linear(x)), added = value(linear(x, {.residual = r}));
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // once
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // added once
 }
 
 TEST(Weight, EntersAGraphInTheTypeOfItsAutocastOnly) {
@@ -110,7 +110,7 @@ TEST(Path, ListsTheParametersBelowIt) {
   EXPECT_EQ(root.parameters().size(), 3u);
 }
 
-// A table of the next token, without a Model: learns a cycle and says it.
+// A table of next tokens, without a Model. It learns a cycle and generates it.
 TEST(LanguageModel, OfFunctionsTrainsAndGenerates) {
   constexpr std::int64_t vocabulary = 5, context = 6;
   nn::Params params(1);

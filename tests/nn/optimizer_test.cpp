@@ -1,5 +1,5 @@
-// SGD, Adam and Muon against their published formulas in doubles; skipped steps, decay, schedules; gradients
-// accumulated over batches, blocks recomputed.
+// Compares SGD, Adam and Muon with their published formulas in doubles. Also tests skipped steps, decay,
+// schedules, gradients accumulated over batches, and recomputed blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using namespace tg::testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// A loss whose gradient is what is fed: Σ w ⊛ c.
+// A loss whose gradient is the fed value: Σ w ⊛ c.
 struct SlopeOf {
   nn::Params params{1, f64};
   Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
@@ -102,7 +102,7 @@ TEST(Adam, IsAdamWWithoutDecay) {
   s.learn_by<optim::AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
   const Vector before = values(s.matrix), g = {1, -2, 3, 0.5, -0.5, 4};
   s.run(g, {0, 0, 0}, 0.125f);
-  for (std::size_t i = 0; i < g.size(); ++i)  // a first step moves each weight by the rate
+  for (std::size_t i = 0; i < g.size(); ++i)  // the first step changes each weight by the rate
     EXPECT_NEAR(values(s.matrix)[i], before[i] - 0.125 * (g[i] > 0 ? 1 : -1), 1e-8);
 }
 
@@ -112,11 +112,11 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
     const auto n = static_cast<std::size_t>(numel(shape)), cols = static_cast<std::size_t>(shape[1]);
     const Vector x = random_vector(n, 3);
     const Vector y = doubles(eval(optim::orthogonalized(g.constant(Array::of(shape, x)), 5)));
-    // Products A = x·xᵀ are of the smaller size, so that no intermediate result is larger than the matrix.
+    // The GEMMs A = x·xᵀ have the smaller size, so no intermediate result is larger than the matrix.
     for (const Value& value : g.values()) EXPECT_LE(value.layout.numel(), numel(shape)) << shape.text();
-    // For a tall matrix the loops work on the longer side: the polynomial is the same for both.
+    // For a tall matrix, the plain loops use the longer side: the polynomial is the same for both.
     EXPECT_TRUE(close(y, plain_orthogonalized(x, n / cols, cols, 5), 1e-11)) << shape.text();
-    double squares = 0;  // Σ of squared singular values, of which there are 8 or 16
+    double squares = 0;  // sum of the 8 or 16 squared singular values
     for (const double v : y) squares += v * v;
     const double each = squares / static_cast<double>(std::min(shape[0], shape[1]));
     EXPECT_GT(each, 0.7 * 0.7);
@@ -124,7 +124,7 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
   }
 }
 
-// Whatever the number of matrices is beside their sides.
+// For any number of matrices, compared with their sides.
 TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   for (const Shape& shape : {Shape{1, 6, 3}, Shape{1, 3, 6}, Shape{9, 6, 3}, Shape{9, 3, 6}, Shape{4, 6, 3},
                              Shape{4, 3, 6}, Shape{2, 2, 6, 3}, Shape{9, 1, 3, 6}}) {
@@ -164,7 +164,7 @@ TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   }
 }
 
-// Gradients whose squares are out of the range of their dtype, though they and their norm are not.
+// Gradients whose squares are out of the range of their dtype. The gradients and their norm are in range.
 TEST(Clipping, ActsOnGradientsOfAnyFiniteSize) {
   for (const auto& [dtype, sizes] :
        {std::pair(f32, Vector{1e20, 3e37, 1e-25}), {f64, Vector{1e200, 1e-200}}, {bf16, Vector{1e20, 1e-25}}})
@@ -204,7 +204,7 @@ TEST(Muon, OrthogonalizesMatricesOfAnyFiniteSize) {
   const Vector ordinary = of(1);
   EXPECT_TRUE(close(of(0x1p70), ordinary, 1e-5));
   EXPECT_TRUE(close(of(0x1p120), ordinary, 1e-5));
-  // The norm is that of x plus 1e-7.
+  // The divisor is the norm of x plus 1e-7.
   for (const double size : {1e-6, 1e-7, 3e-8}) {
     Vector small = x;
     for (double& v : small) v *= size;
@@ -410,7 +410,7 @@ TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
       t.graph, {t.u.overflowed, t.v.overflowed, t.u.skipped, t.v.skipped, t.u.loss_scale, t.v.loss_scale},
       {.assign = t.assigned(), .verify = true}));
   Vector large = good_b;
-  large[0] = 100;  // times 1,024 it is beyond f16; the loss is not
+  large[0] = 100;  // times 1,024 it exceeds f16; the loss does not
   t.run(good_a, large);
   for (const auto& u : {t.u, t.v}) {
     EXPECT_EQ(t.program->item<float>(u.overflowed), 1);
@@ -419,8 +419,8 @@ TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
   }
 }
 
-// Three optimizers share one call of gradients(), and a mean of weights is recorded before the last of them.
-// A program with only one of the updates skips the same steps.
+// Three optimizers share one call of gradients(). A mean of weights is recorded before the last of them. A
+// program with only one of the updates skips the same steps.
 TEST(Optimizers, OfOneLossShareGradientsAndOutliveThem) {
   nn::Params params(1, f32);
   std::vector<Parameter> p;
@@ -449,7 +449,7 @@ TEST(Optimizers, OfOneLossShareGradientsAndOutliveThem) {
     }
     rates.emplace_back(updates.back().learning_rate, 0.1);
   }
-  // Read after all: a tensor from before stands for what it became.
+  // Reads the old handle: a tensor from before the replacement refers to its replacement.
   const Tensor taken = updates[0].skipped * 2;
   Program program = compile(g, {taken, updates[0].skipped}, {.assign = assign, .verify = true});
   Program alone = compile(g, {updates[1].skipped}, {.assign = updates[1].assign});
@@ -544,13 +544,14 @@ TEST(Optimizers, RefuseGradientsAndParametersThatDoNotFit) {
   expect_error<Error>([&] { optim::AdamW({s.matrix, Parameter()}); }, {"parameter 1 is empty"});
 }
 
-// A loss scale of at least 2 is one that a smaller one could replace.
+// If the loss scale is at least 2, a smaller scale is possible.
 TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflowed) {
   for (const double scale : {1.0, 2.0}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.loss_scale = optim::LossScale{.initial = scale}});
     s.matrix.write(Array::of<double>({2, 3}, {0.5, 0, 0, 0, 0, 0}));
-    // Twice the gradient overflows, the loss does not. At a scale of 1 another number is infinite.
+    // The gradient overflows when doubled, the loss does not. At a scale of 1, a different number is
+    // infinite.
     const Vector zeros(3, 0.0), one_infinite{inf, 0, 0};
     s.run({0x1p1023, 0, 0, 0, 0, 0}, scale == 1 ? one_infinite : zeros, 0.1f);
     EXPECT_EQ(s.program->item<float>(s.update.skipped), scale == 1);
@@ -605,7 +606,8 @@ TEST(Optimizers, NamesOfTheirStateAreDistinct) {
   }
 }
 
-// A step of n batches of b rows is one of a batch of n·b rows, also where they have unequally many targets.
+// A step with n batches of b rows equals a step with one batch of n·b rows, even if their target counts
+// differ.
 TEST(Accumulation, GivesTheStepOfALargerBatch) {
   SmallBatch rows;
   for (const std::int64_t n : {2, 4}) {
@@ -618,7 +620,7 @@ TEST(Accumulation, GivesTheStepOfALargerBatch) {
                                  {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
     for (int step = 0; step < 5; ++step) {
       SmallBatch b(step);
-      // Of the first rows only some targets count: their batch has a smaller share in the step.
+      // Only some targets of the first rows count: their batch has a smaller share in the step.
       if (step % 2 == 1)
         for (std::size_t i = 0; i < b.y.size() / 3; ++i)
           if (i % 5 != 0) b.y[i] = -100;
