@@ -27,10 +27,10 @@ void matches_the_seed(Builder f) {
   EXPECT_TRUE(close(values[1].values<double>(), reference::shared_operand_gradient(u)));
 }
 
-TEST(CustomOp, AsCppFunctionsMatchesTheSeed) {
+TEST(CustomOp, CppFunctionsMatchTheSeed) {
   matches_the_seed(example::relu_product);
 }
-TEST(CustomOp, AsGraphCodeMatchesTheSeed) {
+TEST(CustomOp, GraphCodeMatchesTheSeed) {
   matches_the_seed(example::relu_product_graph);
 }
 
@@ -48,7 +48,7 @@ TEST(CustomOp, LayerWithASharedWeightMatchesTheSeed) {
   EXPECT_TRUE(close(values[2].values<double>(), expected.z_u));
 }
 
-TEST(CustomOp, AsCppFunctionsTakesStridedAndHalfOperands) {
+TEST(CustomOp, CppFunctionsAcceptStridedAnd16BitOperands) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}, bf16), y = g.input("y", {3, 2}, bf16);
   const Tensor t = example::relu_product(transpose(x, 0, 1), y);
@@ -60,7 +60,7 @@ TEST(CustomOp, AsCppFunctionsTakesStridedAndHalfOperands) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(out.at(i), expected[i]);
 }
 
-TEST(CustomOp, GraphCodeUsesItsOwnGradientNotThatOfItsNodes) {
+TEST(CustomOp, GraphCodeUsesItsOwnGradientInsteadOfItsNodesGradients) {
   const CustomOp op =
       custom_op("straight_through", {[](const auto& in) { return std::vector<Tensor>{sign(in[0])}; },
                                      [](const auto&, const auto&, const auto& z) { return z; }});
@@ -102,7 +102,7 @@ TEST(CustomOp, GraphCodeThatReturnsItsInputHasItsOwnGradient) {
   EXPECT_EQ(eval(z, {{x, std::vector<double>{1}}}).item<double>(), 2);
 }
 
-TEST(CustomOp, GraphCodeThatReadsWhatItWasNotGivenIsRefused) {
+TEST(CustomOp, GraphCodeThatReadsUngivenTensorsIsRefused) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
   const Parameter w("w", Array({2}, f64));
@@ -115,7 +115,7 @@ TEST(CustomOp, GraphCodeThatReadsWhatItWasNotGivenIsRefused) {
                Error);
 }
 
-TEST(CustomOp, WithoutABackwardRefusesTheGradientWithItsReason) {
+TEST(CustomOp, MissingBackwardRefusesTheGradientWithItsReason) {
   const CustomOp op = register_host_op({.name = "forward_only", .forward = [](auto in, auto out) {
                                           for (int i = 0; i < 2; ++i) out[0].set(i, in[0].at(i));
                                         }});
@@ -142,7 +142,7 @@ TEST(CustomOp, ACallWithoutATensorIsRefused) {
     tg::testing::expect_error<Error>(call, {"[of_nothing]", "needs at least one tensor"});
 }
 
-TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {
+TEST(CustomOp, ExceptionOfAUserFunctionLeavesRun) {
   const CustomOp op = register_host_op(
       {.name = "throws", .forward = [](auto, auto) { throw std::runtime_error("the user's own message"); }});
   Graph g;

@@ -154,7 +154,7 @@ Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   return e;
 }
 
-TEST(DTypes, BoundsAreThoseOfPlainCode) {
+TEST(DTypes, BoundsMatchPlainCode) {
   for (const DType dtype : {f32, bf16, f16})
     for (const double factor : {1. / 3, 3.7}) {
       Problem p(dtype, {1.5, -0.25, 0.75, 1}, factor);

@@ -78,7 +78,7 @@ void expect_values(const Values& got, const Values& expected, const std::string&
     EXPECT_DOUBLE_EQ(got[i], expected[i]) << what << " element " << i;
 }
 
-TEST(Draws, AreThoseOfTheStreamOfTheirLeaf) {
+TEST(Draws, MatchTheStreamOfTheirLeaf) {
   const Fill fills[] = {{},
                         {Fill::normal, 3, 4},  // ignores its bounds
                         {Fill::uniform, 2, 5},
@@ -164,7 +164,7 @@ TEST(Draws, AreRoundedToTheirDtype) {
 
 using Places = std::vector<std::int64_t>;
 
-TEST(Views, KeepEachElementAtItsPlace) {
+TEST(Views, KeepEachElementAtItsPosition) {
   struct Row {
     View view;
     Shape shape, of_wrt;
@@ -267,7 +267,7 @@ TEST(Views, BuffersOfIntegersAreNeverExpanded) {
   }
 }
 
-TEST(Views, ChangeSomethingIfTheyChangeOneInput) {
+TEST(Views, ChangeTheCaseIfTheyChangeOneInput) {
   const SampleInput matrix{{2, 3}}, scalar{{}};
   const auto changes = [](std::vector<SampleInput> inputs) {
     const Case c{"views", "of inputs", std::move(inputs), [](DType, Device) {
@@ -280,7 +280,7 @@ TEST(Views, ChangeSomethingIfTheyChangeOneInput) {
   EXPECT_FALSE(changes({scalar, scalar}));
 }
 
-TEST(Views, AreSurroundedByNumbersThatAreNoticed) {
+TEST(Views, AreSurroundedByDetectableNumbers) {
   const std::pair<SampleInput, double> inputs[] = {{{{3}}, nan},
                                                    {{{3}, {Fill::index, 0, 3}}, -1048576},
                                                    {{{3}, {Fill::index, 0, 3}, i32}, -1048576},
@@ -310,7 +310,7 @@ double bf(double x) {
   return rounded_to(bf16, x);
 }
 
-TEST(Programs, RoundEveryResultOrThoseThatAreStored) {
+TEST(Programs, RoundEveryResultOrOnlyStoredResults) {
   const Case chain{"rounds", "chain", {{{6}}}, [](DType, Device) {
                      return Callable{{}, [](std::span<const Tensor> x) { return Tensors{x[0] / 3 * 7}; }};
                    }};
@@ -511,7 +511,7 @@ TEST(Numbers, LargestAndFarthestSkipNonFiniteNumbers) {
   EXPECT_EQ(farthest({1}, {1}), 0);
 }
 
-TEST(Numbers, NudgedByBitsOfTheirSeed) {
+TEST(Numbers, NudgesFollowTheBitsOfTheirSeed) {
   const Point x{{1, 2, 3, 4}, {5, 6, 7}, {8, -9, 10, 11, 12}};
   for (std::uint64_t seed : {0, 1, 2, 7, 104}) {
     const Point y = nudged(x, 0.25, {true, false, true}, seed);
@@ -531,7 +531,7 @@ TEST(Numbers, NudgedByBitsOfTheirSeed) {
   }
 }
 
-TEST(Numbers, IndexTextCountsInRowMajorOrder) {
+TEST(Numbers, IndicesArePrintedInRowMajorOrder) {
   EXPECT_EQ(index_text({}, 0), "[]");
   EXPECT_EQ(index_text({7}, 6), "[6]");
   EXPECT_EQ(index_text({2, 3, 4}, 0), "[0, 0, 0]");
@@ -553,8 +553,7 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(none.ratio, 0);
   EXPECT_EQ(none.status, Status::ok);
 
-  const Result exact = tallied({{2, 2, 1}, {3, 3, 1}});  // the first stays the worst until a worse one
-                                                         // follows
+  const Result exact = tallied({{2, 2, 1}, {3, 3, 1}});  // the first stays until a worse one follows
   EXPECT_EQ(exact.checked, 2);
   EXPECT_EQ(exact.worst.where, "0");
   EXPECT_EQ(exact.max_abs, 0);
@@ -594,7 +593,7 @@ TEST(Tally, CountsUnitsInTheLastPlace) {
   }
 }
 
-TEST(Tally, TheFirstNumberThatIsNotFiniteStays) {
+TEST(Tally, TheFirstNonFiniteNumberIsKept) {
   for (const double bad : {nan, inf, -inf}) {
     const Result r = tallied({{9, 1, 1}, {bad, 7, 1, 0, 0.5}, {nan, 2, 1}, {100, 1, 1}});
     EXPECT_EQ(r.status, Status::non_finite);

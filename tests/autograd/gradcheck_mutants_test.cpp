@@ -16,7 +16,7 @@ using namespace tg;
 using namespace tg::gradcheck;
 
 // Every kind of fault is injected. It is caught if it changes the gradient, and counted separately otherwise.
-TEST(Mutants, OfAProductAreAllCaught) {
+TEST(Mutants, AllFaultsOfAProductAreCaught) {
   for (const Case& c : op_cases()) {
     if (c.text() != "mul/same") continue;
     int caught = 0;
@@ -33,7 +33,7 @@ TEST(Mutants, OfAProductAreAllCaught) {
   }
 }
 
-TEST(Mutants, OfASumKnowWhatDoesNotApply) {
+TEST(Mutants, InapplicableFaultsOfASumAreEquivalent) {
   for (const Case& c : op_cases()) {
     if (c.text() != "sum/all") continue;
     for (const Mutant& m : mutate(c, f64_contiguous(true))) {
@@ -121,7 +121,7 @@ std::string fates(const Case& c, const Options& o) {
   return text;
 }
 
-TEST(Mutants, AreThoseOfTheListInTheirOrder) {
+TEST(Mutants, MatchTheListInItsOrder) {
   const std::pair<const char*, const char*> cases[] = {
       {"mul/same",
        "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; "
@@ -173,7 +173,7 @@ TEST(Mutants, AreThoseOfTheListInTheirOrder) {
 
 // Other views and dtypes test a scaled gradient for each input and one other fault, which changes with the
 // seed.
-TEST(Mutants, OfOtherSettingsTakeTurns) {
+TEST(Mutants, OtherSettingsRotateThroughTheFaults) {
   const Case c{
       "residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
         return Callable{{}, [](std::span<const Tensor> x) { return Tensors{tanh(x[0] * x[1]) + x[0]}; }};
@@ -377,7 +377,7 @@ TEST(Mutants, ChangesWithinTheToleranceSurvive) {
 }
 
 // If a gradient is wrong in one view or dtype, no mutants are made there or in the settings that follow.
-TEST(Mutants, EndAtTheFirstSettingInWhichTheCheckFails) {
+TEST(Mutants, EndAtTheFirstSettingWithAFailedCheck) {
   const std::tuple<View, DType, const char*> rows[] = {
       {View::contiguous, f64, "contiguous f64 "},
       {View::offset, f64, "contiguous f64 transposed f64 sliced f64 offset f64 "},
@@ -553,7 +553,7 @@ TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
 }
 
 // For some x, the quotients of x^y at y = −2·10¹³ are finite for only one step.
-TEST(Mutants, WhereFewQuotientsAreFiniteAreCaught) {
+TEST(Mutants, FaultWithFewFiniteQuotientsIsCaught) {
   Options o = f64_contiguous(true);
   o.seed = 3;
   int seen = 0;
@@ -565,7 +565,7 @@ TEST(Mutants, WhereFewQuotientsAreFiniteAreCaught) {
   EXPECT_EQ(seen, 1);
 }
 
-TEST(Mutants, AreNotPlantedIntoAGradientThatIsWrong) {
+TEST(Mutants, WrongGradientGetsNoMutants) {
   const Case wrong = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; });
   for (bool fast : {false, true}) {
     const std::vector<Mutant> mutants = mutate(wrong, f64_contiguous(fast));
@@ -575,7 +575,7 @@ TEST(Mutants, AreNotPlantedIntoAGradientThatIsWrong) {
   }
 }
 
-TEST(Mutants, ThatCannotBeRecordedSaySo) {
+TEST(Mutants, UnrecordableFaultsReportTheReason) {
   Op op = *find_op("exp");
   op.vjp = [](const Backprop& g) -> Tensors {
     if (g.out[0].graph().node_of(g.out[0].id()).op->name != "exp")
@@ -598,7 +598,7 @@ TEST(Mutants, ThatCannotBeRecordedSaySo) {
 
 // Layers and ops with a decomposition have no vjp: the gradient is changed as a whole, in every view and
 // dtype.
-TEST(Mutants, OfEveryViewAndDTypeAreCaught) {
+TEST(Mutants, FaultsOfEveryViewAndDTypeAreCaught) {
   const Case c{"residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor> x) {
                                    return Tensors{rms_norm(x[0], x[1]) + tanh(x[0])};
@@ -633,7 +633,7 @@ TEST(VCurve, FallsWithTheStepAndRisesWithRounding) {
   EXPECT_LT(*least, *std::min_element(v.two_point.begin(), v.two_point.end()));
 }
 
-TEST(VCurve, OfAWrongGradientIsFlat) {
+TEST(VCurve, WrongGradientIsFlat) {
   const VCurve v = v_curve(cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; }), {});
   EXPECT_GT(*std::min_element(v.four_point.begin(), v.four_point.end()), 1e-3);
 }

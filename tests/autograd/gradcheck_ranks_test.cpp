@@ -158,7 +158,7 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
   });
 }
 
-TEST(RankChecks, BoundsOfOtherDtypesAreThoseOfTheDocumentation) {
+TEST(RankChecks, BoundsOfOtherDtypesMatchTheDocumentation) {
   run_ranks(2, [](Communicator& ranks) {
     for (const DType dtype : {f32, bf16, f16})
       for (const double factor : {1.0, 0.02}) {  // with values above and below 1
@@ -234,7 +234,7 @@ TEST(RankChecks, TheFirstOfEqualRanksIsReported) {
   });
 }
 
-TEST(RankChecks, RefuseParametersAndLeaveOutHalfTypesOnRequest) {
+TEST(RankChecks, RefuseParametersAndOmit16BitTypesOnRequest) {
   run_ranks(2, [](Communicator& ranks) {
     Fifth f;
     f.c.in_half_types = false;
@@ -307,7 +307,7 @@ TEST(RankChecks, ReplicatedTensorsAreComparedBitwise) {
 }
 
 // Notes are exchanged in 160 bytes, element names in 96.
-TEST(RankChecks, LongNotesAreCut) {
+TEST(RankChecks, LongNotesAreTruncated) {
   run_ranks(4, [](Communicator& ranks) {
     const auto host = std::make_shared<HostFunction>();
     const double factor = ranks.rank() == 0 ? 1 + 0x1p-52 : 1;

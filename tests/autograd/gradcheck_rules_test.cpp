@@ -61,7 +61,7 @@ Outcome outcome(Pair& p, int faulty, double share, Check&& check) {
   return {r.note, r.rules, p.run};
 }
 
-TEST(Rules, ARunThatDiffersBreaksTheRuleThatItServes) {
+TEST(Rules, ARunThatDiffersBreaksTheRuleThatUsesIt) {
   Pair p(2);
   const auto structure = [&](Harness& h, Result& r) { check_structure(p.c, h, {}, r); };
   const Outcome right = outcome(p, 0, 0, structure);
@@ -131,7 +131,7 @@ TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
 }
 
 // Tolerances are relative to the largest number of a gradient, or to 1 if all numbers are smaller.
-TEST(Rules, TolerancesAreThoseOfTheDocumentation) {
+TEST(Rules, TolerancesMatchTheDocumentation) {
   for (const double value : {0.125, 4.0}) {
     Pair p(value);
     Harness h(p.c, View::contiguous, f64, {});
@@ -252,7 +252,7 @@ TEST(Rules, ADecompositionGivesTheSameOutputsAndGradients) {
 }
 
 // Numbers of a special point are compared within 1e-13 of their size, or of 1 if they are smaller.
-TEST(Rules, SpecialPointsHaveTheirSamplesNumbers) {
+TEST(Rules, SpecialPointsMatchTheirSamples) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{x[0][0] * 4, x[0][1]}, {x[0][1]}}; };
   host->gradients = [](const Point&, const Point& r, DType) {
@@ -442,8 +442,7 @@ TEST(Checks, AnErrorOfTheCaseIsItsResult) {
   expect([] { throw GradientError("another reason"); }, &reasoned, Status::mismatch, "another reason");
   expect([] { throw GradientError("it is a sign"); }, &with_vjp, Status::mismatch, "it is a sign");
   expect([] { throw GradientError("cut"); }, &silent, Status::mismatch, "cut");
-  expect([] { throw GradientError("cut"); }, &first, Status::mismatch, "cut");  // does not occur in the first
-                                                                                // derivative
+  expect([] { throw GradientError("cut"); }, &first, Status::mismatch, "cut");  // not in the first derivative
   EXPECT_THROW(check_with([] { throw OutOfMemory("none left"); }, nullptr), OutOfMemory);
   EXPECT_THROW(check_with([] { throw std::runtime_error("another"); }, nullptr), std::runtime_error);
   // The error occurs in one dtype: the others are checked.
@@ -490,7 +489,7 @@ TEST(Checks, OneRefusalStandsForAllDtypes) {
   }
 }
 
-TEST(Checks, ResultsAreThoseOfTheOptionsInTheirOrder) {
+TEST(Checks, ResultsFollowTheOptionsInTheirOrder) {
   const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
   Options o;
   o.views = {View::sliced, View::contiguous};
@@ -621,7 +620,7 @@ TEST(Derivative, OpsOfFirstOrderAreReplacedByTheirDecompositions) {
   }
 }
 
-TEST(Cases, AreTheSamplesOfOpsThatHaveSome) {
+TEST(Cases, UseTheSamplesOfOps) {
   register_op({.name = "without_samples", .infer = [](std::span<const Operand> in, const Attrs&) {
                  return std::vector<OutSpec>{{in[0].dtype, in[0].layout}};
                }});

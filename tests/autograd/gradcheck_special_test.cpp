@@ -253,7 +253,7 @@ struct Family {
   int changes;  // number of changes in the verdict of a pointwise op in this range
 };
 
-TEST(SpecialPoints, AreDecidedAsByPlainCode) {
+TEST(SpecialPoints, AreJudgedAsByPlainCode) {
   const auto same = [](Sides s, double a, double at_0 = 0) { return Crafted{{s, s, s}, a, at_0}; };
   const Family families[] = {{"distance from the slope",
                               [&](double t) {
@@ -326,8 +326,7 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
                                 return same({0.5, 1, 0}, 1 + 0.05 * t);
                               },
                               0.5, 2, 1},
-                             {"noise of a wrong slope",  // at the third step, after a wrong slope at the
-                                                         // second
+                             {"noise of a wrong slope",  // first at the third step, then at the second
                               [&](double t) {
                                 Crafted c = same({}, 1, 2.8e8 * t);
                                 c.steps[0].central = 9;
@@ -434,7 +433,7 @@ TEST(SpecialPoints, AFunctionThatIsZeroAddsNoNoise) {
 }
 
 // A non-finite gradient is wrong if any quotient is finite.
-TEST(SpecialPoints, AGradientThatIsNotFiniteIsWrongWhereTheFunctionIs) {
+TEST(SpecialPoints, NonFiniteGradientOfAFiniteFunctionIsWrong) {
   for (const double bad : {inf, std::nan("")}) {
     Case c = case_of(
         HostFunction::of_elements([](double) { return 0; }, [=](double x) { return x == 0 ? bad : 0; }),
@@ -490,7 +489,7 @@ TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
 
 // With --quick, if an op has more than eight samples, every fourth sample is checked. The seed selects which
 // ones.
-TEST(SpecialPoints, AreThoseOfEveryFourthSampleOfManyWithQuick) {
+TEST(SpecialPoints, QuickChecksEveryFourthSampleOfMany) {
   for (const int count : {8, 9}) {
     Op op{.name = "many"};
     op.samples = [count] {
@@ -587,7 +586,7 @@ TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
 }
 
 // Cotangents are inputs of the second derivative. They keep their drawn values.
-TEST(SpecialPoints, DerivativesAreThoseOfPlainCode) {
+TEST(SpecialPoints, DerivativesMatchPlainCode) {
   const std::pair<Fill, Values> rows[] = {{{}, {0, 0, 0, huge, -huge, inf, -inf}},
                                           {{Fill::uniform, 0.25, 2}, {0, 1, 0, huge, inf}}};
   for (const auto& [fill, xs] : rows) {
@@ -609,7 +608,7 @@ TEST(SpecialPoints, DerivativesAreThoseOfPlainCode) {
 
 // If the gradient is not finite at a point of the second derivative, the first derivative is compared there.
 // It is not counted again.
-TEST(SpecialPoints, AGradientThatIsNotFiniteIsComparedWithTheFunction) {
+TEST(SpecialPoints, NonFiniteGradientIsComparedWithTheFunction) {
   double special = 99;  // with this w, the gradient is infinite at 0
   OrderOp cube({{{1}}, {{1}}}, [&](int order, double x, double w) {
     return order == 1 && x == 0 && w == special ? inf : derivative_of_cube(order, x);

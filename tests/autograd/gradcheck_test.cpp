@@ -136,7 +136,7 @@ TEST(Gradcheck, SkipsAKinkAndRefusesMoreThanAFewOfThem) {
   EXPECT_EQ(few.skipped, 1);
 }
 
-TEST(Gradcheck, AKinkIsNoExcuseForAWrongGradient) {
+TEST(Gradcheck, AKinkDoesNotHideAWrongGradient) {
   const Case c = custom_case(
       {{{40}}}, [](const Tensors& in) { return Tensors{relu(in[0])}; },
       [](auto& in, auto&, auto& z) { return Tensors{where(greater(in[0], 0), z[0] * 1.01, 0)}; });
@@ -226,7 +226,7 @@ TEST(Gradcheck, CatchesASecondDerivativeThatIsCut) {
   EXPECT_EQ(check(good, o).at(0).status, Status::ok) << check(good, o).at(0).note;
 }
 
-TEST(Gradcheck, AnOpOfFirstOrderSaysSo) {
+TEST(Gradcheck, FirstOrderOnlyOpReportsIt) {
   register_host_op({.name = "first_order",
                     .forward =
                         [](auto in, auto out) {
@@ -302,7 +302,7 @@ TEST(Gradcheck, CatchesAnOutputWhoseCotangentIsLost) {
   EXPECT_NE(r.note.find("without a cotangent"), std::string::npos) << r.note;
 }
 
-TEST(Gradcheck, CatchesADecompositionOfAnotherFunction) {
+TEST(Gradcheck, CatchesADecompositionOfADifferentFunction) {
   Op op = *find_op("exp");
   op.decompose = [](std::span<const Tensor> in, const Attrs&) { return Tensors{1 + in[0]}; };
   Case c{"exp", "matrix", matrix, [&op](DType, Device) {
@@ -326,7 +326,7 @@ TEST(Gradcheck, TheSameSeedGivesTheSameNumbers) {
 }
 
 // Rounding errors are magnified by 1/σ ≈ 316 if all elements of a row are equal, and by x·w′² in 1 − σ.
-TEST(Gradcheck, RaisesNoFalseAlarmWhereRoundingIsMagnified) {
+TEST(Gradcheck, AcceptsMagnifiedRounding) {
   Options o;
   o.fast = true;
   for (o.seed = 0; o.seed < 100; ++o.seed) {
@@ -343,7 +343,7 @@ TEST(Gradcheck, RaisesNoFalseAlarmWhereRoundingIsMagnified) {
 
 // y = layer_norm(x) + x. Its gradient in bf16 omits one of the two summands, as if a sum were overwritten. A
 // bound from the decomposition in bf16 would contain the same fault.
-TEST(Gradcheck, AHalfTypesGradientThatOverwritesFailsByFar) {
+TEST(Gradcheck, Overwritten16BitGradientFailsByFar) {
   const auto residual = [](bool forgets) {
     return Case{"residual", "rows", {{{4, 6}}}, [forgets](DType, Device) {
                   return Callable{{}, [forgets](std::span<const Tensor> x) {
@@ -439,7 +439,7 @@ TEST(Gradcheck, ViewsHaveTheStridesOfTheirNames) {
 }
 
 // x⁵, whose quotients differ by a power of the step: the largest step that is accurate enough is used.
-TEST(Gradcheck, AProjectionTakesTheFirstStepThatIsAccurateEnough) {
+TEST(Gradcheck, AProjectionUsesTheFirstAccurateStep) {
   const Case c = custom_case(
       {{{6}, {Fill::uniform, 0.5, 1}}},
       [](const Tensors& in) { return Tensors{in[0] * in[0] * in[0] * in[0] * in[0]}; },
@@ -456,7 +456,7 @@ TEST(Gradcheck, AProjectionTakesTheFirstStepThatIsAccurateEnough) {
 }
 
 // Counts the evaluations of f.
-TEST(Gradcheck, AWrongGradientTakesNoLongerThanARightOne) {
+TEST(Gradcheck, AWrongGradientNeedsNoMoreEvaluationsThanARightOne) {
   static int runs = 0;
   static double factor = 1;
   const CustomOp op = register_host_op({.name = "counts_runs",
@@ -481,7 +481,7 @@ TEST(Gradcheck, AWrongGradientTakesNoLongerThanARightOne) {
   EXPECT_LT(runs, 2 * right);
 }
 
-TEST(Gradcheck, DrawnIndicesAreNotTheLowestAlone) {
+TEST(Gradcheck, DrawnIndicesIncludeMoreThanTheLowest) {
   const Case c = named("slice_assign/start given");
   gradcheck::Harness h(c, View::contiguous, f64, {});
   bool highest = false;
@@ -510,7 +510,7 @@ TEST(Gradcheck, OutputsOfSamplesAreFinite) {
 }
 
 // A tie: quotients give half to each operand, but the sample states the gradient's value.
-TEST(Gradcheck, ASpecialPointIsComparedWithWhatItsSampleExpects) {
+TEST(Gradcheck, ASpecialPointIsComparedWithItsSample) {
   const auto at_a_tie = [](double first, double second) {
     Case c = custom_case(
         {{.shape = {2}, .values = {1, 2}}, {.shape = {2}, .values = {1, 1}}},
@@ -684,7 +684,7 @@ TEST(Gradcheck, AttentionsOptionsMeetInPairs) {
 
 // In the expanded view, all 135 terms of a sum are equal, so the errors of its partial sums have the same
 // sign.
-TEST(Bounds, LongSumsOfEqualTermsAreWithinThem) {
+TEST(Bounds, LongSumsOfEqualTermsHold) {
   Options o;
   o.fast = true, o.views = {View::expanded}, o.dtypes = {f32};
   for (o.seed = 100; o.seed < 140; ++o.seed)

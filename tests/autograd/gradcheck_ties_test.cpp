@@ -75,7 +75,7 @@ std::optional<Made> made(const Row& row, double r) {
   return m;
 }
 
-TEST(SpecialPoints, AreDecidedAtTheirBounds) {
+TEST(SpecialPoints, AreJudgedAtTheirBounds) {
   const Row rows[] = {
       {.name = "distance from the slope", .a = 1e-5, .is_smooth = true},
       {.name = "slopes on both sides", .right = {0.01}, .is_central = true, .is_smooth = true},

@@ -87,7 +87,7 @@ std::string error_of(const std::function<void()>& f) {
   return "none";
 }
 
-TEST(Gradients, RefuseLossesCotangentsAndTensorsThatDoNotFit) {
+TEST(Gradients, RefuseMismatchedLossesCotangentsAndTensors) {
   Graph g, other;
   const Tensor x = g.input("x", {3}, f64), i = g.input("i", {3}, i32), y = x * 2, loss = sum(y);
   const Tensor foreign = other.input("foreign", {3}, f64);
@@ -271,7 +271,7 @@ TEST(Gradients, DecompositionsNeedEveryOutput) {
 
 // An op's own gradient has priority over its reason for having none, which has priority over its
 // decomposition. None of them is used for a value that needs no gradient.
-TEST(Gradients, OpsUseTheirGradientTheirReasonOrTheirDecomposition) {
+TEST(Gradients, OpsUseTheirGradientThenReasonThenDecomposition) {
   const auto infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
     const OutSpec s{in[0].dtype, row_major(in[0].shape())};
     return {s, s};
@@ -399,7 +399,7 @@ TEST(Gradients, StopAtTheTensorsToDifferentiateBy) {
 }
 
 // No part of a gradient is recomputed. From a segment it reads only the values that the segment returns.
-TEST(Checkpoint, GradientsBelongToNoSegment) {
+TEST(Checkpoint, GradientsAreOutsideAllSegments) {
   const Op pair{.name = "pair",
                 .infer =
                     [](std::span<const Operand> in, const Attrs&) {
@@ -437,7 +437,7 @@ TEST(Checkpoint, GradientsBelongToNoSegment) {
 }
 
 // A segment is recomputed once for the backward pass, which reads these values.
-TEST(Checkpoint, ComputesEachSegmentAgainOnce) {
+TEST(Checkpoint, RecomputesEachSegmentOnce) {
   static int runs[2];
   const auto counting = [](int which) {
     return register_host_op({.name = "counts_" + std::to_string(which),
@@ -484,7 +484,7 @@ struct Recorded {
   }
 };
 
-TEST(Replay, RecordsTheSameNodesInTheSameGraphOrAnother) {
+TEST(Replay, RecordsTheSameNodesInTheSameOrADifferentGraph) {
   Recorded r;
   const std::vector<double> xs{0, 1, 2, 3, 4, 5};
   Replay again(r.g, r.g);
@@ -601,7 +601,7 @@ TEST(Replay, DecomposesOneOpOrAll) {
 
 // ---- User-defined ops
 
-TEST(CustomOp, MayReadConstantsAndIntegersThatItWasNotGiven) {
+TEST(CustomOp, MayReadUngivenConstantsAndIntegers) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), i = g.input("i", {2}, i64), y = g.input("y", {2}, f64);
   const Tensor seven = full(g, {2}, 7, f64), two = g.constant(Array::of<double>({2}, {2, 2})),

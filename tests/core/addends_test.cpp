@@ -73,7 +73,7 @@ struct Addends : ::testing::Test {
   }
 };
 
-TEST_F(Addends, ASumOfProductsIsMadeByThem) {
+TEST_F(Addends, ASumOfProductsIsAccumulatedByThem) {
   for (const DType t : {f64, f32, bf16, f16}) {
     const Tensor a = product({}, t), b = product({}, t), c = product({}, t);
     expect({a + b}, 1, 0);
@@ -84,7 +84,7 @@ TEST_F(Addends, ASumOfProductsIsMadeByThem) {
 }
 
 // A layer records x [2, 3, 6] as the rows of GEMMs. Their gradients are summed as gradients of x.
-TEST_F(Addends, SoIsTheGradientOfWhatSeveralProductsRead) {
+TEST_F(Addends, GradientOfASharedInputIsAccumulatedByProducts) {
   for (const DType t : {f64, f32, bf16}) {
     const Tensor x = input({2, 3, 6}, t);
     std::vector<Tensor> ys;
@@ -96,7 +96,7 @@ TEST_F(Addends, SoIsTheGradientOfWhatSeveralProductsRead) {
   }
 }
 
-TEST_F(Addends, ATensorThatIsThereBeforeIsTheFirstAddend) {
+TEST_F(Addends, ATensorComputedEarlierIsTheFirstAddend) {
   const Tensor x = input({6, 8}), e = flip(x, 0), p = product(), q = product();
   expect({x + p}, 1, 0);
   expect({p + e + q}, 2, 0);
@@ -116,7 +116,7 @@ TEST_F(Addends, ItemsOfABatchAreAdded) {
 }
 
 // If a sum is part of a fused elementwise kernel, the kernel reads each term once in any case.
-TEST_F(Addends, WhatSavesNoPassStays) {
+TEST_F(Addends, SumsThatSaveNoPassAreNotFused) {
   const Tensor a = product(), b = product(), c = product();
   expect({a * 2 + b}, 0, 0);
   expect({exp(0 * (a + b))}, 0, 0);
@@ -126,7 +126,7 @@ TEST_F(Addends, WhatSavesNoPassStays) {
   expect({c + c}, 0, 1);
 }
 
-TEST_F(Addends, AProductThatIsReadElsewhereIsNotChanged) {
+TEST_F(Addends, AProductWithOtherReadersIsNotChanged) {
   const Tensor a = product(), b = product();
   expect({a + b, softmax(b, -1)}, 0, 1);
   expect({a + b, b}, 0, 1);
@@ -135,14 +135,13 @@ TEST_F(Addends, AProductThatIsReadElsewhereIsNotChanged) {
   expect({a + b, a}, 1, 0);
 }
 
-TEST_F(Addends, ATermThatIsMadeLaterOrLiesOtherwiseIsAddedInAPass) {
+TEST_F(Addends, ALaterOrDifferentlyStoredTermIsAddedSeparately) {
   const Tensor p = product(), later = flip(input({6, 8}), 0);
   expect({p + later}, 0, 1);
   const Tensor a = input({6, 8}), b = input({6, 8});
   expect({p + a + b}, 0, 1);  // a GEMM would have to read two addends
   expect({p + input({8})}, 0, 1);
-  expect({p + linear(input({6, 4}), input({4, 8}), input({8}))}, 1, 1);  // the second GEMM adds its bias
-                                                                         // instead
+  expect({p + linear(input({6, 4}), input({4, 8}), input({8}))}, 1, 1);  // that GEMM adds its bias instead
   const Tensor square = matmul(input({6, 4}), input({4, 6})), second = matmul(input({6, 4}), input({4, 6}));
   expect({square + transpose(second, 0, 1)}, 0, 1);
   const Tensor wide = matmul(input({3, 4}), input({4, 16}));
@@ -152,7 +151,7 @@ TEST_F(Addends, ATermThatIsMadeLaterOrLiesOtherwiseIsAddedInAPass) {
   expect({slice(tall, 0, 0, 6) + slice(other, 0, 0, 6)}, 0, 1);
 }
 
-TEST_F(Addends, MoreTermsThanAChainHasInputs) {
+TEST_F(Addends, MoreTermsThanAFusedStepHasInputsAreAccumulated) {
   Tensor s = product();
   for (int i = 0; i < 29; ++i) s = s + product();
   expect({s}, 29, 0);
@@ -187,7 +186,7 @@ TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
 
 // A GEMM result is not rounded before it is added: 1.0078125² = 1.015625 + 2⁻¹⁴, and bf16 rounds this to
 // 1.015625.
-TEST_F(Addends, AHalfSumIsRoundedOnceForEachProduct) {
+TEST_F(Addends, A16BitSumIsRoundedOnceForEachProduct) {
   const Array one = Array::of<float>({1, 1}, {1.0078125f}).to(bf16),
               other = Array::of<float>({1, 1}, {-1.015625f}).to(bf16),
               unit = Array::of<float>({1, 1}, {1}).to(bf16);
@@ -197,7 +196,7 @@ TEST_F(Addends, AHalfSumIsRoundedOnceForEachProduct) {
   EXPECT_EQ(eval(sum, {}, {.fuse = false}).at(0), 0);
 }
 
-TEST_F(Addends, ARowKeepsItsBitsInAnyCompany) {
+TEST_F(Addends, BatchInvariantProgramsAddSeparately) {
   const Program p = compile(g, {product() + product()}, {.batch_invariant = true});
   EXPECT_EQ(products(p, 3), 0) << p.text();
   EXPECT_EQ(sums(p), 1);
@@ -218,7 +217,7 @@ TEST_F(Addends, NeedLessMemoryThanAllTerms) {
 }
 
 // Graphs of GEMMs and sums with random orders, shapes, views and readers.
-TEST_F(Addends, RandomSumsHaveTheSameBits) {
+TEST_F(Addends, RandomSumsMatchSeparateStepsBitwise) {
   std::ptrdiff_t addends = 0, left = 0;
   for (int round = 0; round < 100; ++round) {
     std::vector<Tensor> terms;

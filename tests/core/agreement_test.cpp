@@ -53,7 +53,7 @@ Words hashes(const Record& record) {
   return ranks->shown[1];
 }
 
-TEST(Agreement, NumbersDependOnOpsAttributesAndOperands) {
+TEST(Agreement, HashesDependOnOpsAttributesAndOperands) {
   const std::vector<Record> all{[](Graph& g) {
                                   return exp(g.input("x", {4, 6}));
                                 },
@@ -172,7 +172,7 @@ TEST(Agreement, LongProgramsAreComparedInPieces) {
   }
 }
 
-TEST(Agreement, OpsOfRanksNeedACommunicatorOfTheirNumber) {
+TEST(Agreement, CollectivesNeedACommunicatorOfTheirSize) {
   Graph g;
   const Tensor y = all_reduce({g.input("x", {4})}, 2)[0];
   const auto message = [&](CompileOptions options) {

@@ -42,14 +42,14 @@ struct Assignments : ::testing::Test {
   using Answer = std::vector<bool>;
 };
 
-TEST_F(Assignments, AResultThatNothingElseUsesIsWrittenDirectly) {
+TEST_F(Assignments, AResultWithoutOtherUsesIsWrittenDirectly) {
   EXPECT_EQ(directly({}, {{w, x + 1}}), Answer{true});
   EXPECT_EQ(directly({}, {{w, p * 2}}), Answer{true})
       << "its producer reads the old value element by element";
   EXPECT_EQ(directly({}, {{w, x + 1}, {v, p * 2}}), (Answer{false, true})) << "the old value is read later";
 }
 
-TEST_F(Assignments, WhatIsNoWholeResultOfItsOwnIsCopied) {
+TEST_F(Assignments, ViewsInputsAndSharedResultsAreCopied) {
   const Tensor y = x + 1;
   EXPECT_EQ(directly({}, {{w, transpose(y, 0, 1)}}), Answer{false});
   EXPECT_EQ(directly({}, {{w, slice(concat({y, y}, 0), 0, 1, 3)}}), Answer{false});
@@ -58,7 +58,7 @@ TEST_F(Assignments, WhatIsNoWholeResultOfItsOwnIsCopied) {
   EXPECT_EQ(directly({}, {{w, y}, {v, y}}), (Answer{false, false})) << "assigned twice";
 }
 
-TEST_F(Assignments, AnOldValueThatIsReadInAnotherOrderIsNotOverwritten) {
+TEST_F(Assignments, AnOldValueReadInADifferentOrderIsNotOverwritten) {
   EXPECT_EQ(directly({}, {{w, transpose(p, 0, 1) + p}}), Answer{false});
   EXPECT_EQ(directly({}, {{w, matmul(p, x)}}), Answer{false}) << "no kernel of matmul works in place";
   const Tensor y = p * 3;
@@ -120,7 +120,7 @@ TEST_F(Assignments, OverlappingPartsAreRefusedIfOneIsAssigned) {
   EXPECT_GT(accepted, 200);
 }
 
-TEST_F(Assignments, AnUpdateThatAProgramComputesMustBeAssigned) {
+TEST_F(Assignments, AnUpdateComputedByAProgramMustBeAssigned) {
   Tensor y;
   {
     const Scope scope("h.3.cache");

@@ -12,7 +12,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(BadNode, IsTheFirstThatMakesItFromFiniteNumbers) {
+TEST(BadNode, IsTheFirstThatComputesItFromFiniteNumbers) {
   Graph g;
   const Tensor x = g.input("x", {2, 3});
   Tensor y;
@@ -29,7 +29,7 @@ TEST(BadNode, IsTheFirstThatMakesItFromFiniteNumbers) {
   EXPECT_EQ(first_bad_node(g, {{x, zero}}, 0, 0).substr(0, 41), "log (layer) made -infinity at [1, 0] of f");
 }
 
-TEST(BadNode, NamesAnInputOrAParameterThatIsNotFinite) {
+TEST(BadNode, NamesANonFiniteInputOrParameter) {
   Graph g;
   Parameter w("block.w", Array::of<float>({2}, {1, NAN}));
   const Tensor x = g.input("x", {2});
@@ -42,7 +42,7 @@ TEST(BadNode, NamesAnInputOrAParameterThatIsNotFinite) {
 }
 
 // A mask contains −∞, and a view only shows values of a different node.
-TEST(BadNode, IsNoViewAndNoConstant) {
+TEST(BadNode, IsNeitherAViewNorAConstant) {
   Graph g;
   const Tensor x = g.input("x", {2, 2});
   for (const Tensor& mask :

@@ -35,7 +35,7 @@ double number_of(std::uint32_t bits, int fraction, int bias) {
              : sign * std::ldexp(1 + std::ldexp(rest, -fraction), static_cast<int>(exponent) - bias);
 }
 
-TEST(Halves, EveryPatternIsTheNumberOfItsDefinition) {
+TEST(Halves, EveryPatternMatchesItsDefinition) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     bfloat16 b;
     float16 h;
@@ -95,7 +95,7 @@ TEST(DTypes, HaveTheirSizesNamesAndKinds) {
 }
 
 // The first and last numbers of each dtype, and their neighbors.
-TEST(Numbers, WithinTheRangeOfADTypeAreHeld) {
+TEST(Numbers, WithinTheRangeOfADTypeAreStored) {
   struct Row {
     DType dtype;
     std::vector<double> held, not_held;
@@ -178,7 +178,7 @@ TEST(HostViews, ReadAndWriteTheirElements) {
   EXPECT_EQ(error_of([&] { view.values<double>(); }), "[host view] holds f32, read as f64");
 }
 
-TEST(Arrays, HoldTheirValues) {
+TEST(Arrays, StoreTheirValues) {
   Array a = Array::of<float>({2, 2}, {1, 2, 3, 4.5});
   EXPECT_EQ(a.text(), "f32 [2, 2] {1, 2, 3, 4.5}");
   EXPECT_EQ(a.bytes(), 16u);
@@ -210,7 +210,7 @@ TEST(Arrays, HoldTheirValues) {
   EXPECT_EQ(Array().numel(), 0);
 }
 
-TEST(Ranges, ContainTheirEndsUnlessTheseAreOpen) {
+TEST(Ranges, ContainTheirEndsUnlessTheEndsAreOpen) {
   struct Row {
     Range range;
     std::vector<double> inside, outside;
@@ -301,7 +301,7 @@ TEST(Devices, AreParsedAndPrinted) {
               "[device] expected cpu, cuda or cuda:N, got '" + std::string(text) + "'");
 }
 
-TEST(Hashes, AreThoseOfTheBytesOfTheirValues) {
+TEST(Hashes, DependOnTheBytesOfTheirValues) {
   Hasher h;
   h.add(std::uint64_t{0x0102030405060708});
   h.add("ab");
@@ -320,7 +320,7 @@ TEST(Hashes, AreThoseOfTheBytesOfTheirValues) {
   }
 }
 
-TEST(Costs, AreThoseOfOperandsAndOps) {
+TEST(Costs, CountOperandsAndOps) {
   EXPECT_EQ(bytes_of(f32, row_major({3, 4})), 48);
   EXPECT_EQ(bytes_of(bf16, expand(row_major({4}), {100, 4})), 8);        // an expanded one
   EXPECT_EQ(bytes_of(f64, slice(row_major({10}), 0, 5, 10, 2)), 3 * 8);  // a strided one, with an offset
@@ -356,7 +356,7 @@ TEST(Costs, AreThoseOfOperandsAndOps) {
 }
 
 // A separate Python program computed the sum from the published algorithms.
-TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
+TEST(RandomNumbers, AreBitwiseIdenticalOnAllMachines) {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < 40000; ++i) {
     const PhiloxBlock w = philox({i, 0, 0, 0}, 9);
@@ -371,7 +371,7 @@ TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
   EXPECT_EQ(node_key(0x123456789abcdef0, 0x1122334455667788, 7), 0x86b843c9eb736096u);
 }
 
-TEST(RandomNumbers, AreMadeOfTheirWords) {
+TEST(RandomNumbers, UseTheirWords) {
   EXPECT_EQ(uniform(0xffffffffu), 1 - 0x1p-24f);
   EXPECT_EQ(uniform(0x000001ffu), 0x1p-24f);
   EXPECT_EQ(uniform(0xffffffffu, 0xffffffffu), 1 - 0x1p-53);

@@ -67,7 +67,7 @@ TEST(BatchInvariant, HoldsForOpsOnRows) {
 }
 
 // [rows, 1, width]: one token of each sequence. [1, rows, width]: the tokens of one sequence.
-TEST(BatchInvariant, HoldsForLayersWhateverAxesTheRowsLieOn) {
+TEST(BatchInvariant, HoldsForLayersOnAnyRowAxis) {
   nn::Params params(1);
   const nn::Path at(params);
   const nn::LayerNorm norm(at / "norm", 48);
@@ -91,7 +91,7 @@ TEST(BatchInvariant, HoldsForLayersWhateverAxesTheRowsLieOn) {
   }
 }
 
-TEST(BatchInvariant, GivesATextTheSameLogitsInAnyBatch) {
+TEST(BatchInvariant, SequenceLogitsMatchInAnyBatch) {
   for (const ModelKind& kind : model_kinds())
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
       nn::Params params(1);

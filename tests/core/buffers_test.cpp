@@ -35,7 +35,7 @@ struct Passes {
   bool same(const Tensor& a, const Tensor& b) const { return buffers.of[a.id()] == buffers.of[b.id()]; }
 };
 
-TEST(Buffers, LiveFromTheStepThatWritesThemToTheLastThatReadsThem) {
+TEST(Buffers, LiveFromTheirFirstWriteToTheirLastRead) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const Tensor a = exp(x), b = a + 1, c = a * b, d = sum(c);
@@ -52,7 +52,7 @@ TEST(Buffers, LiveFromTheStepThatWritesThemToTheLastThatReadsThem) {
 }
 
 // A kernel may compute both the assignment and the next step.
-TEST(Buffers, OfWhatIsAssignedLiveUntilTheResultHasBeenRead) {
+TEST(Buffers, AssignedValuesLiveUntilTheResultIsRead) {
   Graph g;
   const Tensor rows = g.input("rows", {2}, i32), x = exp(g.input("x", {300, 4})),
                src = exp(g.input("s", {2, 4}));
@@ -62,7 +62,7 @@ TEST(Buffers, OfWhatIsAssignedLiveUntilTheResultHasBeenRead) {
   EXPECT_EQ(p.of(x).last, 2);  // so `held` may overwrite it
 }
 
-TEST(Buffers, AreThoseOfRootsWholesAndParameters) {
+TEST(Buffers, BelongToRootsWholesAndParameters) {
   Graph g;
   Parameter w("w", Array(Shape{2, 3}, f32));
   const Tensor x = g.input("x", {2, 3}), one = g.constant(Array::of<float>({3}, {1, 2, 3}));
@@ -78,7 +78,7 @@ TEST(Buffers, AreThoseOfRootsWholesAndParameters) {
   EXPECT_EQ(p.of(next).owner.key(), w.key());
 }
 
-TEST(Buffers, OnlySmallFetchedResultsLieTogether) {
+TEST(Buffers, OnlySmallFetchedResultsAreStoredTogether) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const Tensor small = slice(x, 0, 0, 256) * 2, large = slice(x, 0, 0, 257) * 2,
@@ -89,7 +89,7 @@ TEST(Buffers, OnlySmallFetchedResultsLieTogether) {
   EXPECT_EQ(p.of(unfetched).kind, Buffer::arena);
 }
 
-TEST(Sharing, AnOutputTakesOverAnInputThatDies) {
+TEST(Sharing, AnOutputReusesTheMemoryOfADeadInput) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const Tensor a = exp(x), b = a + 1, c = b * a, d = sum(c);
@@ -102,7 +102,7 @@ TEST(Sharing, AnOutputTakesOverAnInputThatDies) {
   EXPECT_EQ(p.of(c).last, last);
 }
 
-TEST(Sharing, LeavesWhatLiesOrIsReadDifferently) {
+TEST(Sharing, SkipsIncompatibleOperands) {
   Graph g;
   const Tensor x = g.input("x", {30, 30});
   const Tensor a = exp(x), b = transpose(a, 0, 1) + a;  // a is read in two orders
@@ -118,7 +118,7 @@ TEST(Sharing, LeavesWhatLiesOrIsReadDifferently) {
   EXPECT_FALSE(p.same(h, i));
 }
 
-TEST(Sharing, OneInputIsTakenOverByOneOutput) {
+TEST(Sharing, OneOutputReusesOneInput) {
   Graph g;
   const Tensor x = g.input("x", {40});
   const Tensor a = exp(x), b = a * 2, c = a * 3;
@@ -127,7 +127,7 @@ TEST(Sharing, OneInputIsTakenOverByOneOutput) {
   EXPECT_FALSE(p.same(b, c));
 }
 
-TEST(ParametersOf, NamesEachOnceAndRefusesAnotherDevice) {
+TEST(ParametersOf, NamesEachOnceAndRefusesADifferentDevice) {
   Graph g;
   Parameter w("w", Array(Shape{4}, f32)), v("v", Array(Shape{4}, f32));
   const Tensor t = g.param(w);
@@ -137,7 +137,7 @@ TEST(ParametersOf, NamesEachOnceAndRefusesAnotherDevice) {
                             {"[compile] parameter ", " lives on cpu, the program runs on cuda"});
 }
 
-TEST(MemoryPlan, PutsInputsInTheirOrderThenRandomStateResultsAndConstants) {
+TEST(MemoryPlan, OrdersInputsRandomStateResultsAndConstants) {
   Graph g;
   const Tensor c = g.constant(Array::of<float>({3}, {1, 2, 3}));
   const Tensor noise = uniform(g, {3});

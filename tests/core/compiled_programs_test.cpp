@@ -185,7 +185,7 @@ TEST(CompiledPrograms, HaveNoPointwiseOpOfFourOperands) {
 }
 
 // The compiler searches the previous 32 steps for one to merge with.
-TEST(CompiledPrograms, MergeStepsThatAreNotFarApart) {
+TEST(CompiledPrograms, MergeStepsThatAreClose) {
   for (const int between : {31, 32}) {
     Graph g;
     const Tensor x = g.input("x", {3});
@@ -226,14 +226,14 @@ void expect_texts(const std::string& name, const std::vector<CompiledCase>& case
   }
 }
 
-TEST(CompiledPrograms, AreThoseOfTheFile) {
+TEST(CompiledPrograms, MatchTheGoldenFile) {
   expect_texts("compiled_programs.txt", compiled_cases(),
                [](const CompiledCase& c) { return Compiled(c).text(); });
 }
 
 // Programs of random ops. The file contains their sizes and a checksum of their text; a failure prints the
 // text.
-TEST(CompiledPrograms, MadeOfRandomOpsEqualTheFile) {
+TEST(CompiledPrograms, RandomProgramsMatchTheGoldenFile) {
   expect_texts("random_programs.txt", tg::testing::random_program_cases(), [](const CompiledCase& c) {
     const Compiled compiled(c);
     const std::string text = compiled.text();
@@ -245,7 +245,7 @@ TEST(CompiledPrograms, MadeOfRandomOpsEqualTheFile) {
   });
 }
 
-TEST(CompiledPrograms, AreThoseOfCompile) {
+TEST(CompiledPrograms, MatchCompile) {
   for (const CompiledCase& c : compiled_cases()) {
     if (c.on_gpu || c.ranks > 1 || !c.reuse) continue;
     SCOPED_TRACE(c.name);

@@ -126,7 +126,7 @@ struct Played {
 const std::string failed =
     "[fetch] the last run of this program failed: it has no results until it runs again";
 
-TEST(FakeDevice, AFailureMakesAllRunsVoidThatWereStartedBeforeItsReport) {
+TEST(FakeDevice, AFailureInvalidatesAllRunsStartedBeforeItsReport) {
   Played p;
   p.run();
   const Pending first = p.program.fetch_later({p.whole});
@@ -230,7 +230,7 @@ TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
             0u);
 }
 
-TEST(FakeDevice, PendingWaitsFirstForTheOneItDependsOn) {
+TEST(FakeDevice, PendingWaitsFirstForItsDependency) {
   Played a, b, c;
   for (Played* p : {&a, &b, &c}) p->run();
   const Pending first = a.program.fetch_later({a.one}), replaced = c.program.fetch_later({c.one});
@@ -321,7 +321,7 @@ TEST(FakeDevice, FeedsAreCheckedAndCopiedOnce) {
 }
 
 // A failed run may have changed any of its parameters.
-TEST(FakeDevice, RunsGiveTheParametersThatTheyAssignOneNumber) {
+TEST(FakeDevice, RunsGiveAssignedParametersOneChangeNumber) {
   Played p;
   const Parameter a("a", Array({1}, f32)), b("b", Array({1}, f32)), read("read", Array({1}, f32));
   p.state->assigned = {a, b}, p.state->parameters = {a, b, read};

@@ -107,7 +107,7 @@ TEST_F(FileWrite, ReplacesAFileAndKeepsItsPermissions) {
   }
 }
 
-TEST_F(FileWrite, RefusesAllButRegularFiles) {
+TEST_F(FileWrite, RefusesAllExceptRegularFiles) {
   make("file", "x");
   std::filesystem::create_directory(path("folder"));
   std::filesystem::create_symlink(path("file"), path("link"));
@@ -153,7 +153,7 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
 
 // A call may write only a part, and a signal may interrupt it. A call that writes nothing and reports no
 // error would be repeated forever.
-TEST_F(FileWrite, RepeatsCallsThatWriteAPart) {
+TEST_F(FileWrite, RepeatsPartialWrites) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};
   EXPECT_EQ(os::write_all(file.fd, "abcdef"), 0);
@@ -216,7 +216,7 @@ TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
 }
 
 // Some file systems cannot refuse to replace a file.
-TEST_F(FileWrite, NewNamesAreCheckedWhereTheSystemDoesNot) {
+TEST_F(FileWrite, NewNamesAreCheckedIfTheSystemDoesNotCheck) {
   for (const int error : {EINVAL, ENOSYS}) {
     make("a", "1"), make("b", "2");
     failures = {.renameat2 = error};

@@ -106,7 +106,7 @@ TEST(Graph, KnowsTheLimitsOfItsInputs) {
 
 // Nodes between the old tensor and its replacement that depend on the old tensor are recorded again, with
 // their names and marks.
-TEST(Graph, ReplacedTensorsStandForTheirReplacements) {
+TEST(Graph, ReadersOfReplacedTensorsReadTheReplacements) {
   Graph g;
   Parameter w("w", Array(Shape{2}, f32));
   const Tensor x = g.input("x", {2}), other = g.input("other", {2}), old = x * 2;
@@ -174,8 +174,7 @@ TEST(Graph, ConditionsOfOneLossAreJoined) {
   };
   EXPECT_EQ(g.common_condition(loss, a, both), a);
   const Tensor uses = a + 1;
-  const Tensor joint = g.common_condition(loss.view({}), b, both);  // a view of a single number is the same
-                                                                    // loss
+  const Tensor joint = g.common_condition(loss.view({}), b, both);  // a view of one number is the same loss
   EXPECT_EQ(joins, 1);
   EXPECT_EQ(g.current(a.id()), joint.id());
   const Tensor all = g.common_condition(loss, c, both);
@@ -292,7 +291,7 @@ TEST(Graph, HashesDependOnEachPartOfItsStructure) {
 }
 
 // The shape rule belongs to a user's op.
-TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
+TEST(Graph, InvalidShapeRuleResultsAreRefused) {
   Graph g;
   const Tensor x = slice(g.input("x", {4, 6}), 0, 1, 3);  // 24 elements, starting at element 6
   const auto message = [&](std::vector<OutSpec> outs, bool view, std::size_t operands = 1) {
@@ -381,7 +380,7 @@ TEST(Graph, ErrorsOfOpsNameTheirOperands) {
   EXPECT_NE(error_of([&] { full(g, {2}, 300, u8); }).find("[full] u8 cannot hold 300"), std::string::npos);
 }
 
-TEST(Parameters, PartsAreTheirMemory) {
+TEST(Parameters, PartsShareTheirMemory) {
   Parameter p("p", Array::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}));
   Parameter part = p.part(2, 3);
   EXPECT_EQ(part.shape(), (Shape{3}));
@@ -467,7 +466,7 @@ TEST(Ops, AreDefinedOnceByName) {
   EXPECT_FALSE(plain.may_share(0, 0) || plain.may_share(1, 1) || plain.may_share(1, 2));
 }
 
-TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
+TEST(Exceptions, KeepTheirTypeWithADifferentMessage) {
   const auto rethrown = [](const auto& e) {
     try {
       try {
@@ -498,7 +497,7 @@ TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
   EXPECT_EQ(rethrown(7), "error nested around an exception that is no std::exception");
 }
 
-TEST(Ranks, ASingleOneReadsItsOwnBytes) {
+TEST(Ranks, ASingleRankReadsItsOwnBytes) {
   OneRank rank;
   EXPECT_EQ(rank.rank(), 0);
   EXPECT_EQ(rank.size(), 1);

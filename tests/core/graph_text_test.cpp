@@ -33,7 +33,7 @@ struct Small {
   std::vector<ValueId> outputs() const { return {y.id()}; }
 };
 
-TEST(GraphText, HasANeededNodeALineWithShapesInputsAndPath) {
+TEST(GraphText, EachNeededNodeHasALineWithShapesInputsAndPath) {
   Small s;
   const std::string text = graph_text(s.g, s.outputs());
   const std::string lines[] = {"%0 f32 [2, 3] = input()  name=\"the \"x\"\"",
@@ -74,7 +74,7 @@ void expect_graphviz(const std::string& dot) {
   EXPECT_EQ(depth, 0);
 }
 
-TEST(Graphviz, DrawsWhatComputesInFramesByLayer) {
+TEST(Graphviz, DrawsComputationsInFramesByLayer) {
   Small s;
   const std::string dot = graphviz(s.g, s.outputs(), "a \\ \"title\"\nof two lines");
   expect_graphviz(dot);
@@ -87,7 +87,7 @@ TEST(Graphviz, DrawsWhatComputesInFramesByLayer) {
   EXPECT_EQ(dot.find("/exp"), std::string::npos);
 }
 
-TEST(Graphviz, TakesAGradientAndTheEmptyGraph) {
+TEST(Graphviz, AcceptsAGradientAndTheEmptyGraph) {
   Graph g;
   const Tensor x = g.input("x", {4, 6});
   const Tensor z = gradients(sum(softmax(transpose(x, 0, 1), -1) * 3), {x})[0];

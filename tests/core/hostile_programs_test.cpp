@@ -44,7 +44,7 @@ TEST_F(Hostile, AssignedTwiceIsRefused) {
                            {"[optimizer] parameter n is i32"});
 }
 
-TEST_F(Hostile, FeedingWhatTheProgramDoesNotReadIsRefused) {
+TEST_F(Hostile, FeedingAnInputThatTheProgramDoesNotReadIsRefused) {
   const Parameter p("p", Array({5}, f32));
   const Tensor loss = sum(g.param(p) * x);
   const auto update = optim::Sgd({p}, {}).minimize(loss);
@@ -110,7 +110,7 @@ TEST_F(HostileModel, NodesOfTheHeadHaveTheLineOfTheCall) {
   expect_error<GradientError>([&] { gradients(logits, {g.param(params.all()[0])}); }, {line});
 }
 
-TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatMadeThem) {
+TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatCreatedThem) {
   const optim::AdamW adamw(params.all());
   const int first = __LINE__ + 1;
   nn::Generator generator(model);
@@ -129,7 +129,7 @@ TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatMadeThem) {
   expect_error<Error>([&] { evaluation.run(wrong, right); }, {refusal + "0", line(2)});
 }
 
-TEST_F(HostileModel, ACacheOfAnotherLengthOrBatchIsRefusedByTheCall) {
+TEST_F(HostileModel, ACacheOfADifferentLengthOrBatchIsRefusedByTheCall) {
   nn::KvCache one(1, 8), two(2, 8);
   nn::CacheCall shorter(g, one, 2), more(g, two, 4);
   expect_error<ShapeError>([&] { model(tokens, {.cache = &shorter}); },
@@ -213,7 +213,7 @@ TEST_F(HostileModel, NumbersOfRowsPagesAndTokensOutsideTheCacheAreErrorsOfTheRun
                  {call.lengths(), lengths},
                  {call.table(), table}});
   };
-  EXPECT_NO_THROW(run({0, 1}, {2}, {0, 99})) << "a page that the text has no tokens for";
+  EXPECT_NO_THROW(run({0, 1}, {2}, {0, 99})) << "a page without tokens of the sequence";
   EXPECT_NO_THROW(run({-1, -1}, {0}, {99, 99}));
   EXPECT_NO_THROW(run({11, -1}, {8}, {2, 0}));
   expect_error<Error>([&] { run({12, 1}, {2}, {0, 0}); }, {"12", "hostile_programs_test.cpp"});
@@ -227,7 +227,7 @@ TEST_F(HostileModel, NumbersOfRowsPagesAndTokensOutsideTheCacheAreErrorsOfTheRun
 
 // Gradients
 
-TEST_F(Hostile, AGradientThatOnlyIntegersLeadToIsRefused) {
+TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
   const Tensor loss = mean(cast(equal(argmax(expand(x, {3, 5}), {1}), i), f32));
   expect_error<GradientError>([&] { gradients(loss, {x}); },
                               {"[gradients]", "depends on x f32 [5] through integers or booleans only",
@@ -265,7 +265,7 @@ TEST_F(Hostile, AGradientThatOnlyIntegersLeadToIsRefused) {
   EXPECT_EQ(eval(sum(gradients(sum(place * place), {x})[0]), {feed}).at(0), 0);
 }
 
-TEST_F(Hostile, AGradientOfOnesOwnPassesOverIntegers) {
+TEST_F(Hostile, AUsersGradientPassesOverIntegers) {
   const CustomOp rounded =
       custom_op("rounded", {[](const auto& in) { return std::vector{cast(cast(in[0], i32), f32)}; },
                             [](const auto&, const auto&, const auto& z) { return std::vector<Tensor>(z); }});

@@ -40,7 +40,7 @@ TEST_F(Joins, AProductOfHeadsIsWrittenMerged) {
   expect_same(merged, {c});
 }
 
-TEST_F(Joins, ProductsAreWrittenSideBySide) {
+TEST_F(Joins, ProductsAreWrittenNextToEachOther) {
   const Tensor c = matmul(a, b), d = matmul(a, b * 2);
   for (const int axis : {0, 1, 2}) {
     const Tensor joined = concat({c, d}, axis);
@@ -52,7 +52,7 @@ TEST_F(Joins, ProductsAreWrittenSideBySide) {
   expect_same(transposed, {c, d});
 }
 
-TEST_F(Joins, ManyProductsAreWrittenSideBySide) {
+TEST_F(Joins, ManyProductsAreWrittenNextToEachOther) {
   const Tensor c = matmul(a, b), d = matmul(a, slice(b, 2, 0, 2)), e = matmul(a, slice(b, 2, 1, 4));
   const Tensor joined = concat({d, c, e}, 2);
   EXPECT_EQ(steps_beside_products(joined), 0);
@@ -62,7 +62,7 @@ TEST_F(Joins, ManyProductsAreWrittenSideBySide) {
 }
 
 // Paged attention and the gradients of attention: along each axis, and with heads and rows transposed.
-TEST_F(Joins, ResultsOfAttentionAreWrittenSideBySide) {
+TEST_F(Joins, ResultsOfAttentionAreWrittenNextToEachOther) {
   const Tensor q = g.input("q", {2, 4, 3, 8}), pool = g.input("pool", {5, 4, 2, 8}),
                k = g.input("k", {2, 2, 6, 8}), v = g.input("v", {2, 2, 6, 8}),
                table = g.input("table", {2, 2}, i32), lengths = g.input("lengths", {2}, i32);
@@ -87,7 +87,7 @@ TEST_F(Joins, ResultsOfAttentionAreWrittenSideBySide) {
     }
 }
 
-TEST_F(Joins, WhatStridesCannotSayIsCopied) {
+TEST_F(Joins, LayoutsThatStridesCannotExpressAreCopied) {
   const Tensor c = matmul(a, b);
   const Tensor copied[] = {
       contiguous(transpose(c, 1, 2)),                           // neighbors would not stay neighbors
@@ -103,7 +103,7 @@ TEST_F(Joins, WhatStridesCannotSayIsCopied) {
   }
 }
 
-TEST_F(Joins, AResultThatIsAskedForIsCopied) {
+TEST_F(Joins, AFetchedResultIsCopied) {
   const Tensor c = matmul(a, b), merged = contiguous(transpose(c, 0, 1));
   const Program program = compile(g, {merged, c});
   EXPECT_EQ(program.steps().size(), 2u);

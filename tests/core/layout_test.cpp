@@ -88,7 +88,7 @@ TEST(Layout, HeadsAreSplitAndMergedWithoutACopy) {  // [Stratos, FlashAttention 
   EXPECT_FALSE(can_view(q, {T, H * d}));
 }
 
-TEST(Layout, ViewMergesAxesThatOneStrideWalks) {
+TEST(Layout, ViewMergesAxesWithOneCommonStride) {
   const Layout x = slice(row_major({4, 6, 5}), 0, 1, 3);  // whole rows: still mergeable
   EXPECT_EQ(places(view(x, {12, 5})), places(x));
   const Layout cut = slice(row_major({4, 6, 5}), 2, 0, 4);
@@ -96,8 +96,7 @@ TEST(Layout, ViewMergesAxesThatOneStrideWalks) {
   EXPECT_EQ(places(view(cut, {24, 4})), places(cut));
   const Layout stretched = expand(row_major({1, 5}), {3, 5});
   EXPECT_FALSE(can_view(stretched, {15}));
-  EXPECT_EQ(view(expand(row_major({}), {2, 3}), {6}).strides, (Strides{0}));  // a zero stride covers both
-                                                                              // axes
+  EXPECT_EQ(view(expand(row_major({}), {2, 3}), {6}).strides, (Strides{0}));  // zero stride for both
   EXPECT_EQ(view(row_major({2, 0, 3}), {0, 7}).numel(), 0);
 }
 
@@ -118,7 +117,7 @@ TEST(Layout, SqueezeAndUnsqueezeAreInverse) {
   EXPECT_THROW(squeeze(x, 0), ShapeError);
 }
 
-TEST(Layout, PermuteTakesEveryAxisOnce) {
+TEST(Layout, PermuteUsesEveryAxisOnce) {
   EXPECT_EQ(permute(row_major({2, 3, 4}), {2, 0, -2}).shape, (Shape{4, 2, 3}));
   EXPECT_THROW(permute(row_major({2, 3}), {0, 0}), ShapeError);
   EXPECT_THROW(permute(row_major({2, 3}), {0}), ShapeError);
@@ -176,7 +175,7 @@ class RandomLayouts {
 };
 
 // Derives each property from the offsets of the elements only.
-TEST(Layout, PropertiesAreThoseOfThePlacesOfElements) {
+TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
   RandomLayouts random(1);
   int contiguous = 0, dense = 0, neither = 0;
   for (int n = 0; n < 4000; ++n) {
@@ -221,7 +220,7 @@ std::optional<Strides> strides_of(const std::vector<std::int64_t>& at, const Sha
   return places(l) == at ? std::optional(l.strides) : std::nullopt;
 }
 
-TEST(Layout, ViewsAreThoseThatStridesExpress) {
+TEST(Layout, ViewsExistIfStridesCanExpressThem) {
   RandomLayouts random(2);
   int views = 0, refused = 0;
   for (int n = 0; n < 20000; ++n) {
@@ -246,7 +245,7 @@ TEST(Layout, ViewsAreThoseThatStridesExpress) {
 }
 
 // Element i of the result is the element of the argument that NumPy's rule selects.
-TEST(Layout, ResultsHoldTheElementsThatTheirRulesName) {
+TEST(Layout, ResultsHaveTheElementsOfTheirRules) {
   RandomLayouts random(3);
   for (int n = 0; n < 4000; ++n) {
     const Layout l = random.next();

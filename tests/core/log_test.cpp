@@ -43,7 +43,7 @@ class Log : public ::testing::Test {
   }
 };
 
-TEST_F(Log, SaysNothingUnlessAskedTo) {
+TEST_F(Log, IsEmptyUnlessRequested) {
   EXPECT_EQ(log_of(nullptr), "");
   EXPECT_EQ(log_of(""), "");
   EXPECT_EQ(log_of("0"), "");
@@ -71,7 +71,7 @@ TEST_F(Log, Level2ReportsTheStepsOfEveryRun) {
       << text;
 }
 
-TEST_F(Log, TheTimeOfARunIsThatOfItsSteps) {
+TEST_F(Log, TheTimeOfARunIsTheSumOfItsSteps) {
   const std::string text = log_of("2");
   double of_steps = 0;  // µs
   for (const char* name : {"step 0: ", "step 1: ", "step 2: "}) {
@@ -116,7 +116,7 @@ TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheReportedSize) {
   EXPECT_TRUE(plan_is_sound(lives, placement)) << text;
 }
 
-TEST_F(Log, Level4ReportsHowEachStepIsRun) {
+TEST_F(Log, Level4ReportsHowEachStepRuns) {
   const std::string text = log_of("4"), before = log_of("3");
   EXPECT_EQ(lines(text) - lines(before), 3) << text;
   EXPECT_EQ(lines_with(text, {"flash_attn: ", "queries × 40 keys", "by one thread"}), 1) << text;
@@ -127,13 +127,13 @@ TEST_F(Log, Level4ReportsHowEachStepIsRun) {
   EXPECT_EQ(lines_with(shared, {"flash_attn: ", "shared by 3 threads"}), 1) << shared;
 }
 
-TEST_F(Log, AProgramThatIsOnlyPlannedSaysSo) {
+TEST_F(Log, PlanOnlyProgramReportsIt) {
   const std::string text = log_of("4", 0, {.plan_only = true});
   EXPECT_EQ(lines_with(text, {"3 steps", "planned, not to run, in "}), 1) << text;
   EXPECT_EQ(lines_with(text, {"arena "}), lines_with(log_of("4"), {"arena "}));
 }
 
-TEST_F(Log, WhatAProgramComputesIsTheSameAtEveryLevel) {
+TEST_F(Log, ResultsAreTheSameAtEveryLevel) {
   Graph g;
   Parameter p("p", Array::of<float>({3}, {1, 2, 3}));
   const Tensor x = g.param(p), noise = uniform(g, {3});
@@ -151,13 +151,13 @@ TEST_F(Log, WhatAProgramComputesIsTheSameAtEveryLevel) {
   }
 }
 
-TEST_F(Log, RunsThatAreVerifiedAreReportedAsOne) {
+TEST_F(Log, VerifiedRunsAreReportedAsOne) {
   const std::string text = log_of("1", 2, {.verify = true});
   EXPECT_EQ(lines_with(text, {"compiled in"}), 1) << text;
   EXPECT_EQ(lines_with(text, {"run "}), 2) << text;
 }
 
-TEST_F(Log, AnythingButALevelIsRefused) {
+TEST_F(Log, InvalidLevelsAreRefused) {
   for (const char* bad : {"5", "-1", "1x", "yes", " 1", "10"}) {
     setenv("TG_LOG", bad, 1);
     try {

@@ -40,7 +40,7 @@ struct Merging : ::testing::Test {
   }
 };
 
-TEST_F(Merging, TheGradientsOfAnOpAreOneStepThatStoresNothingElse) {
+TEST_F(Merging, TheGradientsOfAnOpAreOneStepWithoutOtherResults) {
   const std::pair<const char*, Tensor> ops[] = {{"maximum", maximum(a, b)},
                                                 {"minimum", minimum(a, b)},
                                                 {"mul", a * b},
@@ -59,7 +59,7 @@ TEST_F(Merging, TheGradientsOfAnOpAreOneStepThatStoresNothingElse) {
   }
 }
 
-TEST_F(Merging, AMaskAndWhatItPicksAreOneStep) {
+TEST_F(Merging, AMaskAndItsSelectionAreOneStep) {
   const Tensor y = gradients(relu(a - 2), {a}, z)[0], c = clamp(a, 1.75, 2.5);
   for (const Tensor& t : {y, c}) {
     const Program p = compile(g, {t});
@@ -82,7 +82,7 @@ TEST_F(Merging, AnOutputOrAValueReadLaterIsAResult) {
   expect_same({later});
 }
 
-TEST_F(Merging, StepsApartStayApart) {
+TEST_F(Merging, IndependentStepsStaySeparate) {
   const Tensor first = a * 2, between = softmax(a, -1), last = a * 3;
   EXPECT_EQ(compile(g, {first, between, last}).steps().size(), 3u);  // softmax is not pointwise
   const Tensor x = b * 2, reader = transpose(x, 0, 1) + 1, y = b * 3;
@@ -121,7 +121,7 @@ TEST_F(Merging, HasLimits) {
   expect_same(many);
 }
 
-TEST_F(Merging, ResultsLieAsTheirOperandsDo) {
+TEST_F(Merging, ResultsHaveTheLayoutOfTheirOperands) {
   const Tensor u = transpose(a, 0, 1), v = transpose(b, 0, 1);
   const std::vector<Tensor> both{u * v, u / v};
   EXPECT_FALSE(both[0].layout().is_contiguous());
@@ -133,7 +133,7 @@ TEST_F(Merging, ResultsLieAsTheirOperandsDo) {
 }
 
 // softmax's result dies in the step that computes two values from it. One of these values reuses its memory.
-TEST_F(Merging, AResultTakesAnInputsPlaceWhenAllInputsAreRead) {
+TEST_F(Merging, AResultReusesAnInputsMemoryAfterAllReads) {
   const Tensor s = softmax(a, -1), x = exp(s), y = s * b - z;
   const Program p = compile(g, {x, y, s + x});
   EXPECT_EQ(p.steps().size(), 2u);
@@ -161,7 +161,7 @@ TEST_F(Merging, AParameterIsAssignedByAStepThatReadsItTwice) {
 }
 
 // Every reader of a stored value uses its rounded form.
-TEST_F(Merging, AStoredHalfIsRoundedForItsReadersInTheStep) {
+TEST_F(Merging, AStored16BitValueIsRoundedForItsReadersInTheStep) {
   const Tensor x = cast(a, bf16), y = x * 1.1, rest = cast(y, f32) - cast(x, f32) * 1.1;
   const Program p = compile(g, {y, rest});
   EXPECT_EQ(p.steps().size(), 1u) << p.text();
@@ -173,7 +173,7 @@ TEST_F(Merging, AStoredHalfIsRoundedForItsReadersInTheStep) {
   EXPECT_GT(largest, 1e-4);  // the rounding itself
 }
 
-TEST(RandomChains, FusedGiveWhatSingleStepsGive) {
+TEST(RandomChains, FusedMatchesSingleSteps) {
   std::size_t several = 0;
   for (unsigned seed = 0; seed < 160; ++seed) {
     RandomChains r(seed);

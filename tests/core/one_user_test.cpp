@@ -58,8 +58,7 @@ TEST(OneUser, GraphThatTwoThreadsRecordIntoIsAnError) {
   const Tensor x = graph.input("x", {2});
   (void)record(op, {x});
   EXPECT_NE(message.find("two threads record into one graph"), std::string::npos) << message;
-  EXPECT_EQ(error_in_thread([&] { (void)full(graph, {2}, 1); }), "");  // one thread after the other is
-                                                                       // allowed
+  EXPECT_EQ(error_in_thread([&] { (void)full(graph, {2}, 1); }), "");  // sequential use is allowed
 }
 
 TEST(OneUser, HookThatAddsHooksBeforeARunCallsThemAll) {

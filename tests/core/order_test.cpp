@@ -46,7 +46,7 @@ struct Both {
 };
 
 // Each GEMM result is added immediately after it is computed: one is alive at a time, not four.
-TEST(Order, ReadsALargeValueBeforeTheNextIsMade) {
+TEST(Order, ReadsALargeValueBeforeTheNextIsComputed) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
   std::vector<Tensor> products, sums;
@@ -58,7 +58,7 @@ TEST(Order, ReadsALargeValueBeforeTheNextIsMade) {
 
 // A value with few readers is freed early. Here, twenty steps read a matrix twice each, as queries and as
 // values.
-TEST(Order, CountsAReaderOnceHoweverOftenItReads) {
+TEST(Order, CountsEachReaderOnce) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), keys = g.input("keys", {1, 1, n, n});
   std::vector<Tensor> products, results;
@@ -72,7 +72,7 @@ TEST(Order, CountsAReaderOnceHoweverOftenItReads) {
 
 // As in the backward pass of an MLP: the gradient of its second weight reads a large value. The gradient of
 // its input writes an equally large value.
-TEST(Order, TakesAWeightsGradientBeforeItsInputs) {
+TEST(Order, RunsAWeightsGradientBeforeItsInputs) {
   Graph g;
   const std::int64_t rows = 8 * n;
   const Tensor x = g.input("x", {rows, n}), up = g.input("up", {n, 4 * n}),
@@ -104,7 +104,7 @@ TEST(Order, ChangesAParameterAfterItWasRead) {
 
 // Losses and gradients of a head in four chunks: the logits of one chunk are alive at a time. Their mean is
 // known after the last chunk; the weight of its rows is known before the first.
-TEST(Order, TakesChunksOfLogitsOneAfterTheOther) {
+TEST(Order, RunsChunksOfLogitsOneAfterTheOther) {
   const std::int64_t rows = 256, classes = 1024, width = 8;
   const std::size_t logits = 64 * classes * 4;  // bytes of one chunk
   Graph g;

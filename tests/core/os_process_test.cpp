@@ -104,7 +104,7 @@ TEST(Signals, HandlerKnowsTheSenderAndKeepsTheErrorNumber) {
   std::signal(SIGALRM, SIG_DFL), std::signal(SIGHUP, SIG_DFL);
 }
 
-TEST(Signals, IgnoredOnesAreSoInAProgramUnlessItsCommandChangesThat) {
+TEST(Signals, IgnoredOnesStayIgnoredInAProgramUnlessItsCommandResetsThem) {
   std::signal(SIGHUP, SIG_DFL);  // nohup may have started this test
   EXPECT_FALSE(is_ignored(signals::hangup));
   ignore_signal(signals::hangup);

@@ -105,7 +105,7 @@ TEST(OsThread, ProcessorsThatAThreadMayNotUseAreIgnored) {
   }
 }
 
-TEST(OsThread, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedOneIsUnknown) {
+TEST(OsThread, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedThreadIsUnknown) {
   ThreadId ended = 0;
   std::thread([&] {
     ended = current_thread();

@@ -27,7 +27,7 @@ double seconds_of_wait(const Word& word, std::uint32_t value, bool shared, std::
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-TEST(OsWait, OtherValueReturnsWithoutWaiting) {
+TEST(OsWait, ChangedValueReturnsWithoutWaiting) {
   Word word;
   for (const bool shared : {false, true}) {
     EXPECT_LT(seconds_of_wait(word, 1, shared, 60'000'000'000), 30);

@@ -55,7 +55,7 @@ Placement plain_plan(const std::vector<Lifetime>& lives) {
   return p;
 }
 
-TEST(Planner, TakesTheSmallestGapThatFits) {
+TEST(Planner, UsesTheSmallestGapThatFits) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     auto lives = random_lives(60, seed);
     for (Lifetime& l : lives)
@@ -95,7 +95,7 @@ TEST(Planner, TheCheckerAgreesWithAllPairsOfBuffers) {
   EXPECT_GT(unsound, 50);
 }
 
-TEST(Planner, WithoutReuseNothingOverlaps) {
+TEST(Planner, NothingOverlapsWithoutReuse) {
   const auto lives = random_lives(100, 1);
   const Placement p = plan_memory(lives, false);
   std::size_t total = 0;
@@ -104,7 +104,7 @@ TEST(Planner, WithoutReuseNothingOverlaps) {
   EXPECT_EQ(p.alive, plan_memory(lives).alive);
 }
 
-TEST(Planner, AChainNeedsTwoBuffers) {
+TEST(Planner, ASequenceOfStepsNeedsTwoBuffers) {
   std::vector<Lifetime> chain;
   for (int i = 0; i < 1000; ++i) chain.push_back({4096, i, i + 1});
   EXPECT_EQ(plan_memory(chain).peak, 2u * 4096);
@@ -116,19 +116,19 @@ TEST(Planner, NeighboursThatDieMerge) {
   EXPECT_EQ(plan_memory(lives).peak, 128u);
 }
 
-TEST(Planner, TheEndOfTheArenaGrowsInsteadOfStartingAnew) {
+TEST(Planner, TheLastGapOfTheArenaIsExtended) {
   const std::vector<Lifetime> lives{{64, 0, 5}, {64, 0, 1}, {256, 2, 3}};
   EXPECT_EQ(plan_memory(lives).peak, 64u + 256);
 }
 
-TEST(Planner, EmptyBuffersTakeNoPlace) {
+TEST(Planner, EmptyBuffersNeedNoMemory) {
   const std::vector<Lifetime> lives{{0, 0, 9}, {64, 0, 1}, {0, 1, 1}};
   const Placement p = plan_memory(lives);
   EXPECT_EQ(p.peak, 64u);
   EXPECT_TRUE(plan_is_sound(lives, p));
 }
 
-TEST(Planner, TheCheckerSeesOverlap) {
+TEST(Planner, TheCheckerDetectsOverlap) {
   const auto lives = random_lives(200, 3);
   const Placement good = plan_memory(lives);
   int caught = 0, tried = 0;

@@ -25,7 +25,7 @@ TEST(Profile, GivesOneTimePerStepAndTheSameResult) {
   }
 }
 
-TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
+TEST(Profile, ReportsWorkAndTimeByOpAsSharesOfTheCeilings) {
   Graph g;
   const Tensor a = g.input("a", {256, 128}), b = g.input("b", {128, 64}), row = g.input("row", {64});
   const Tensor c = matmul(matmul(a, b), matmul(transpose(b, 0, 1), b));

@@ -45,7 +45,7 @@ TEST(Program, FetchesViewsInRowMajorOrder) {
 
 // If only a view of a value is fetched, the value is computed separately, even if a single fused step reads
 // it, too.
-TEST(Program, FetchesViewsOfWhatAChainReads) {
+TEST(Program, FetchesViewsOfTheInputsOfAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {2, 2}, f64), y = x * 3, t = transpose(y, 0, 1), z = y + 1;
   const auto v = eval({t, z}, {{x, Values{1, 2, 3, 4}}}, {.verify = true});
@@ -185,7 +185,7 @@ struct Counting {
   static double expected(double k) { return k * (4 * k + 6); }
 };
 
-TEST(Pending, KeepsTheValuesOfItsRunWhileOthersFollow) {
+TEST(Pending, KeepsTheValuesOfItsRunDuringLaterRuns) {
   Counting c;
   std::vector<Pending> all;
   for (int k = 0; k < 6; ++k) {
@@ -214,7 +214,7 @@ TEST(Pending, OutlivesItsProgram) {
   EXPECT_EQ(p.item<double>(y), 3);
 }
 
-TEST(Pending, AllocatesNothingOnceAsManyExistAsAreInUse) {
+TEST(Pending, ReusesItsMemoryInSteadyState) {
   Counting c;
   Pending before;
   const auto step = [&](int k) {
@@ -230,7 +230,7 @@ TEST(Pending, AllocatesNothingOnceAsManyExistAsAreInUse) {
   EXPECT_EQ(allocations - start, 0);
 }
 
-TEST(Pending, RefusesWhatItWasNotAskedFor) {
+TEST(Pending, RefusesTensorsThatWereNotRequested) {
   Counting c;
   c.run(1);
   const Pending p = c.p.fetch_later({c.total, c.y});
@@ -285,7 +285,7 @@ TEST(Pending, OutlivesItsProgramAndItsGraph) {
   EXPECT_EQ(p.fetch(y).at(2), 9);
 }
 
-TEST(Program, ThatCannotFitIsRefusedWithTheSizes) {
+TEST(Program, OversizedProgramIsRefusedWithTheSizes) {
   Graph g;
   const Tensor x = g.input("x", {1}), big = exp(expand(x, {1LL << 50}));
   const std::string m = message_of<OutOfMemory>([&] { compile(g, {big}); });
@@ -340,7 +340,7 @@ TEST(Program, PartsOfAParameterAreReadAndAssigned) {
   EXPECT_THROW(whole.part(-1, 2), ShapeError);
 }
 
-TEST(Program, APartIsNotAssignedBesideTheWhole) {
+TEST(Program, APartAndTheWholeAreNotAssignedTogether) {
   const Parameter whole("w", Array({8}, f32)), front = whole.part(0, 4), back = whole.part(4, 4),
                                                middle = whole.part(3, 2);
   const auto compiled = [](const Parameter& read, const Parameter& assigned) {
@@ -367,7 +367,7 @@ TEST(Program, AssignmentsOfTheWrongShapeOrTypeAreRefusedByName) {
   EXPECT_THROW(compile(g, {}, {.assign = {{w, t.to(f64)}}}), DTypeError);
 }
 
-TEST(Program, APointwiseChainIsOneStepWithoutMemory) {
+TEST(Program, AFusedPointwiseStepNeedsNoMemory) {
   Graph g;
   const Tensor x = g.input("x", {100});
   const Tensor y = gelu(x * 2 + 1) * sigmoid(x) - 3;
@@ -375,7 +375,7 @@ TEST(Program, APointwiseChainIsOneStepWithoutMemory) {
   EXPECT_GT(compile(g, {y}, {.fuse = false}).steps().size(), 4u);
 }
 
-TEST(Program, FusionTakesInAValueThatOneChainReadsTwice) {
+TEST(Program, FusionIncludesAValueThatOneStepReadsTwice) {
   Graph g;
   const Tensor x = g.input("x", {100});
   const Tensor s = sigmoid(x);
@@ -458,7 +458,7 @@ TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
   }
 }
 
-TEST(Program, TextListsEachStepWithItsOperands) {
+TEST(Program, ListingNamesEachStepWithItsOperands) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}), w = g.input("w", {3, 2}, f32);
   const std::string line = std::to_string(__LINE__ + 2);  // line of the scope
@@ -483,7 +483,7 @@ TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {
   EXPECT_NEAR(v[1].at(0), std::pow(0.9999, 50000), 1e-12);
 }
 
-TEST(Program, ThreadsDoNotChangeTheBits) {
+TEST(Program, ThreadsDoNotChangeTheResultBitwise) {
   Graph g;
   const Tensor x = g.input("x", {300, 300});
   const Tensor y = sum(exp(x) * transpose(x, 0, 1), {0});
@@ -522,7 +522,7 @@ TEST(Graph, HashesByStructure) {
   EXPECT_NE(build(2, "x"), build(3, "x"));
 }
 
-TEST(Steps, KnowHowManyReadTheirResults) {
+TEST(Steps, CountTheReadersOfTheirResults) {
   Graph g;
   const Tensor x = g.input("x", {3, 3}), y = matmul(x, x), z = matmul(transpose(y, 0, 1), y),
                w = matmul(z, x);
@@ -606,7 +606,7 @@ TEST(Verify, MemoryWithoutAValueIsNaN) {
     }
 }
 
-TEST(Verify, DifferentBitsAreRefusedWhereverTheyAre) {
+TEST(Verify, BitwiseDifferencesAreRefusedAnywhere) {
   for (std::size_t wrong = 0; wrong < 4; ++wrong) {
     Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
     Graph g;

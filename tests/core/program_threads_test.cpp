@@ -75,7 +75,7 @@ TEST(ProgramThreads, HostOpsRunPrograms) {
       }
 }
 
-TEST(ProgramThreads, ProgramsRunBesideEachOther) {
+TEST(ProgramThreads, ProgramsRunConcurrently) {
   std::atomic<int> wrong = 0;
   const auto run = [&](int threads) {
     Doubling d(threads);
@@ -146,7 +146,7 @@ TEST(ProgramThreads, AChildOfForkRunsOldAndNewPrograms) {
   EXPECT_EQ(d.run(5), 10);
 }
 
-TEST(ProgramThreads, ThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
+TEST(ProgramThreads, FailureToStartReportsTheThreadNumber) {
   if (needs_address_space) GTEST_SKIP();
   EXPECT_EQ(in_child([] {
               Doubling d(300), few(2);
@@ -191,7 +191,7 @@ TEST(ProgramThreadsDeathTest, TheProcessMayEndWhileAThreadRuns) {
   });
 }
 
-TEST(ProgramThreadsDeathTest, StaticObjectsMayRunProgramsAsTheyAreDestroyed) {
+TEST(ProgramThreadsDeathTest, StaticObjectsMayRunProgramsInTheirDestructors) {
   ends_well([] {
     static struct Late {
       Doubling* d = nullptr;

@@ -105,7 +105,7 @@ class RandomGraph {
   std::vector<Assign> assign_;
 };
 
-TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
+TEST(RandomGraphs, ResultsMatchBitwiseWithAllCompileOptions) {
   const std::vector<CompileOptions> ways{
       {.threads = 1}, {.threads = 2}, {.threads = 1, .fuse = false}, {.threads = 1, .reuse = false}};
   for (unsigned seed = 0; seed < 200; ++seed) {
@@ -120,7 +120,7 @@ TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
 }
 
 // Budgets from the graph's full need down to the minimum.
-TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
+TEST(RandomGraphs, ResultsMatchBitwiseWithAnyBudget) {
   int ordered = 0, recomputed = 0, products = 0, impossible = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
     RandomGraph graph(seed, 80);  // so that values are used much later than they are computed

@@ -34,7 +34,7 @@ TEST(Random, NormalPairsAreBoxMullerOfTheLibrary) {
 
 constexpr double huge = std::numeric_limits<double>::max();
 
-TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
+TEST(Random, TensorsMatchTheHostsNumbersBitwise) {
   for (DType dtype : float_dtypes)
     for (const auto& [low, high] : {std::pair{5., 7.}, {-1., 1.}, {-huge, huge}}) {
       if (!holds(dtype, low)) continue;
@@ -71,8 +71,7 @@ TEST(Uniform, StaysInItsIntervalInEveryDType) {
       UniformRange range{};
       try {
         range = uniform_range(dtype, low, high);
-      } catch (const Error&) {  // there is no number in between: neither the nearest to the middle nor to an
-                                // end
+      } catch (const Error&) {  // no number in between: neither the nearest to the middle nor to an end
         for (const double x : {low, (low + high) / 2, std::nextafter(high, low)}) {
           const double nearest = stored_number(dtype, x);
           EXPECT_FALSE(nearest >= low && nearest < high) << name_of(dtype) << " " << low << " " << high;
@@ -94,7 +93,7 @@ TEST(Uniform, StaysInItsIntervalInEveryDType) {
     }
 }
 
-TEST(Uniform, OfTheWholeRangeIsFinite) {
+TEST(Uniform, IsFiniteOverTheWholeRange) {
   double mean = 0;
   const Vector all = doubles(uniform_array({20000}, f64, -huge, huge, 1));
   for (const double x : all) {
@@ -111,7 +110,7 @@ TEST(Uniform, OfTheWholeRangeIsFinite) {
     ASSERT_EQ(x, stored_number(bf16, 0.1));
 }
 
-TEST(Uniform, RefusesWhatIsNoInterval) {
+TEST(Uniform, RefusesInvalidIntervals) {
   constexpr double infinity = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   Graph g;
@@ -159,7 +158,7 @@ void expect_moments(const Vector& x, double mean, double variance, double kurtos
   EXPECT_NEAR(v, variance, 5 * variance * std::sqrt((kurtosis - 1) / n));
 }
 
-TEST(Random, DistributionsAreWhatTheySay) {
+TEST(Random, DistributionsHaveTheirMoments) {
   Graph g;
   const Shape shape{200000};
   const auto v = run_checked({uniform(g, shape, -1, 3), normal(g, shape, 2, 3), bernoulli(g, shape, 0.3),
@@ -234,7 +233,7 @@ TEST(Dropout, IsRecomputedWithTheSameMask) {
   }
 }
 
-TEST(Dropout, IsItsDecomposition) {
+TEST(Dropout, MatchesItsDecomposition) {
   Graph g;
   const Given x = given(g, {50, 40});
   const Tensor y = dropout(x.tensor, 0.3);

@@ -74,7 +74,7 @@ TEST(Recompute, DoesNothingWithoutABudgetOrWithinIt) {
   EXPECT_EQ(same.text(), free.text());
 }
 
-TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
+TEST(Recompute, MeetsTheBudgetWithBitwiseEqualResultsAndNoRepeatedProduct) {
   for (const Chain::Function& f : {gelu_of, norm_of}) {
     Chain chain(f);
     const Program free = chain.compiled(0);
@@ -84,7 +84,7 @@ TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
       const Program program = chain.compiled(budget, true);
       const MemoryReport::Recomputed again = program.memory().recomputed;
       EXPECT_LE(program.memory().peak(), budget);
-      EXPECT_EQ(again.steps, saved) << "no more than it takes";
+      EXPECT_EQ(again.steps, saved) << "no more than needed";
       EXPECT_EQ(again.products, 0);
       EXPECT_GE(again.price, again.moved);
       EXPECT_EQ(again.saved, free.memory().arena - program.memory().arena);
@@ -97,7 +97,7 @@ TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
   }
 }
 
-TEST(Recompute, SaysTheLeastThatItCanReach) {
+TEST(Recompute, ReportsTheMinimumThatItCanReach) {
   Chain chain(gelu_of);
   const std::string error = error_of([&] { chain.compiled(matrix); });
   EXPECT_NE(error.find("[compile] the program needs at least "), std::string::npos) << error;
@@ -106,7 +106,7 @@ TEST(Recompute, SaysTheLeastThatItCanReach) {
 }
 
 // Even if the parameters, the inputs and the kernels' workspace exceed the budget.
-TEST(Recompute, SmallerBudgetsHaveTheSameLeast) {
+TEST(Recompute, SmallerBudgetsHaveTheSameMinimum) {
   Chain chain(gelu_of);
   const auto least = [&](std::size_t budget) -> std::size_t {
     try {
@@ -165,13 +165,13 @@ TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   }
 }
 
-TEST(Recompute, CountsFlopsAsTheBytesOfACopy) {
+TEST(Recompute, CountsFlopsAsCopiedBytes) {
   EXPECT_EQ(price_of({.flops = 320, .bytes = 1}, bf16), 2);
   EXPECT_EQ(price_of({.flops = 320, .bytes = 1}, f32), 20);
   EXPECT_EQ(price_of({.flops = 320, .bytes = 100}, f32), 100);
 }
 
-TEST(Recompute, RepeatsAsFewProductsAsItTakesAndAttentionLast) {
+TEST(Recompute, RepeatsAsFewProductsAsNeededAndAttentionLast) {
   for (const Chain::Function& f :
        {Chain::Function([](const Tensor& h) { return matmul(h, h); }), Chain::Function([](const Tensor& h) {
           const Tensor q = h.view({1, 1, n, n});
@@ -205,7 +205,7 @@ TEST(Recompute, RepeatsAsFewProductsAsItTakesAndAttentionLast) {
 }
 
 // An outer product costs less than gelu, but it is recomputed only if cheap values do not suffice.
-TEST(Recompute, RepeatsNoProductWhileWhatIsCheapIsEnough) {
+TEST(Recompute, RepeatsNoProductIfCheapValuesSuffice) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), column = g.input("column", {n, 1}), row = g.input("row", {1, n});
   const Tensor outer = matmul(column, row), h = matmul(outer, x), f = gelu(h);
@@ -258,7 +258,7 @@ TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
 
 // A GPU may fuse an elementwise step with the GEMM after it. If the step is recomputed, it stays directly
 // before that GEMM, even if an earlier position would work, and also at the end of the program.
-TEST(Recompute, LeavesAChainBeforeItsProduct) {
+TEST(Recompute, LeavesAnElementwiseStepBeforeItsProduct) {
   for (const bool is_last : {false, true}) {
     Graph g;
     const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {2 * n, n});
@@ -309,7 +309,8 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
     return buffers.list[static_cast<std::size_t>(buffers.of[v])].last;
   };
   ASSERT_TRUE(is_epilogue(steps[1], steps[2]));
-  EXPECT_EQ(alive_to(steps[1].in[0]), 2) << "else gelu_tanh may lie on it, and has to be a step of its own";
+  EXPECT_EQ(alive_to(steps[1].in[0]), 2)
+      << "otherwise gelu_tanh may overwrite it, and must be a separate step";
   const std::size_t all =
       recompute_within(~std::size_t{0}, g, steps, {joined, outputs, assign, directly, gpu}).arena;
   const Recomputed r = recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, gpu});
@@ -356,7 +357,7 @@ TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
 }
 
 // A value that is only used late is computed later, not twice.
-TEST(Recompute, MovesWhatIsNotUsedEarly) {
+TEST(Recompute, MovesValuesThatAreNotUsedEarly) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {4 * n, n}), late = gelu(x);
   const Tensor wide = matmul(x, matmul(tall, x).view({n, 4 * n}));

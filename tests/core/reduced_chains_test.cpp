@@ -37,7 +37,7 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << ts[i].text();
 }
 
-TEST(ReducedChains, AreOneStepThatStoresTheResultAlone) {
+TEST(ReducedChains, AreOneStepThatStoresOnlyTheResult) {
   Graph g;
   const Given x = given(g, {6, 50}), y = given(g, {6, 50}, f64, View::contiguous, 2);
   const Tensor out = mean(x.tensor * y.tensor, {-1});
@@ -93,7 +93,7 @@ TEST(ReducedChains, ReduceRowsOfEveryLength) {
         }
 }
 
-TEST(ReducedChains, ReadInputsThatLieAnyHow) {
+TEST(ReducedChains, ReadInputsOfAnyLayout) {
   for (DType t : {f64, f32})
     for (View view : all_views) {
       Graph g;
@@ -132,7 +132,7 @@ TEST(ReducedChains, FollowTheOrderOfMemory) {
   expect_same({sum(transposed, {0, 1}, true), sum(z, {0, 2})}, {x, y});
 }
 
-TEST(ReducedChains, StoreWhatOthersRead) {
+TEST(ReducedChains, StoreValuesWithOtherReaders) {
   for (DType t : {f64, f32, bf16, f16}) {
     Graph g;
     const Given x = given(g, {9, 130}, t);
@@ -165,7 +165,7 @@ TEST(ReducedChains, OneOfSeveralResultsIsReduced) {
 }
 
 // A 16-bit value that is not stored is not rounded, as in any fused step: the reduction reads it in f32.
-TEST(ReducedChains, ReduceWhatIsNotRounded) {
+TEST(ReducedChains, ReduceUnroundedValues) {
   for (DType t : {bf16, f16})
     for (const auto& [name, reduce] : reductions) {
       Graph g;
@@ -201,7 +201,7 @@ TEST(ReducedChains, PassNaNOn) {
   }
 }
 
-TEST(ReducedChains, WithoutNumbersAreTwoSteps) {
+TEST(ReducedChains, EmptyTensorsAreTwoSteps) {
   Graph g;
   const Given none = given(g, {0, 5}), rows = given(g, {5, 0}, f64, View::contiguous, 2);
   const std::vector<Tensor> ts{sum(none.tensor * 2, {1}), sum(rows.tensor * 2, {1}),
@@ -214,7 +214,7 @@ TEST(ReducedChains, WithoutNumbersAreTwoSteps) {
   EXPECT_EQ(got[2].at(0), 1);
 }
 
-TEST(ReducedChains, StayTwoStepsWhereTheyMust) {
+TEST(ReducedChains, StayTwoStepsIfTheyMust) {
   Graph g;
   const Given x = given(g, {8, 64}, f32), w = given(g, {64, 32}, f32, View::contiguous, 2);
   const Tensor out = sum(x.tensor * 2, {1});
@@ -228,7 +228,7 @@ TEST(ReducedChains, StayTwoStepsWhereTheyMust) {
 }
 
 // The reduced value may reuse the memory of a dead input, and so may the result.
-TEST(ReducedChains, TakeAnInputsPlace) {
+TEST(ReducedChains, ReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 60}, f32);
   const Tensor s = softmax(x.tensor, -1), e = exp(s),
@@ -254,7 +254,7 @@ TEST(ReducedChains, ParametersAreAssigned) {
 }
 
 // Within a budget, a stored value that is needed late is recomputed, together with its row sums.
-TEST(ReducedChains, AreDoneAgainWithinABudget) {
+TEST(ReducedChains, AreRecomputedWithinABudget) {
   constexpr std::int64_t n = 64;
   Graph g;
   const Given x = given(g, {n, n}, f32, View::contiguous, 1, -0.1, 0.1);
@@ -273,7 +273,7 @@ TEST(ReducedChains, AreDoneAgainWithinABudget) {
   EXPECT_TRUE(within.fetch(h).same_bits(eval(h, feeds_of({x}), unfused)));
 }
 
-TEST(ReducedChains, HaveTheGradientsOfTwoSteps) {
+TEST(ReducedChains, GradientsMatchTwoSteps) {
   Graph g;
   const Given x = given(g, {4, 9}), w = given(g, {9}, f64, View::contiguous, 2);
   const Tensor square = mean(x.tensor * x.tensor, {-1}, true),

@@ -50,7 +50,7 @@ TEST(Uniform, HasTheMeanAndVarianceOfItsDistribution) {
   EXPECT_NEAR(squares / n, 1.0 / 3, 5 * 0.2981 / std::sqrt(n));
 }
 
-TEST(DropoutBound, DropsTheAskedShare) {
+TEST(DropoutBound, DropsTheRequestedShare) {
   EXPECT_EQ(dropout_bound(0.0), 0u);
   EXPECT_EQ(dropout_bound(0.5), 0x80000000u);
   EXPECT_EQ(dropout_bound(1.0), 0xffffffffu);

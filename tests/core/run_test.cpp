@@ -33,7 +33,7 @@ TEST(Calls, ExcludeOneAnother) {
   const OneUser again(busy, "run", "it is in use");
 }
 
-TEST(Calls, InOneThreadMayNest) {
+TEST(Calls, MayNestInOneThread) {
   std::atomic<std::thread::id> user = {};
   const auto in_another = [&] {
     std::string error;
@@ -48,7 +48,7 @@ TEST(Calls, InOneThreadMayNest) {
       const OneThread inner(user, "engine", "two threads");
       EXPECT_EQ(in_another(), "[engine] two threads");
     }
-    EXPECT_EQ(in_another(), "[engine] two threads") << "the outer call goes on";
+    EXPECT_EQ(in_another(), "[engine] two threads") << "the outer call continues";
   }
   EXPECT_EQ(in_another(), "no error");
   EXPECT_EQ(user.load(), std::thread::id());
@@ -110,7 +110,7 @@ TEST(Saving, TheClockCountsMilliseconds) {
   EXPECT_LT(end - begin, 20000);
 }
 
-TEST(Arenas, HaveRoomForTheLargestAndForExpectedPrograms) {
+TEST(Arenas, FitTheLargestAndExpectedPrograms) {
   Backend& cpu = backend(Device::cpu());
   SharedArena arena(1000, 300);
   ArenaUse use(arena);
@@ -151,7 +151,7 @@ TEST(Arenas, HaveRoomForTheLargestAndForExpectedPrograms) {
 }
 
 // The peak of a program includes the scratch memory of the arena's other programs.
-TEST(Arenas, BudgetsCountTheScratchOfOthers) {
+TEST(Arenas, BudgetsCountTheScratchMemoryOfOthers) {
   Graph g;
   const Tensor x = g.input("x", {64, 64}), y = matmul(exp(x), x);
   const CompileOptions plain{.threads = 1};

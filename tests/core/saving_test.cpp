@@ -30,7 +30,7 @@ std::int64_t left(std::int64_t after, std::uint32_t saving, std::int64_t saved_a
   return time_to_end(asked + after, asked, times, saving, saved_after == 0 ? 0 : asked + saved_after);
 }
 
-TEST(TimeToEnd, WithoutSaveIsGrace) {
+TEST(TimeToEnd, IsGraceIfNotSaving) {
   EXPECT_EQ(left(0, 0, 0), 8'000);
   EXPECT_EQ(left(7'999, 0, 0), 1);
   EXPECT_EQ(left(8'000, 0, 0), 0);

@@ -29,7 +29,7 @@ struct Square {
   }
 };
 
-TEST(SharedArena, HasWhatTheLargestProgramNeeds) {
+TEST(SharedArena, FitsTheLargestProgram) {
   const auto arena = std::make_shared<SharedArena>();
   Square large(128, arena);
   const std::size_t bytes = arena->bytes();
@@ -43,7 +43,7 @@ TEST(SharedArena, HasWhatTheLargestProgramNeeds) {
   }
 }
 
-TEST(SharedArena, GrowsWhereAProgramNeedsMore) {
+TEST(SharedArena, GrowsIfAProgramNeedsMore) {
   const auto arena = std::make_shared<SharedArena>();
   Square small(64, arena);
   const std::size_t bytes = arena->bytes();
@@ -67,7 +67,7 @@ TEST(SharedArena, KeepsResultsUntilAnotherProgramRuns) {
   a.run(1), a.expect(1);
 }
 
-TEST(SharedArena, IsNotForAProgramThatRunsWithinAnother) {
+TEST(SharedArena, IsNotSharedWithAProgramThatRunsWithinAnother) {
   const auto arena = std::make_shared<SharedArena>();
   Square inner(64, arena);
   const CustomOp op = register_host_op({.name = "runs_inside", .forward = [&](auto, auto) { inner.run(1); }});
@@ -82,7 +82,7 @@ TEST(SharedArena, IsNotForAProgramThatRunsWithinAnother) {
   inner.run(2), inner.expect(2);
 }
 
-TEST(SharedArena, IsComparedWithMemoryOfItsOwnByVerify) {
+TEST(SharedArena, VerifyComparesItWithSeparateMemory) {
   const auto arena = std::make_shared<SharedArena>();
   Graph g;
   const Tensor x = g.input("x", {64, 64}), y = matmul(x * 2, x) + 1;

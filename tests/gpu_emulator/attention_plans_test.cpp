@@ -158,7 +158,7 @@ std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool 
   return w.text();
 }
 
-TEST(AttentionPlans, AreThoseRecorded) {
+TEST(AttentionPlans, MatchTheGoldenFile) {
   testing::GoldenRecords records("attention_plans", false);
   Draw d(44);
   for (int group = 0; group < 20; ++group) {
@@ -181,7 +181,7 @@ TEST(AttentionPlans, AreThoseRecorded) {
 }
 
 // The table of kernels in the code equals the table in attention's README.
-TEST(AttentionKernelTable, IsInTheReadme) {
+TEST(AttentionKernelTable, MatchesTheReadme) {
   std::string rows;
   for (const AttentionKernel& k : attention_kernels())
     rows += std::string("| ") + (k.backward ? "backward" : "forward") + " | " + k.description + " | " +

@@ -40,7 +40,7 @@ Choice backward(const AttentionCall& x, const Gpu& gpu) {
   return {x, true, gpu};
 }
 
-TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
+TEST(AttentionChoice, TensorCoresNeedRowsAlignedTo16Bytes) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::narrow);
   EXPECT_EQ(forward(call(DType::f16, 8, 2, 512, 128, 40), hopper).family(), KernelFamily::narrow);
   EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::f32);
@@ -84,8 +84,8 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
     return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
   EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
-  // u in the compute type, two exponents for each row, a flag for each 16 rows (rounded up to 256 bytes), and
-  // two ranges for each 64 queries. Tensor cores also need ξ and u.
+  // u in the compute type, two numbers for the exponents of each row, a flag for each 16 rows (rounded up to
+  // 256 bytes), and two ranges for each 64 queries. Tensor cores also need ξ and u.
   const std::size_t flags = 256, ranges = 2 * 256;
   EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * (4 + 8) + flags + ranges + 4 * 512 * 8);
   EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * (8 + 16) + flags + ranges);
@@ -98,7 +98,7 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
   EXPECT_EQ(two - one, 3u * 4 * 512 * 64 * 2);
 }
 
-TEST(AttentionChoice, IsToldInWords) {
+TEST(AttentionChoice, DescriptionNamesTheKernels) {
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(forward(x, hopper).describe(), "tensor cores");
   EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass in order");
@@ -112,7 +112,7 @@ TEST(AttentionChoice, IsToldInWords) {
   EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 as halves of one term");
 }
 
-TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
+TEST(AttentionChoice, HoppersKernelsAreUsedUnlessAReasonPreventsThem) {
   const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
   EXPECT_EQ(forward(good, sm_90a).family(), KernelFamily::hopper);
   EXPECT_EQ(forward(good, sm_90a).describe(), "tensor cores, wgmma");
@@ -152,7 +152,7 @@ std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, boo
   }
 }
 
-TEST(AttentionChoice, FewHeadsOfShortSequencesHaveKernelsOfTheirOwnOnHopper) {
+TEST(AttentionChoice, FewHeadsOfShortSequencesHaveSeparateKernelsOnHopper) {
   const AttentionCall good = call(DType::f16, 264, 264, 64, 64, 64);  // two heads for each multiprocessor
   const std::string words = "tensor cores, short sequences";
   for (const bool is_backward : {false, true}) {
@@ -178,7 +178,7 @@ TEST(AttentionChoice, FewHeadsOfShortSequencesHaveKernelsOfTheirOwnOnHopper) {
   }
 }
 
-TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
+TEST(AttentionChoice, HoppersKernelsSplitF32) {
   for (const bool is_backward : {false, true}) {
     AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
@@ -200,7 +200,7 @@ TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
   EXPECT_EQ(forward(x, sm_90a).split->width, 32);
 }
 
-TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {
+TEST(AttentionChoice, RequestedKernelsAreUsed) {
   using enum AttentionKernels;
   const AttentionCall x = call(DType::bf16, 8, 2, 512, 128, 64), f32 = call(DType::f32, 8, 2, 512, 64, 64);
   for (const bool is_backward : {false, true}) {
@@ -219,7 +219,7 @@ TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {
   EXPECT_FALSE(forward(split, sm_90a).split);
 }
 
-TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
+TEST(AttentionChoice, UnsupportedRequestedKernelsAreRefusedWithTheReason) {
   using enum AttentionKernels;
   const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
   const auto with = [&](auto change) {
@@ -261,7 +261,7 @@ AttentionCall few_queries(int heads, int key_heads, int L, int T, int d) {
   return x;
 }
 
-TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
+TEST(AttentionDivision, KeysAreSplitIfItemsAreFewerThanProcessors) {
   const auto parts = [](const AttentionCall& x) { return forward(x, sm_90a).work.parts; };
   EXPECT_EQ(parts(few_queries(16, 16, 4096, 4096, 128)), 1);  // 512 items
   EXPECT_EQ(parts(few_queries(16, 16, 1024, 8192, 128)), 1);  // 128
@@ -289,8 +289,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(x, hopper), words(x));
   EXPECT_EQ(words(x, small), words(x));
   EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128)), words(x));                             // 16 rows
-  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128), small), "tensor cores");                // not enough
-                                                                                            // shared memory
+  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128), small), "tensor cores");                // no memory
   EXPECT_EQ(words(few_queries(32, 8, 5, 8192, 128)).substr(0, 19), "tensor cores, wgmma");  // 20 rows
   EXPECT_EQ(words(few_queries(8, 8, 8, 64, 128)).substr(0, 19), "tensor cores, wgmma");     // few keys
   EXPECT_EQ(alone(few_queries(64, 8, 1, 8192, 256)), "tensor cores, decoding, ranges of 512 keys");
@@ -345,7 +344,7 @@ AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page,
 }
 
 // The decisions that affect results bitwise depend only on head sizes.
-TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
+TEST(AttentionChoice, PagesAreAlwaysDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
   };
@@ -407,7 +406,7 @@ TEST(AttentionDivision, RangesGrowAndCoverAllKeys) {
   }
 }
 
-TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {
+TEST(AttentionDivision, SplitsHaveTilesAndTheirMemoryIsBounded) {
   for (const int heads : {1, 5, 16, 100, 300})
     for (const int L : {1, 7, 64, 65, 300, 1000})
       for (const int T : {1, 100, 1000, 10000, 100000})
@@ -425,7 +424,7 @@ TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {
         }
 }
 
-TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOne) {
+TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOneHead) {
   const AttentionCall x = few_queries(32, 8, 5, 1000, 128), rows = with_heads_as_rows(x);
   EXPECT_EQ(rows.H, 8);
   EXPECT_EQ(rows.L, 20);
@@ -488,7 +487,7 @@ __global__ void soften(const float* a, float* p, float* lse, bool merged) {
     });
 }
 
-TEST(AttentionStages, ResultsOverPartsOfTheKeysMergeIntoOne) {
+TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal(0, 20);  // so that c changes
   std::vector<float> a(rows * columns);
@@ -542,7 +541,7 @@ __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int*
     }
 }
 
-TEST(AttentionStages, TheMaskHidesWhatKeysOfQuerySaysIsNotSeen) {
+TEST(AttentionStages, TheMaskAgreesWithKeysOfQuery) {
   AttentionCall x = call(DType::bf16, 1, 1, 64, 64, 64);
   x.causal = true, x.window_left = 20;
   std::vector<float> s(64 * 32), p(32 * 64);

@@ -92,7 +92,7 @@ Tile portable_kernel_tile(const Choice& choice, bool backward) {
   });
 }
 
-TEST(AttentionTiles, OfTheHostsDivisionAreThoseOfTheKernels) {
+TEST(AttentionTiles, HostDivisionMatchesTheKernels) {
   for (const AttentionCell& c : cells()) {
     const AttentionCall x = call_of(c, bf16);
     const ForwardTile tile = forward_tile(x);
@@ -113,7 +113,7 @@ std::string describe(const Tile& t) {
          " stages";
 }
 
-TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
+TEST(AttentionTiles, TrafficModelMatchesTheKernels) {
   for (const auto& [name, gpu] : gpus)
     for (const AttentionCell& c : cells())
       for (bool backward : {false, true})

@@ -79,8 +79,7 @@ class Block {
 
   void suspend() {
     Thread& me = *running_;
-    if (Thread* to = next(); to != &me) go(me.context, to);  // the last to arrive may be the first to
-                                                             // continue
+    if (Thread* to = next(); to != &me) go(me.context, to);  // the last to arrive may continue first
     enter(me);
   }
   int meet(int value);
@@ -318,7 +317,7 @@ std::string Block::sleepers() const {
 }
 
 std::string Block::stuck() const {
-  std::string all = "threads wait for others that never come:";
+  std::string all = "threads wait for others that never arrive:";
   const auto list = [&](decltype(Thread::state) state, const char* what) {
     unsigned count = 0;
     const Thread* first = nullptr;
@@ -399,8 +398,7 @@ std::size_t shared_size() {
 unsigned char* dynamic_shared(unsigned rank) {
   return shared_bytes_[rank];
 }
-std::uint32_t shared_address(const void* p) {  // static shared memory is thread-local storage of the same
-                                               // thread
+std::uint32_t shared_address(const void* p) {  // static shared memory is thread-local storage, too
   const auto offset = static_cast<const unsigned char*>(p) - dynamic_shared();
   return (first_address + static_cast<std::uint32_t>(offset)) | here.rank << rank_bit;
 }

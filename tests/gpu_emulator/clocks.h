@@ -10,7 +10,7 @@
 // - for each warp: its groups of wgmma;
 // - for each warp: its arrivals at barriers of other blocks;
 // - for each mbarrier: the phases whose bulk copies have arrived.
-// The blocks of a cluster share one clock format, with all of their threads.
+// In a cluster, a clock covers the threads of all its blocks.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ __device__ float multiply(Tile t) {
 __global__ void number_blocks(int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = static_cast<int>(ptx::cluster_rank());
 }
-TEST(Clusters, ALaunchGroupsNeighbours) {
+TEST(Clusters, ALaunchGroupsNeighboringBlocks) {
   int out[4] = {-1, -1, -1, -1};
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -84,7 +84,7 @@ __global__ void give_addresses(u32* out) {
 __global__ void ask_for_a_third_block() {
   ptx::shared_of(1024, 2);
 }
-TEST(Clusters, AnAddressSaysTheBlock) {
+TEST(Clusters, AnAddressContainsTheBlock) {
   u32 out[4];
   EXPECT_EQ(run_cluster(2, give_addresses, 128, out), "");
   EXPECT_NE(out[0], out[2]);
@@ -99,8 +99,7 @@ __global__ void multiply_wide(float* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
   const Tile ones{base};
-  const SwizzledTile<64, 128> wide{
-      base + Tile::bytes};  // ones in the first 16 rows, which wgmma reads, and zeros
+  const SwizzledTile<64, 128> wide{base + Tile::bytes};  // ones in the 16 rows that wgmma reads, and zeros
   for (u32 at = threadIdx.x * 16; at < 3 * Tile::bytes; at += 128 * 16) {
     const float e = at < Tile::bytes || at % Tile::bytes < 16 * 128 ? 1 : 0;
     const u32 x = ptx::two<Half>(e, e);
@@ -116,7 +115,7 @@ __global__ void multiply_wide(float* out) {
   tile::keep(d);
   if (threadIdx.x == 0) out[ptx::cluster_rank()] = d.x[0][15][0];
 }
-TEST(Clusters, ProductsOfEachBlockHaveItsOwnOperands) {
+TEST(Clusters, WgmmaOfEachBlockReadsItsOwnOperands) {
   float out[2];
   EXPECT_EQ(run_cluster(2, multiply_wide, 128, out), "");
   EXPECT_EQ(out[0], 16);
@@ -140,7 +139,7 @@ TEST(Clusters, MistakesWithTheBarrierAreFound) {
   EXPECT_EQ(run_cluster(4, meet, 128, Meet::right), "");
   EXPECT_EQ(run_cluster(2, meet, 128, Meet::early_end), "");
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::only_one_block), "no cluster_arrive before it");
-  EXPECT_FAULT(run_cluster(2, meet, 128, Meet::half_a_warp), "wait for others that never come");
+  EXPECT_FAULT(run_cluster(2, meet, 128, Meet::half_a_warp), "wait for others that never arrive");
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::twice), "a second cluster_arrive");
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::no_arrival), "no cluster_arrive before it");
 }
@@ -154,7 +153,7 @@ __global__ void meet_or_wait(bool waits) {
   if (waits && ptx::cluster_rank() == 1) ptx::mbarrier_wait(barrier, 0);
   meet_cluster();
 }
-TEST(Clusters, ABlockThatDoesNotComeIsReported) {
+TEST(Clusters, AMissingBlockIsReported) {
   EXPECT_EQ(run_cluster(2, meet_or_wait, 128, false), "");
   EXPECT_FAULT(run_cluster(2, meet_or_wait, 128, true),
                "the cluster's barrier, which has 128 of 256 threads");
@@ -250,7 +249,7 @@ __global__ void pass_tiles(float* out, Pass how) {
   out[rank * 128 + threadIdx.x] = sum;
   if (how != Pass::no_last_barrier) meet_cluster();
 }
-TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
+TEST(Clusters, MistakesWithTilesSentBetweenBlocksAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Pass how) { return run_cluster(2, pass_tiles, 128, out.data(), how); };
   EXPECT_EQ(fault(Pass::right), "");
@@ -267,7 +266,7 @@ TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
   EXPECT_FAULT(fault(Pass::ordinary_read), "a bulk copy after a read");
   EXPECT_FAULT(fault(Pass::ordinary_arrival), "is not of this block");
   EXPECT_FAULT(fault(Pass::no_release), "which lacks 4 of 4 arrivals");
-  EXPECT_FAULT(fault(Pass::no_expect), "wait for others that never come");
+  EXPECT_FAULT(fault(Pass::no_expect), "wait for others that never arrive");
   EXPECT_FAULT(fault(Pass::own_barrier), "a bulk copy to another block than that of the mbarrier");
   EXPECT_FAULT(fault(Pass::no_last_barrier), "has ended");
 }
@@ -287,9 +286,8 @@ __global__ void use_after_end(bool arrives, bool of_cluster) {
   if (threadIdx.x == 0) ptx::mbarrier_arrive_at(ptx::shared_of(barrier, 1));
   if (of_cluster) ptx::cluster_wait();
 }
-TEST(Clusters, ABlockStaysUntilOthersHaveLeftIt) {
-  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // a thread has waited for the end of the
-                                                                   // use
+TEST(Clusters, ABlockStaysUntilOthersNoLongerUseIt) {
+  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // a thread has waited for its end
   EXPECT_FAULT(run_cluster(2, use_after_end, 128, false, false), "has ended");
 }
 
@@ -335,7 +333,7 @@ TEST(Clusters, MistakesWithTilesForBothBlocksAreFound) {
     for (const int rank : {0, 1}) EXPECT_EQ(out[static_cast<std::size_t>(rank * 128 + warp * 32)], sum);
   }
   EXPECT_FAULT(fault(Fetch::acquire_own_only), "a bulk copy");
-  EXPECT_FAULT(fault(Fetch::no_expect), "wait for others that never come");
+  EXPECT_FAULT(fault(Fetch::no_expect), "wait for others that never arrive");
   EXPECT_FAULT(fault(Fetch::no_last_barrier), "has ended");
 }
 

@@ -149,7 +149,7 @@ TEST(OrderedSum, AddsListsOfSeveralChunks) {
     expect_sums_of_lists({3 * 4096 + 5, 1, 0, 4096, 9 * 4096 + 12}, ranks, 0, 0);
 }
 
-TEST(OrderedSum, AddsListsThatBeginAnywhere) {
+TEST(OrderedSum, AddsListsOfAnyAlignment) {
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 1, 0);
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 0, 1);
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 2, 2);
@@ -157,7 +157,7 @@ TEST(OrderedSum, AddsListsThatBeginAnywhere) {
 
 // The kernel of a norm's gradient also computes the following sum, if the sum overwrites an operand with the
 // same rows or does not overlap any operand. A row is written after it has been read.
-TEST(NormGradient, TakesTheSumAfterItWhereItOverwritesNothingThatIsReadLater) {
+TEST(NormGradient, ComputesTheFollowingSumUnlessItOverwritesLaterReads) {
   alignas(64) static std::byte memory[8192];
   constexpr std::int64_t rows = 4, n = 16;
   const auto matrix = [&](int at) { return Arg{f32, row_major({rows, n}), memory + at}; };

@@ -5,8 +5,7 @@
 
 namespace tg::emulator {
 
-void begin_hopper_blocks(unsigned threads, unsigned blocks, std::size_t shared_bytes);  // threads of each
-                                                                                        // block
+void begin_hopper_blocks(unsigned threads, unsigned blocks, std::size_t shared_bytes);  // per block
 void end_hopper_thread(unsigned thread);  // checks that no operation that it has started is pending
 void end_hopper_blocks();
 

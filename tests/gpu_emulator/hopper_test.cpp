@@ -126,7 +126,7 @@ __global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
   if (threadIdx.x == 0 && how != Storing::no_wait) ptx::wait_for_stores();
 }
 
-TEST(Hopper, AStoreWritesWhatLiesInTheTensor) {
+TEST(Hopper, AStoreWritesOnlyInsideTheTensor) {
   Matrix m(100, 40, 3);
   const Matrix before = m;
   const CUtensorMap map = Map(m, 16).encoded();
@@ -152,7 +152,7 @@ __global__ void copy_line(const float* from, float* out, int bytes, bool barrier
   if (barrier_after) __syncthreads();
   out[threadIdx.x] = reinterpret_cast<const float*>(memory)[threadIdx.x];
 }
-TEST(Hopper, ABulkCopyOfALineArrivesForThoseThatHaveWaited) {
+TEST(Hopper, ABulkCopyOfALineArrivesForThreadsThatHaveWaited) {
   alignas(16) const float from[4] = {1, 2, 3, 4};
   float out[4];
   EXPECT_EQ(run(copy_line, 4, from, out, 16, true), "");
@@ -210,7 +210,7 @@ TEST(Hopper, MistakesWithStagesAreFound) {
   EXPECT_FAULT(fault(Stage::no_release), "which lacks 1 of 1 arrivals and 0 of 0 bytes");
   EXPECT_FAULT(fault(Stage::early_release), "in byte");
   EXPECT_NE(fault(Stage::release_by_a_lane), "");
-  EXPECT_FAULT(fault(Stage::no_expect), "wait for others that never come");
+  EXPECT_FAULT(fault(Stage::no_expect), "wait for others that never arrive");
 }
 
 // ---- wgmma ----
@@ -327,7 +327,7 @@ TEST(Hopper, WgmmaMultipliesOperandsOfEveryForm) {
         expect_product<256>({ta, tb, registers});
       }
 }
-TEST(Hopper, MistakesWithProductsAreFound) {
+TEST(Hopper, MistakesWithWgmmaAreFound) {
   Matrix a(64, 64, 1), b(64, 64, 2);
   std::vector<float> c(64 * 64);
   const auto fault = [&](Mistake m, bool registers = false) {
@@ -367,7 +367,7 @@ __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
     if (changes_sums) tile::keep(d);  // successive wgmma to the same sums need no fence
   }
 }
-TEST(Hopper, AProductThatFollowsOrdinaryWritesOfItsRegistersNeedsAFence) {
+TEST(Hopper, WgmmaAfterOrdinaryWritesOfItsRegistersNeedsAFence) {
   EXPECT_EQ(run(multiply_again, 128, true, true, true), "");
   EXPECT_EQ(run(multiply_again, 128, false, false, false), "");
   EXPECT_FAULT(run(multiply_again, 128, false, true, false), "have written its accumulators");
@@ -392,7 +392,7 @@ __global__ void overwrite_an_operand(bool of_the_second) {
   ptx::st_shared_v4(tile[of_the_second].base + threadIdx.x * 16, uint4{});
   ptx::wgmma_wait<0>();
 }
-TEST(Hopper, AnOperandOfAProductInFlightMustStay) {
+TEST(Hopper, AnOperandOfWgmmaInFlightMustNotChange) {
   EXPECT_EQ(run(overwrite_an_operand, 128, false), "");
   EXPECT_NE(run(overwrite_an_operand, 128, true), "");
 }
@@ -438,7 +438,7 @@ __global__ void arrive_ahead(bool alternates) {
     ptx::bar_sync(alternates ? 2 : 1, 256);
   }
 }
-TEST(Hopper, AnArrivalThatRunsAheadEndsThePhaseOfTheOther) {
+TEST(Hopper, AnEarlyArrivalEndsThePhaseOfTheOtherWarpgroup) {
   EXPECT_EQ(run(arrive_ahead, 256, true), "");
   EXPECT_FAULT(run(arrive_ahead, 256, false), "at barrier 1, which has");
 }
@@ -453,7 +453,7 @@ __global__ void read_after_arrival(int* out, bool syncs) {
     ptx::bar_sync(1, 64);
   out[threadIdx.x] = x[threadIdx.x ^ 32];
 }
-TEST(Hopper, OnlyThoseThatSyncMayReadWhatOthersWrote) {
+TEST(Hopper, OnlyThreadsThatSyncMayReadOthersWrites) {
   int out[64];
   EXPECT_EQ(run(read_after_arrival, 64, out, true), "");
   EXPECT_NE(run(read_after_arrival, 64, out, false), "");
@@ -472,7 +472,7 @@ __global__ void give_by_a_warp() {
   ptx::wgmma_wait<0>();
   if (threadIdx.x < 32) ptx::give_registers<24>();
 }
-TEST(Hopper, NoMoreRegistersAreTakenThanGiven) {
+TEST(Hopper, WarpsCannotAcquireMoreRegistersThanReleased) {
   EXPECT_EQ(run(hand_over<24, 240>, 384), "");
   EXPECT_EQ(run(hand_over<32, 160>, 512), "");
   EXPECT_FAULT(run(hand_over<40, 240>, 384), "registers are left");
@@ -520,7 +520,7 @@ __global__ void add_one(int* x, bool waits) {
   if (waits) ptx::wait_for_kernel_before();
   if (threadIdx.x == 0) ++*x;
 }
-TEST(Hopper, AKernelThatMayBeginEarlyWaitsForTheOneBefore) {
+TEST(Hopper, AKernelThatMayBeginEarlyWaitsForThePreviousOne) {
   const Gpu gpu{};
   LaunchShape shape{1, 32};
   int x = 0;
@@ -574,7 +574,7 @@ __global__ void in_order(int* ticket, int* sum, bool reverse) {
   *sum = *sum * 10 + mine;
   ptx::add_release(ticket, 1);
 }
-TEST(Hopper, ABlockMayWaitForAnEarlierOneOnly) {
+TEST(Hopper, ABlockMayWaitOnlyForAnEarlierOne) {
   int ticket = 0, sum = 0;
   emulator::run_grid({3, 1, 1}, {1, 1, 1}, 0, [&] { in_order(&ticket, &sum, false); });
   EXPECT_EQ(sum, 12);

@@ -20,7 +20,7 @@ class KernelInstructions : public ::testing::Test {
   GoldenRecords records{"instructions"};
 };
 
-TEST_F(KernelInstructions, PagesHaveRecordedCounts) {
+TEST_F(KernelInstructions, PagesMatchTheGoldenFile) {
   for (const std::int64_t page : {16, 64})
     for (const std::int64_t L : {1, 5})
       for (const std::int64_t heads : {4, 72}) {
@@ -44,7 +44,7 @@ TEST_F(KernelInstructions, PagesHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-TEST_F(KernelInstructions, ProductsHaveRecordedCounts) {
+TEST_F(KernelInstructions, ProductsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const std::int64_t m : {1, 3, 9, 17, 40, 70, 130})
       for (const bool along_k : {true, false}) {
@@ -72,7 +72,7 @@ TEST_F(KernelInstructions, ProductsHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-TEST_F(KernelInstructions, RowsHaveRecordedCounts) {
+TEST_F(KernelInstructions, RowsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const auto& [count, n] :
          {std::pair<std::int64_t, std::int64_t>{37, 65}, {37, 384}, {1, 1000}, {5, 2056}, {3, 9000}})
@@ -117,7 +117,7 @@ TEST_F(KernelInstructions, RowsHaveRecordedCounts) {
 }
 
 // On Hopper, each of these kernels begins early, so it must wait for the previous kernel.
-TEST_F(KernelInstructions, OtherOpsHaveRecordedCounts) {
+TEST_F(KernelInstructions, OtherOpsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const View view : {View::contiguous, View::sliced}) {
       Graph g;

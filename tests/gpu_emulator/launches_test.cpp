@@ -62,7 +62,7 @@ std::vector<std::string> ops_with_samples() {
   return names;
 }
 
-TEST_P(Samples, LaunchRecordedKernels) {
+TEST_P(Samples, LaunchesMatchTheGoldenFile) {
   for (const gradcheck::Case& c : gradcheck::op_cases()) {
     if (c.owner != GetParam() || (c.op && c.op->host)) continue;
     std::string text;
@@ -508,7 +508,7 @@ std::vector<std::string> family_names() {
 
 class RandomCalls : public Launches {};
 
-TEST_P(RandomCalls, LaunchRecordedKernels) {
+TEST_P(RandomCalls, LaunchesMatchTheGoldenFile) {
   for (const Family& f : families()) {
     if (f.name != GetParam()) continue;
     for (const DType t : f.dtypes) {
@@ -542,7 +542,7 @@ INSTANTIATE_TEST_SUITE_P(Families, RandomCalls, ::testing::ValuesIn(family_names
 
 class Models : public Launches {};
 
-TEST_F(Models, LaunchRecordedKernels) {
+TEST_F(Models, LaunchesMatchTheGoldenFile) {
   for (const SmallModel& m : small_models(64))
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
       const std::string what = std::string(m.name) + " in " + std::to_string(static_cast<int>(precision));
@@ -565,7 +565,7 @@ TEST_F(Models, LaunchRecordedKernels) {
 }
 
 // Streams, events, graphs and memory of programs that have ended.
-TEST_F(Models, LeaveNothingBehind) {
+TEST_F(Models, LeaveNoObjects) {
   const auto once = [] {
     Graph g;
     const Tensor x = g.input("x", {1, 2, 70, 64}, bf16), w = g.input("w", {64, 96}, bf16),

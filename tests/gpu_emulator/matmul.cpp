@@ -215,8 +215,7 @@ const char* cublasLtGetStatusString(cublasStatus_t s) {
          : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
                                             : "a failure";
 }
-std::size_t cublasLtGetVersion() {  // unlike any NVIDIA version: cached choices of algorithms are stored with
-                                    // it
+std::size_t cublasLtGetVersion() {  // unlike any NVIDIA version: a key of cached algorithms
   return 1;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {

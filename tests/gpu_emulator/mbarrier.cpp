@@ -34,8 +34,7 @@ struct Barrier {
   std::vector<Copies> copies;
   Access initialised = 0, fenced = 0;
   Released arriving;
-  bool from_others = false, last_from_others = false;  // whether other blocks arrived in this phase, and in
-                                                       // the last
+  bool from_others = false, last_from_others = false;  // arrivals in this phase, and in the last
   SharedClock of_last_phase;
   std::vector<unsigned> waiting;
 

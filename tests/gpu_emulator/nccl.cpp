@@ -124,8 +124,7 @@ void exchange(const Group& g, const std::shared_ptr<Link>& link) {
   const Communicator& ranks = *link->ranks;
   std::vector<std::vector<std::byte>> all;
   if (!all_have_come(link, packed(g.sent), all)) return;  // the receive buffers keep their contents
-  std::vector<std::size_t> at(all.size(), 0);             // the position up to which each rank's data has
-                                                          // been read
+  std::vector<std::size_t> at(all.size(), 0);             // read position in each rank's data
   std::size_t expected = g.received.size(), found = 0;
   for (const Message& m : g.received) {
     const std::vector<std::byte>& from = all[static_cast<std::size_t>(m.peer)];
@@ -136,7 +135,7 @@ void exchange(const Group& g, const std::shared_ptr<Link>& link) {
       std::memcpy(head, from.data() + place, sizeof head);
       place += sizeof head;
       is_own = head[0] == static_cast<std::uint64_t>(ranks.rank());
-      if (is_own && head[1] != m.bytes) throw Error("a message has another size than is waited for");
+      if (is_own && head[1] != m.bytes) throw Error("a message has the wrong size");
       if (is_own) std::memcpy(m.at, from.data() + place, m.bytes), ++found;
       place += head[1];
     }
@@ -149,7 +148,7 @@ void exchange(const Group& g, const std::shared_ptr<Link>& link) {
       to_me += head[0] == static_cast<std::uint64_t>(ranks.rank());
       place += sizeof head + head[1];
     }
-  if (found != expected || to_me != expected) throw Error("a message was sent that nobody waits for");
+  if (found != expected || to_me != expected) throw Error("a message was sent that no rank receives");
 }
 
 NcclResult get_version(int* version) {

@@ -124,8 +124,7 @@ std::string read(const std::filesystem::path& path) {
 const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
-nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any NVIDIA version: cached code is stored with
-                                                    // it
+nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any NVIDIA version: a key of cached code
   *major = 0, *minor = 3;
   return NVRTC_SUCCESS;
 }

@@ -162,7 +162,7 @@ TEST(Processes, MayRunStepsOneByOne) {
 
 // Sticky errors: later CUDA calls return a kernel's error, too. If steps run one by one, the failing step is
 // named.
-TEST(Processes, SayHowToFindTheStepOfAStickyErrorUnlessStepsRunOneByOne) {
+TEST(Processes, StickyErrorsSuggestStepwiseRunsUnlessStepsRunOneByOne) {
   const auto message = [](cudaError_t error) {
     try {
       cuda::fail(error, "a copy");

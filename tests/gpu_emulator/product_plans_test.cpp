@@ -102,7 +102,7 @@ std::string plan_of(const Call& call, const RowsContext& context) {
   return s + "\n";
 }
 
-TEST(ProductPlans, AreThoseRecorded) {
+TEST(ProductPlans, MatchTheGoldenFile) {
   testing::GoldenRecords records("product_plans", false);
   Draw d(44);
   for (int group = 1; group <= 20; ++group) {

@@ -14,8 +14,7 @@
 
 namespace tg::emulator {
 
-void forget_accesses(unsigned threads);          // at the start of a block or cluster: nothing has been
-                                                 // written
+void forget_accesses(unsigned threads);          // at the start of a block or cluster
 void order_block(unsigned first, unsigned end);  // __syncthreads of these threads
 void order_warp(unsigned warp);                  // __syncwarp
 void note_write(void* p, int bytes);             // by code that is compiled without these calls

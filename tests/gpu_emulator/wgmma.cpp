@@ -65,8 +65,7 @@ struct Warpgroup {
   std::vector<std::uint64_t> group_ends;
   std::vector<std::shared_ptr<Sums>> sums;
   std::array<std::uint64_t, team> issued{}, committed{}, waited{};  // products; groups; products
-  std::array<int, team> done{};                                     // for each thread: number of sums that
-                                                                    // are done
+  std::array<int, team> done{};                                     // number of finished sums of each thread
   std::vector<unsigned> waiting;
   Product& number(std::uint64_t n) { return products[n - first]; }
 };

@@ -21,8 +21,7 @@ void issue_product(const ProductShape&, float* sums,
 void fence_registers();
 void commit_products();
 void wait_for_products(int pending);
-void keep_sums(float* sum);  // keeps all sums of the wgmma that contains this one; no effect if there is no
-                             // such wgmma
+void keep_sums(float* sum);  // keeps all sums of the wgmma with this one, if there is one
 
 void forget_products(unsigned threads);
 void insist_on_no_products(unsigned thread);  // that it has not waited for

@@ -232,8 +232,7 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
   struct Step {
     CacheCall::InPages call;
     std::vector<std::pair<bool, std::int64_t>> rows;     // whether the row belongs to b; the token
-    std::vector<std::pair<bool, std::int32_t>> entries;  // whether the entry belongs to b; number of tokens
-                                                         // up to the last
+    std::vector<std::pair<bool, std::int32_t>> entries;  // whether of b; number of tokens up to the last
   };
   const Step steps[] = {{{.groups = 2, .length = 3, .room = 3},
                          {{false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}, {true, 2}},
@@ -372,7 +371,7 @@ TEST(SelfAttention, MatchesPlainCodeAfterEachCache) {
 }
 
 // In training, dropout is applied in attention if there is no cache.
-TEST(AttentionLayers, HaveTheirDropoutInTrainingOnly) {
+TEST(AttentionLayers, HaveDropoutInTrainingOnly) {
   const auto dropouts = [](const std::function<Layer(const Path&)>& make) {
     Params params;
     const Layer layer = make(Path(params) / "attn");
@@ -395,7 +394,7 @@ TEST(AttentionLayers, HaveTheirDropoutInTrainingOnly) {
 
 // ---- Caches
 
-TEST(KvCache, HoldsRowsUnderTheNamesOfItsLayers) {
+TEST(KvCache, ContainsRowsUnderTheNamesOfItsLayers) {
   Params params(1, f64);
   const GroupedAttention grouped(Path(params) / "a" / "attn", width, heads,
                                  {.key_heads = 2, .head_width = 4});

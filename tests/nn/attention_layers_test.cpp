@@ -210,7 +210,7 @@ Matrix normalised(Matrix x, double eps) {
   return x;
 }
 
-TEST(LatentAttention, IsTheSeedsFormula) {
+TEST(LatentAttention, MatchesTheSeedsFormula) {
   constexpr Index heads = 3, d = 4, dv = 5, m = 6, p = 2, width = 8;
   for (const std::int64_t query_latent : {0, 7}) {
     nn::Params params(3, f64);
@@ -244,7 +244,7 @@ TEST(LatentAttention, IsTheSeedsFormula) {
   }
 }
 
-TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
+TEST(AttentionLayers, GiveTheSameResultWithACacheAsInOneCall) {
   for (const Kind& kind : kinds()) {
     nn::Params params(3, f64);
     const Call attention = kind.make(nn::Path(params) / "attn");
@@ -352,7 +352,7 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
 }
 
 // With a bf16 cache instead of f32, the memory is half, and the rows differ only by bf16's rounding.
-TEST(KvCache, KeepsRowsInAnotherDtype) {
+TEST(KvCache, StoresRowsInADifferentDtype) {
   for (const Kind& kind : kinds()) {
     nn::Params params(3);
     const Call attention = kind.make(nn::Path(params) / "attn");
@@ -385,7 +385,7 @@ TEST(KvCache, KeepsRowsInAnotherDtype) {
   }
 }
 
-TEST(KvCache, RefusesWhatDoesNotFit) {
+TEST(KvCache, RefusesMismatchedRows) {
   EXPECT_THROW(nn::KvCache(1, 4, Device::cpu(), i32), DTypeError);
   EXPECT_THROW(nn::KvCache(0, 4), ShapeError);
   EXPECT_THROW(nn::KvCache(1, 0), ShapeError);
@@ -406,7 +406,7 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
   EXPECT_THROW(attention(other.input("x", {2, 3, 8}), {.cache = &three}), ShapeError);
 }
 
-TEST(KvCache, IsNeverLeftAsItWasByAForgottenAssignment) {
+TEST(KvCache, AMissingAssignmentIsNeverSilent) {
   nn::Params params;
   const nn::SelfAttention attention(nn::Path(params) / "attn", 8, 2);
   nn::KvCache cache(1, 4);

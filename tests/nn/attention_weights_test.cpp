@@ -30,7 +30,7 @@ struct Case {
 
 class AttentionWeights : public ::testing::TestWithParam<Case> {};
 
-TEST_P(AttentionWeights, TimesValuesIsWhatFlashAttnGives) {
+TEST_P(AttentionWeights, TimesValuesMatchFlashAttn) {
   const auto& c = GetParam();
   constexpr std::int64_t B = 2, H = 4, Hk = 2, L = 5, T = 7, d = 3, dv = 6;
   Graph g;
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Options, AttentionWeights,
                                            Case{"dropout", {.causal = true}, false, false, false, true}),
                          [](const auto& c) { return c.param.name; });
 
-TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
+TEST(AttentionWeights, RefuseTensorsThatFlashAttnDidNotCompute) {
   Graph g;
   const Tensor x = g.input("x", {1, 1, 2, 2});
   EXPECT_NE(error_of([&] { attention_weights(exp(x)); }).find("needs a result of flash_attn, got one of exp"),
@@ -95,7 +95,7 @@ TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
 }
 
 // Rows of every head sum to 1, a token does not attend to later ones, and heads differ.
-TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
+TEST(AttentionMaps, EveryArchitectureGivesCausalProbabilities) {
   for (const nn::Architecture& a : {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{.key_heads = 2}),
                                     nn::Architecture(nn::DeepSeek{})}) {
     const std::int64_t L = 11, H = 4;

@@ -17,7 +17,7 @@ using namespace tg;
 using Tokens = std::vector<std::int32_t>;
 using tg::testing::error_of;
 
-TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
+TEST(BeamSearch, RefusesInvalidBeamsAndLogitsWithoutProbabilities) {
   EXPECT_THROW(nn::BeamSearch(0, 1, {}), Error);
   EXPECT_THROW(nn::BeamSearch(1, 0, {}), Error);
   nn::BeamSearch search(2, 3, {});
@@ -34,7 +34,7 @@ TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
   EXPECT_EQ(search.live()[1].tokens, Tokens{3});
 }
 
-TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
+TEST(BeamSearch, TheNumberOfRunningBeamsStaysConstant) {
   nn::BeamSearch search(3, 2, {0, 1});
   search.offer(0, std::vector<float>{5, 4, 3, 2, 1, 0});
   EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0, 0}));
@@ -42,7 +42,7 @@ TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
     EXPECT_EQ(search.live().at(i).tokens, Tokens{static_cast<std::int32_t>(i) + 2});
 }
 
-TEST(BeamSearch, LogitsThatAreOfferedAgainReplaceTheFirst) {
+TEST(BeamSearch, RepeatedLogitsReplaceTheFirst) {
   const std::vector<float> first{9, 8, 7, 6}, again{1, 2, 3, 4}, other{0, 0, 0, 1};
   nn::BeamSearch twice(2, 3, {}), once(2, 3, {});
   for (const bool is_start : {true, false}) {
@@ -105,7 +105,7 @@ std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, con
   return ended;
 }
 
-TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
+TEST(BeamSearch, FindsTheLikeliestOfAllCandidates) {
   int ended = 0, ended_early = 0;
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
     const std::int64_t beams = 1 + static_cast<std::int64_t>(seed % 6),

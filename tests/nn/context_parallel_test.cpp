@@ -120,7 +120,7 @@ std::vector<std::vector<double>> all_trained_on_tokens(int n, std::int64_t accum
   return all;
 }
 
-TEST(ContextParallelTraining, StepsAreThoseOfOneRank) {
+TEST(ContextParallelTraining, StepsMatchOneRank) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     const std::vector<double> one = all_trained_on_tokens(1, accumulate, false)[0];
     ASSERT_EQ(one.size(), 11u);
@@ -143,7 +143,7 @@ TEST(ContextParallelTraining, StepsAreThoseOfOneRank) {
   }
 }
 
-TEST(ContextParallelTraining, WhatIsRefused) {
+TEST(ContextParallelTraining, InvalidCallsAreRefused) {
   const std::vector<RankResult> results = ask_each_rank(3, [](Communicator& ranks) {
     trained_on_tokens(ranks, 1, false);
     return std::string();
@@ -157,7 +157,7 @@ TEST(ContextParallelTraining, WhatIsRefused) {
 
 class ContextParallel : public ::testing::TestWithParam<int> {};
 
-TEST_P(ContextParallel, LossAndGradientsAreThoseOfOneRank) {
+TEST_P(ContextParallel, LossAndGradientsMatchOneRank) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -191,7 +191,7 @@ TEST_P(ContextParallel, LossAndGradientsAreThoseOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, ContextParallel, ::testing::Values(2, 4));
 
-TEST(ContextParallelScope, IsOfOneGraphAndEnds) {
+TEST(ContextParallelScope, BelongsToOneGraphAndEnds) {
   Graph g, other;
   EXPECT_EQ(nn::ContextParallel::ranks(g), 1);
   {
@@ -221,7 +221,7 @@ std::string refusal(const std::function<void()>& f) {
   return "";
 }
 
-TEST(ContextParallelScope, WhatIsRefused) {
+TEST(ContextParallelScope, InvalidCallsAreRefused) {
   nn::Params params(1);
   nn::ModelConfig config = config_of(nn::Gpt{});
   config.dropout = 0.1;

@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
+TEST_P(EngineCalls, ARefusedRequestReportsTheReasonAndOthersContinue) {
   const Tokens expected = written(drawn_text);
   Tokens got;
   const Engine::Handle sequence = engine.add(into(got, drawn_text));
@@ -57,7 +57,7 @@ TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
   EXPECT_EQ(written({.prompt = Tokens(48, 1)}).size(), 1u);
 }
 
-TEST_P(EngineCalls, ATextThatTheWholeCacheHasNoRoomForIsRefused) {
+TEST_P(EngineCalls, ASequenceLargerThanTheCacheIsRefused) {
   Engine small(model, {.cache_tokens = 15, .page_size = 4, .ahead = GetParam()});  // three pages
   EXPECT_NE(error_of([&] {
               small.add(Engine::Request{.prompt = {1, 2}, .tokens = 12});
@@ -90,7 +90,7 @@ TEST_P(EngineCalls, OptionsOutOfRangeAreRefused) {
   EXPECT_THROW(Engine(nn::LanguageModel{}, {}), Error);
 }
 
-TEST_P(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
+TEST_P(EngineCalls, ALayerThatDoesNotReadTheCacheIsRefused) {
   const nn::LanguageModel forgetful{
       .features = [&](TensorArg tokens, const nn::CallArgs&) { return model.features(tokens); },
       .context = 8,
@@ -101,7 +101,7 @@ TEST_P(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
       << error;
 }
 
-TEST_P(EngineCalls, WithoutTextsThereIsNothingToDo) {
+TEST_P(EngineCalls, AnIdleEngineHasNothingToDo) {
   EXPECT_FALSE(engine.step());
   engine.run();
   engine.cancel(engine.add(Engine::Request{.prompt = {1}}));
@@ -116,7 +116,7 @@ TEST_P(EngineCalls, WithoutTextsThereIsNothingToDo) {
   EXPECT_GT(engine.run_seconds(), before);
 }
 
-TEST_P(EngineCalls, ACancelledTextIsABeginningAndTheOthersAreUnchanged) {
+TEST_P(EngineCalls, ACancelledSequenceIsAPrefixAndOthersAreUnchanged) {
   const std::vector<Engine::Request> list = several();
   std::vector<Tokens> whole;
   for (const auto& request : list) whole.push_back(written(request));
@@ -140,7 +140,7 @@ TEST_P(EngineCalls, ACancelledTextIsABeginningAndTheOthersAreUnchanged) {
     }
 }
 
-TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
+TEST_P(EngineCalls, AForkContinuesWithSeparateDraws) {
   const Tokens whole = written(drawn_text);
   for (int steps = 0; steps < 18; ++steps) {
     engine.forget();
@@ -166,7 +166,7 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
 }
 
 // Several continuations of a prompt, with too few slots or pages for all of them at the same time.
-TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
+TEST_P(EngineCalls, WaitingForksMatchRequests) {
   Engine small(model, {.slots = 3, .cache_tokens = 40, .page_size = 4, .threads = 1, .ahead = GetParam()});
   std::vector<Tokens> got(6);
   const Engine::Handle first = small.add(into(got[0], drawn_text));
@@ -182,7 +182,7 @@ TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
 
 // Sequences are added, forked and cancelled at any time, by reports and between steps. The cache is too small
 // for all of them.
-TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
+TEST_P(EngineCalls, SequencesAreUnchangedByAnyCalls) {
   struct Sequence {
     Engine::Handle handle = 0;
     Engine::Request request;
@@ -259,7 +259,7 @@ TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
 }
 
 // If the engine runs ahead, the last reported token has already been read.
-TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
+TEST_P(EngineCalls, AStepStartsBeforeThePreviousTokensAreKnown) {
   const auto read = [&](Engine::Handle sequence) { return engine.scheduler().table(sequence).length(); };
   Tokens got;
   const Engine::Handle sequence = engine.add(into(got, drawn_text));
@@ -280,7 +280,7 @@ TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
   run();
 }
 
-TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
+TEST(Engine, MatchesGeneratorWithACacheAndWithout) {
   for (const nn::Architecture& architecture :
        {nn::Architecture(), nn::Architecture(nn::Llama{.key_heads = 2}), nn::Architecture(nn::DeepSeek{})}) {
     nn::Params params(3);
@@ -305,7 +305,7 @@ TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
   }
 }
 
-TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
+TEST(Engine, AllocatesItsPagesAtTheStart) {
   struct Kind {
     nn::Architecture architecture;
     std::size_t numbers;  // per token and layer
@@ -327,7 +327,7 @@ TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
   }
 }
 
-TEST_P(EngineCalls, AfterAChangeOfTheWeightsTextsAreThoseOfAnotherEngine) {
+TEST_P(EngineCalls, NewWeightsGiveTheSequencesOfANewEngine) {
   const Tokens before = written(drawn_text);
   Tokens running;
   engine.add(into(running, drawn_text));
@@ -442,7 +442,7 @@ void an_error_of_a_run(bool ahead) {
   EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
 }
 
-TEST(Engine, AnErrorOfARunLeavesTheOtherTextsAsTheyWere) {
+TEST(Engine, AnErrorOfARunDoesNotChangeOtherSequences) {
   for (const bool ahead : {false, true}) an_error_of_a_run(ahead);
 }
 
@@ -472,11 +472,11 @@ void logits_that_are_no_numbers(bool ahead) {
   EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
 }
 
-TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
+TEST(Engine, ASequenceWithNaNLogitsEndsAndOthersContinue) {
   for (const bool ahead : {false, true}) logits_that_are_no_numbers(ahead);
 }
 
-TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideSequences) {
+TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedNextToSequences) {
   const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5};
   EXPECT_NE(error_of([&] { engine.search({}); }).find("[engine] the prompt is empty"), std::string::npos);
   EXPECT_NE(error_of([&] { engine.search({.prompt = {29}}); }).find("token 29"), std::string::npos);

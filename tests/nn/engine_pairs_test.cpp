@@ -122,14 +122,14 @@ TEST(EngineOptions, RowsSetEachField) {
   expect_each_field_is_set(std::size(rows), [](std::size_t i) { return both(i, i); });
 }
 
-TEST_F(EnginePairs, OptionsOfOneEngineChangeNoToken) {
+TEST_F(EnginePairs, OptionsOfOneEngineDoNotChangeTokens) {
   each_pair(std::size(rows), [&](std::size_t a, std::size_t b) {
     SCOPED_TRACE(std::string(rows[a].name) + " and " + rows[b].name);
     run({both(a, b)});
   });
 }
 
-TEST_F(EnginePairs, OptionsOfTwoEnginesChangeNoToken) {
+TEST_F(EnginePairs, OptionsOfTwoEnginesDoNotChangeTokens) {
   each_pair(std::size(rows), [&](std::size_t a, std::size_t b) {
     SCOPED_TRACE(std::string(rows[a].name) + " beside " + rows[b].name);
     run({both(a, a), both(b, b)});

@@ -50,7 +50,7 @@ std::int64_t first_from(const std::vector<std::int64_t>& sizes, std::int64_t n) 
   return *std::ranges::lower_bound(sizes, n);
 }
 
-TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
+TEST(EnginePrograms, RoundUpToOneOfFewNumbersOfRows) {
   Rows r;
   Engine engine(r.model(), {.slots = 260, .page_size = 4, .chunk = 2048, .threads = 1, .ahead = false});
   EXPECT_EQ(r.rows, std::vector<std::int64_t>{1});
@@ -88,7 +88,7 @@ TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
     engine.step();
     Rows::add(engine, 1, 8, 1);
     engine.step();
-    EXPECT_EQ(r.rows.back(), first_from(beside, n) + 16) << n << " sequences beside a group";
+    EXPECT_EQ(r.rows.back(), first_from(beside, n) + 16) << n << " sequences next to a group";
     engine.run();
   }
 }
@@ -170,7 +170,7 @@ TEST(Engine, WideRowsMoveToTheHostAndBack) {
 }
 
 // With one slot, the device stores one token for the next step.
-TEST(Engine, WithOneSlotRunsAheadToo) {
+TEST(Engine, OneSlotRunsAheadToo) {
   Rows r;
   Tokens sequences[2];
   for (const bool ahead : {false, true}) {
@@ -218,7 +218,7 @@ TEST(Engine, CountsTheSecondsOfItsRuns) {
   EXPECT_LT(before, all.count());
 }
 
-TEST(Engine, HasItsDefaults) {
+TEST(Engine, HasDefaults) {
   const Engine::Options o;
   EXPECT_EQ(o.slots, 16);
   EXPECT_EQ(o.cache_tokens, 0);
@@ -265,7 +265,7 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
 }
 
 // Simulates an out-of-memory error.
-TEST(Numbered, AValueThatCannotBePutDoesNotCount) {
+TEST(Numbered, AValueThatCannotBeStoredDoesNotCount) {
   struct Pointer {
     std::unique_ptr<int> value;
     bool throws = false;

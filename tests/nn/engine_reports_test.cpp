@@ -13,7 +13,7 @@ using namespace tg::testing;
 
 struct EngineReports : EngineCalls {};
 
-TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
+TEST_P(EngineReports, ASequenceEndsAtAnEndTokenItsCountOrByItsReport) {
   const Tokens whole = written(drawn_text);
   const std::int32_t end = whole[7];
   const auto first = std::find(whole.begin(), whole.end(), end) + 1;
@@ -114,7 +114,7 @@ TEST_P(EngineReports, AReportMayForkAnySequence) {
     }
 }
 
-TEST_P(EngineReports, ATextWhoseLastTokenIsReportedIsOver) {
+TEST_P(EngineReports, ASequenceHasEndedAfterItsLastReport) {
   int told = 0;
   engine.add(Engine::Request{
       .prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
@@ -130,7 +130,7 @@ TEST_P(EngineReports, ATextWhoseLastTokenIsReportedIsOver) {
   EXPECT_EQ(told, 2);
 }
 
-TEST_P(EngineReports, WhatAReportThrowsComesOutOfStepAndNothingIsLost) {
+TEST_P(EngineReports, AReportsExceptionLeavesStepAndNothingIsLost) {
   const std::vector<Engine::Request> list = several();
   std::vector<Tokens> whole;
   for (const auto& request : list) whole.push_back(written(request));
@@ -161,7 +161,7 @@ TEST_P(EngineReports, WhatAReportThrowsComesOutOfStepAndNothingIsLost) {
   }
 }
 
-TEST_P(EngineReports, StepIsNotForReports) {
+TEST_P(EngineReports, AReportMustNotCallStep) {
   const Tokens whole = written(drawn_text);
   Tokens got;
   Engine::Request request = drawn_text;

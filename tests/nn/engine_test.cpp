@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(Engine, WritesEachTextAsIfItWereAlone) {
+TEST(Engine, SequencesMatchABatchOfOne) {
   for (const Kind& kind : engine_kinds()) {
     nn::Params params(1);
     const nn::Model model(params, kind.config);
@@ -56,7 +56,7 @@ nn::LanguageModel noting(const nn::Model& model, std::vector<std::int64_t>& rows
   return noting;
 }
 
-TEST(Engine, ReadsPromptsInTheRunOfTheTextsThatAreWritten) {
+TEST(Engine, ReadsPromptsInTheRunOfGeneratingSequences) {
   nn::Params params(1);
   const nn::Model model(params, engine_kinds()[0].config);
   std::vector<std::int64_t> rows;
@@ -125,7 +125,7 @@ std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::S
   return ended;
 }
 
-TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
+TEST(Engine, BeamSearchMatchesASearchWithoutSharing) {
   for (const Kind& kind : engine_kinds()) {
     nn::Params params(2);
     const nn::Model model(params, kind.config);

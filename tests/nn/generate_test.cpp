@@ -44,7 +44,7 @@ std::vector<std::int32_t> text(const nn::Model& model, std::int64_t count, const
   return tokens;
 }
 
-TEST(Generator, WritesTheSameGreedyTextWithACacheAsWithout) {
+TEST(Generator, GreedyTokensAreTheSameWithACacheAndWithout) {
   for (const Kind& kind : kinds())
     for (const std::uint64_t seed : {1, 2, 3}) {
       nn::Params params(seed);
@@ -61,7 +61,7 @@ TEST(Generator, WritesTheSameGreedyTextWithACacheAsWithout) {
     }
 }
 
-TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
+TEST(Generator, LogitsMatchTheWholeSequenceInEveryPrecision) {
   for (const Kind& kind : kinds())
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
       nn::Params params(1);
@@ -82,7 +82,7 @@ TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
     }
 }
 
-TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
+TEST(Generator, ReadsOnlyNewTokensAndForgetsRemovedOnes) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[4].config);
   nn::Generator generator(model);
@@ -130,7 +130,7 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
 }
 
 // A refused extension changes nothing: all previously read tokens are still in the cache.
-TEST(Generator, ARefusedExtensionForgetsNothing) {
+TEST(Generator, ARefusedExtensionKeepsTheCache) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   Parameter table(*params.find("transformer.wte.weight"));
@@ -154,14 +154,14 @@ TEST(Generator, ARefusedExtensionForgetsNothing) {
   EXPECT_EQ(logits(true), logits(false));
 }
 
-TEST(Generator, ATextMayBeExtendedByZeroTokens) {
+TEST(Generator, ASequenceMayBeExtendedByZeroTokens) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   EXPECT_EQ(text(model, 0, {}, {.threads = 1}), prompt);
 }
 
 // A program reads a chunk of 1, 2, 4, … tokens, or a whole window if there is no cache.
-TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
+TEST(Generator, RecordsOneProgramForEachChunkLength) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   std::vector<std::int64_t> rows;
@@ -182,7 +182,7 @@ TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
   }
 }
 
-TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
+TEST(Generator, CachesTheNumbersThatItsAttentionNeeds) {
   const auto numbers = [](const nn::ModelConfig& config) {
     nn::Params params(1);
     const nn::Model model(params, config);
@@ -201,7 +201,7 @@ TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
   EXPECT_EQ(numbers(all[4].config), 32 + 8);  // m + p
 }
 
-TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
+TEST(Generator, TheSameSeedDrawsTheSameTokensWithACacheOrWithout) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[2].config);
   const nn::Sampling sampling{.temperature = 0.9, .top_k = 12, .top_p = 0.95};
@@ -210,7 +210,7 @@ TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
 }
 
 // All logits are 0, so only the random number selects the token.
-TEST(Generator, DrawsEachTokenByANumberOfItsOwn) {
+TEST(Generator, DrawsEachTokenWithASeparateNumber) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   Parameter head(*params.find("lm_head.weight"));
@@ -220,7 +220,7 @@ TEST(Generator, DrawsEachTokenByANumberOfItsOwn) {
   EXPECT_LT(std::count(first, tokens.end(), *first), 6);
 }
 
-TEST(Generator, ReportsEachTokenAsItComes) {
+TEST(Generator, ReportsEachTokenImmediately) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   nn::Generator generator(model);
@@ -233,7 +233,7 @@ TEST(Generator, ReportsEachTokenAsItComes) {
   EXPECT_EQ(reported, std::vector<std::int32_t>(tokens.begin() + std::ssize(prompt), tokens.end()));
 }
 
-TEST(Generator, EndsWhereItsReportSaysSo) {
+TEST(Generator, EndsWhenItsReportRequestsIt) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   nn::Generator generator(model);
@@ -269,7 +269,7 @@ TEST(SampleToken, KeepsTheKLikeliest) {
             (std::vector<double>{shares({.top_k = 2}, {0, 0})[0], shares({.top_k = 2}, {0, 0})[1], 0}));
 }
 
-TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
+TEST(SampleToken, KeepsTheLikeliestUpToTopP) {
   expect_shares({.top_p = 0.35}, {0, 1, 0, 0});
   expect_shares({.top_p = 0.5}, {0, 4. / 7, 0, 3. / 7});
   expect_shares({.top_p = 0.85}, {0, 4. / 9, 2. / 9, 3. / 9});
@@ -282,7 +282,7 @@ TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
 
 // If all tokens are equally likely, the first k have exactly k/8 of the share that top_k = 8 leaves, in
 // vocabularies of any size.
-TEST(SampleToken, KeepsNoMoreTokensThanReachTheShare) {
+TEST(SampleToken, KeepsNoMoreTokensThanTopPNeeds) {
   for (const std::size_t vocabulary : {8u, 1000u, 8192u, 1u << 17})
     for (int k = 1; k <= 8; ++k)
       EXPECT_EQ(nn::sample_token(std::vector<float>(vocabulary), {.top_k = 8, .top_p = k / 8.},
@@ -312,7 +312,7 @@ TEST(SampleToken, ReportsASettingBeforeTheDraw) {
   EXPECT_EQ(message({}, 7).substr(0, 30), "[sample] u is out of range: go");
 }
 
-TEST(SampleToken, NeverDrawsWhatIsNoNumber) {
+TEST(SampleToken, NeverDrawsNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   for (const nn::Sampling& s : {nn::Sampling{}, nn::Sampling{.top_k = 3}, nn::Sampling{.top_p = 0.999}}) {
     EXPECT_EQ(shares(s, {nan, 0, nan})[1], 1);

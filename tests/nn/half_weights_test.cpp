@@ -62,7 +62,7 @@ double norm(const std::vector<double>& x) {
   return std::sqrt(sum);
 }
 
-TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
+TEST(HalfWeights, NeedHalfTheMemoryAndGiveTheLogitsUpToRounding) {
   const TemporaryDirectory dir;
   for (const SmallModel& kind : small_models(24))
     for (const DType dtype : {bf16, f16}) {
@@ -85,7 +85,7 @@ TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
 }
 
 // With gains of 1 and biases of 0, only the weights differ, and Autocast rounds them. It rounds logits, too.
-TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
+TEST(HalfWeights, MatchAutocastOnTheSameWeightsInF32Bitwise) {
   const TemporaryDirectory dir;
   for (const SmallModel& kind : small_models(24))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16}) {
@@ -103,7 +103,7 @@ TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
     }
 }
 
-TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
+TEST(HalfWeights, LogitsInF32AreNotRounded) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
@@ -115,7 +115,7 @@ TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
 }
 
 // A token reads each weight once, in place: no step of the program converts or copies a weight.
-TEST(HalfWeights, AreReadAsTheyLie) {
+TEST(HalfWeights, AreReadInPlace) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
@@ -130,7 +130,7 @@ TEST(HalfWeights, AreReadAsTheyLie) {
   }
 }
 
-TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
+TEST(HalfWeights, FilesOf16BitTensorsConvertExactly) {
   const TemporaryDirectory dir;
   const nn::ModelConfig config = small_models(24)[1].config;
   nn::Params half(1, f16), full(2);
@@ -141,7 +141,7 @@ TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
     EXPECT_TRUE(full.all()[i].read().same_bits(half.all()[i].read().to(f32)));
 }
 
-TEST(HalfWeights, GenerateTextWithACache) {
+TEST(HalfWeights, GenerationWorksWithACache) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);

@@ -123,7 +123,7 @@ struct SmallRun {
 };
 
 // A token that does not exist, in any batch of a step.
-TEST(LateResults, AnErrorOfABatchIsThatOfItsStep) {
+TEST(LateResults, AnErrorOfABatchBelongsToItsStep) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     SmallRun run;
     train::TrainingProgram training(run.model, run.optimizer,
@@ -151,7 +151,7 @@ struct SameBatches : train::Batches {
 };
 
 // A step has ended when the next one has started, or immediately if a hook reads parameters after it.
-TEST(LateResults, ATrainerStartsAStepBeforeItReadsTheOneBefore) {
+TEST(LateResults, ATrainerStartsAStepBeforeItReadsThePreviousOne) {
   struct Case {
     std::int64_t steps, validate_every, save_every, stops_after;
     bool traps = false;

@@ -95,7 +95,7 @@ TEST(LowRank, AddsTheScaledProductOfItsRows) {
 }
 
 // An f32 adapter of a bf16 layer computes in f32, and its result is rounded.
-TEST(LowRank, OfAnotherDtypeIsRoundedToThatOfTheLayer) {
+TEST(LowRank, DifferentDtypeIsRoundedToTheLayersDtype) {
   Params params(1, bf16), adapters(2, f32);
   const Linear layer(Path(params) / "layer", 4, 3, {.bias = false});
   LowRank low;
@@ -227,7 +227,7 @@ TEST(Lora, ModulesOfSeveralLayersShareAAndDivideB) {
 
 // ---- Low-precision copies
 
-TEST(LowPrecisionCopies, AreMadeAgainOnlyForWeightsThatChanged) {
+TEST(LowPrecisionCopies, AreUpdatedOnlyForChangedWeights) {
   Params params(1);
   const Parameter a = params.create("a", {3}, Init::normal(1)), b = params.create("b", {40}, Init::normal(1));
   for (const DType dtype : {bf16, f16}) {
@@ -289,7 +289,7 @@ TEST(Autocast, NamesMapToPrecisionsAndTypes) {
 }
 
 // Logits of a 16-bit weight are f32, or have the scope's type on request.
-TEST(Autocast, HeadsGiveWideLogitsUnlessHalfOnesAreRequested) {
+TEST(Autocast, HeadsGiveF32LogitsUnless16BitOnesAreRequested) {
   for (const DType held : {f32, bf16})
     for (const bool tied : {false, true})
       for (const std::optional<bool> half_logits : {std::optional<bool>(), {false}, {true}}) {
@@ -495,7 +495,7 @@ TEST(Model, ChecksTokensAndPartsAtTheirLimits) {
   }
 }
 
-TEST(LanguageModel, FallsBackOnItsFeaturesAndTheirCrossEntropy) {
+TEST(LanguageModel, DefaultsToFeaturesAndCrossEntropy) {
   Graph g;
   const Tensor ids = g.input("ids", {1, 2}, i32), targets = g.input("targets", {1, 2}, i32);
   LanguageModel model;
@@ -569,7 +569,7 @@ TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   EXPECT_TRUE(without == 1 || without == 1 + 2 * 8) << without;
 }
 
-TEST(Layer, OfFunctionsNeedsAFunctionAndAName) {
+TEST(Layer, FunctionLayersNeedAFunctionAndAName) {
   Graph g;
   const Tensor x = g.input("x", {2});
   std::function<Tensor(TensorArg)> none;

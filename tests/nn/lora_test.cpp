@@ -62,7 +62,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
+TEST(Lora, ChangesNothingAtFirstAndCanBeRemoved) {
   for (const SmallModel& kind : small_models(length)) {
     for (const DType dtype : {f32, bf16}) {
       nn::Params params(1, dtype);
@@ -83,7 +83,7 @@ TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
   }
 }
 
-TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
+TEST(Lora, SelectsLayersByPeftsRules) {
   nn::Params params(1);
   nn::Model model(params, small_models(length)[1].config);
   const auto modules = [&](const nn::LoraOptions& o) { return nn::lora_modules(model.linears(), o); };
@@ -186,7 +186,7 @@ TEST(Lora, LayersFitInTheirModule) {
   EXPECT_NE(error.find("is to be the rows from 0 of all [1000, 64]"), std::string::npos) << error;
 }
 
-TEST(Lora, BeginsAsPeftDoes) {
+TEST(Lora, StartsLikePeft) {
   nn::Params params(1);
   nn::Model model(params, small_models(length)[1].config);
   nn::add_lora(model, {.rank = 8, .seed = 5});
@@ -260,7 +260,7 @@ struct RoundedModel {
   }
 };
 
-TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
+TEST(Lora, StartsAtTheLossOfTrainingAllParameters) {
   for (const SmallModel& kind : small_models(length)) {
     RoundedModel whole(kind.config, f32), base(kind.config, bf16);
     nn::add_lora(base.model, {.rank = 4});
@@ -295,7 +295,7 @@ TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
   }
 }
 
-TEST(Lora, TrainsTheAdaptersAlone) {
+TEST(Lora, TrainsOnlyTheAdapters) {
   for (const SmallModel& kind : small_models(length)) {
     for (const auto& [dtype, precision] :
          {std::pair(f32, nn::Precision::full), {bf16, nn::Precision::full}, {bf16, nn::Precision::bf16}}) {
@@ -380,7 +380,7 @@ TEST(Lora, MergingRoundsOnce) {
 }
 
 // If there is a cache, MLA multiplies by kv_b_proj's weight in a different order.
-TEST(Lora, IsTheSameWithACache) {
+TEST(Lora, MatchesWithACache) {
   for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);

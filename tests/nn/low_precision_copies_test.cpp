@@ -57,7 +57,7 @@ void expect_bits_of_casts(std::int64_t accumulate) {
   expect_same_weights(with, without);
 }
 
-TEST(LowPrecisionCopies, GiveTheBitsOfCasts) {
+TEST(LowPrecisionCopies, MatchCastsBitwise) {
   for (const std::int64_t accumulate : {1, 2}) {
     expect_bits_of_casts<optim::AdamW>(accumulate);
     expect_bits_of_casts<optim::Sgd>(accumulate);
@@ -80,13 +80,13 @@ class Descent final : public optim::Optimizer {
   }
 };
 
-TEST(LowPrecisionCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {
+TEST(LowPrecisionCopies, AreCastAfterAnOptimizerThatOmitsThem) {
   Training<Descent> with(true), without(false);
   for (int i = 0; i < 3; ++i) with.step(i), without.step(i);
   expect_same_weights(with, without);
 }
 
-TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
+TEST(LowPrecisionCopies, FollowAllOtherChangesOfTheirWeights) {
   Training<optim::AdamW> with(true), without(false);
   const auto both = [&](const auto& f) { f(with), f(without); };
   both([](auto& t) { t.step(0); });
@@ -124,7 +124,7 @@ TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
   expect_same_weights(with, without);
 }
 
-TEST(LowPrecisionCopies, AreMadeForWeightsThatAreWider) {
+TEST(LowPrecisionCopies, ExistOnlyForWiderWeights) {
   EXPECT_THROW(nn::LowPrecisionCopies{f32}, DTypeError);
   nn::Params params(1);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 4);

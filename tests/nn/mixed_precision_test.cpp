@@ -23,7 +23,7 @@ std::size_t casts(const Program& program, DType from, DType to) {
   return n;
 }
 
-TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
+TEST(Autocast, CastsEachWeightOnceForAnyNumberOfReaders) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 5, 8);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 8);
@@ -34,11 +34,10 @@ TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
   EXPECT_EQ(y.dtype(), bf16);
   const Program program =
       compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight().parameter())})[0]});
-  EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // the table, the layer's weight and bias, and
-                                                               // x
+  EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // table, layer's weight and bias, x
 }
 
-TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
+TEST(Autocast, AppliesToTheLayersOfItsGraphWhileItIsAlive) {
   nn::Params params(1);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 8);
   const nn::LayerNorm norm(nn::Path(params) / "norm", 8);
@@ -62,7 +61,7 @@ TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
   EXPECT_THROW(nn::precision_named("fp8"), Error);
 }
 
-TEST(MixedPrecision, TheOptimizerReadsHalfGradientsWithoutAPassToWidenThem) {
+TEST(MixedPrecision, TheOptimizerReads16BitGradientsWithoutAWideningPass) {
   SmallGpt t({.precision = nn::Precision::bf16});
   const Program& program = t.training.program();
   EXPECT_EQ(casts(program, f32, bf16), 0u);  // weights have low-precision copies
@@ -102,7 +101,7 @@ TEST(MixedPrecision, TF32IsExactF32OnTheCpu) {
   EXPECT_TRUE(same_bits(exact.weights_and_moments(), tf32.weights_and_moments()));
 }
 
-TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
+TEST(MixedPrecision, MasterWeightsKeepUpdatesBelowThe16BitResolution) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 1, 8);
   Parameter(table.weight().parameter()).write(Array::of<float>({1, 8}, std::vector<float>(8, 1)));
@@ -127,7 +126,7 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
   EXPECT_LT(program.item<float>(y), 8);  // after more steps it is not
 }
 
-TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
+TEST(MixedPrecision, EvaluationAndGenerationComputeLikeTraining) {
   const SmallBatch b;
   for (const nn::Precision p : halves) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
@@ -144,7 +143,7 @@ TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
   }
 }
 
-TEST(MixedPrecision, GivesTheSameBitsPlannedOrNotAndForAnyNumberOfThreads) {
+TEST(MixedPrecision, ResultsMatchBitwisePlannedOrNotAndForAnyNumberOfThreads) {
   for (const nn::Precision p : halves) {
     SmallGptOptions o{.precision = p, .loss_scale = loss_scale_for(p), .dropout = 0.2, .verify = true};
     SmallGpt one(o);
@@ -155,7 +154,7 @@ TEST(MixedPrecision, GivesTheSameBitsPlannedOrNotAndForAnyNumberOfThreads) {
   }
 }
 
-TEST(LossScale, OfAPowerOfTwoChangesNoBitInF32) {
+TEST(LossScale, APowerOfTwoIsBitwiseExactInF32) {
   SmallGpt plain, scaled({.loss_scale = optim::LossScale{.initial = 1024, .interval = 2}});
   for (int i = 0; i < 5; ++i) {
     const auto a = plain.step(), b = scaled.step();
@@ -188,7 +187,7 @@ TEST(LossScale, KeepsGradientsThatF16WouldLose) {
   EXPECT_NEAR(norm(optim::LossScale{}), 1e-9, 1e-12);
 }
 
-TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingGoesOn) {
+TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingContinues) {
   SmallGpt t({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{}});
   t.step();
   t.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
@@ -227,7 +226,7 @@ TEST(LossScale, GrowsAfterEnoughGoodStepsInARow) {
   EXPECT_EQ(scales, (std::vector<float>{256, 256, 1024, 1024}));
 }
 
-TEST(LossScale, CountsALossThatIsNotFiniteApartAndStaysAtLeastOne) {
+TEST(LossScale, CountsNonFiniteLossesSeparatelyAndStaysAtLeastOne) {
   SmallGpt t({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{.initial = 4}});
   const Parameter& gain = *t.params.find("transformer.ln_f.weight");
   const Array good = gain.read();

@@ -414,7 +414,7 @@ std::string attention_nodes(const ModelConfig& c, std::int64_t length, Mode mode
   return text;
 }
 
-TEST(Llama, LayersTakeTurnsWithWindowsAndRotations) {
+TEST(Llama, LayersAlternateWindowsAndRotations) {
   const auto text = [](Llama l, std::int64_t length = 6) {
     return attention_nodes(
         {.architecture = std::move(l), .vocabulary = 7, .context = 8, .layers = 3, .heads = 2, .width = 8},
@@ -495,7 +495,7 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
 }
 
 // LongRoPE with a first context of one token, the shortest possible.
-TEST(RopeScaling, OfASingleTokenIsKept) {
+TEST(RopeScaling, ASingleTokenContextIsKept) {
   const RopeScaling s{
       .type = "longrope", .first_context = 1, .short_factors = {1, 2}, .long_factors = {3, 4}};
   for (const Architecture& a : {Architecture(Llama{.scaling = s}),

@@ -50,7 +50,7 @@ double apart(const Array& a, const Array& b) {
   return all == 0 ? std::sqrt(squares) : std::sqrt(squares / all);
 }
 
-TEST(ModelLoss, IsThatOfTheLogits) {
+TEST(ModelLoss, MatchesTheLossOfTheLogits) {
   for (const auto& [name, config] : small_models(12))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16, nn::Precision::full}) {
       SCOPED_TRACE(name);
@@ -107,7 +107,7 @@ TEST(ModelLoss, IsTheSameInChunksOfRows) {
 }
 
 // 156 rows are two units of 78.
-TEST(ModelLoss, UsesChunksFromTwoUnitsOfRowsOn) {
+TEST(ModelLoss, UsesChunksForAtLeastTwoUnitsOfRows) {
   nn::Params params(3);
   const nn::ModelConfig config = small_models(12)[0].config;
   const nn::Model model(params, config);
@@ -119,7 +119,7 @@ TEST(ModelLoss, UsesChunksFromTwoUnitsOfRowsOn) {
 }
 
 // With an adapter, a bias, or a softcap.
-TEST(ModelLoss, HasLogitsWhereTheHeadIsMoreThanAProduct) {
+TEST(ModelLoss, HasLogitsIfTheHeadIsMoreThanAProduct) {
   nn::ModelConfig config = small_models(12)[1].config;
   config.architecture = nn::Llama{.key_heads = 2, .logit_softcap = 30};
   nn::Params capped;

@@ -112,7 +112,7 @@ TEST(Settings, AreListedInOrderForEachArchitecture) {
   }
 }
 
-TEST(Settings, TextsNameSizesAndCounts) {
+TEST(Settings, DescribeSizesAndCounts) {
   const auto text = [](Architecture a, std::int64_t layers, std::int64_t heads) {
     return ModelConfig{.architecture = std::move(a), .layers = layers, .heads = heads}.text();
   };
@@ -153,7 +153,7 @@ TEST(Settings, CompleteReplacesZerosBySizes) {
 }
 
 // Code that does not set an option depends on its default.
-TEST(Defaults, StayThoseOfTheHeaders) {
+TEST(Defaults, MatchTheHeaders) {
   const auto same = [](const auto& got, const auto& expected) { EXPECT_TRUE(got == expected); };
   const auto init = [](const Init& i) { return std::tuple(i.mean, i.std, i.bound, i.by_fan_in); };
   const std::tuple none(0.0, 0.0, 0.0, false), gpt2(0.0, 0.02, 0.0, false);
@@ -441,7 +441,7 @@ TEST(Parameters, HaveTheNamesShapesAndInitialValuesOfTheirArchitecture) {
       }
 }
 
-TEST(Parameters, ValuesOfAnInitLieInItsRange) {
+TEST(Parameters, InitialValuesAreInTheirRange) {
   Params p(3, f64);
   const auto values = [&](const char* name, Init init) {
     return p.create(name, {2000}, init).read().values<double>();

@@ -46,7 +46,7 @@ void enlarge(const nn::Params& params) {
   }
 }
 
-TEST(Params, StartFromValuesThatDependOnSeedAndPathAlone) {
+TEST(Params, InitialValuesDependOnlyOnSeedAndPath) {
   nn::Params a(7), b(7), other(8);
   b.create("something.else", {3}, nn::Init::normal(1));
   const auto make = [](nn::Params& p) {
@@ -85,7 +85,7 @@ TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96 / 1e5));
 }
 
-TEST(Params, StartFromPyTorchsValuesOnRequest) {
+TEST(Params, UsePyTorchsInitialValuesOnRequest) {
   nn::Params p(1, f64);
   const nn::Linear layer(nn::Path(p) / "fc", 100, 300, {.init = nn::Init::pytorch()});
   double mean = 0, square = 0, least = 1, most = -1;
@@ -144,7 +144,7 @@ TEST(Params, RefuseASecondParameterOfTheSamePath) {
   EXPECT_EQ(p.count(), 2);
 }
 
-TEST(Linear, IsTheProductWithItsTransposedWeight) {
+TEST(Linear, MatchesTheProductWithItsTransposedWeight) {
   nn::Params params(1, f64);
   const nn::Linear layer(nn::Path(params) / "fc", 3, 2);
   Parameter weight = params.all()[0], bias = params.all()[1];
@@ -162,7 +162,7 @@ TEST(Linear, IsTheProductWithItsTransposedWeight) {
 }
 
 // Compares each layer with its definition in plain ops, on the same parameters.
-TEST(Layers, AreTheirDefinitions) {
+TEST(Layers, MatchTheirDefinitions) {
   nn::Params params(3, f64);
   const nn::Mlp mlp(nn::Path(params) / "mlp", 4, {});
   const nn::GatedMlp gated(nn::Path(params) / "gated", 4, 6, {});
@@ -310,7 +310,7 @@ TEST(Block, AddsEachBranchToItsInput) {
   EXPECT_EQ(v[1].at(0), 1 + 15);
 }
 
-TEST(Dropped, OnlyInTraining) {
+TEST(Dropped, AppliesOnlyInTraining) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const auto v = eval({nn::dropped(x, 0.5, nn::Mode::train), nn::dropped(x, 0.5, nn::Mode::evaluate),
@@ -395,7 +395,7 @@ TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
   EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of size 32 + 8
 }
 
-TEST(Model, StartsAsItsInitializerSays) {
+TEST(Model, InitialValuesFollowTheirInitializer) {
   const auto deviation = [](const nn::Params& params, const std::string& name) {
     double square = 0;
     const std::vector<double> values = numbers(params.find(name)->read());
@@ -454,7 +454,7 @@ TEST(Model, StartsWithTheLossOfAGuess) {
   EXPECT_NEAR(loss, std::log(65.0) + 0.05 / 2, 5 * std::sqrt(0.05) / 16);
 }
 
-TEST(Model, SeesNoTokenAfterItsOwn) {
+TEST(Model, DoesNotAttendToLaterTokens) {
   nn::Params params(1, f64);
   const nn::Model model(params, tiny());
   enlarge(params);
@@ -469,7 +469,7 @@ TEST(Model, SeesNoTokenAfterItsOwn) {
   EXPECT_NE(one[2 * 5], two[2 * 5]);
 }
 
-TEST(Model, GradientIsThatOfFourPointDifferences) {
+TEST(Model, GradientMatchesFourPointDifferences) {
   for (const bool tied : {true, false}) {
     nn::Params params(5, f64);
     nn::ModelConfig config = tiny();

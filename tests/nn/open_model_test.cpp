@@ -29,7 +29,7 @@ class Scale : public nn::Module {
   nn::Weight gain_;
 };
 
-TEST(Module, RecordsUnderItsNameWithoutAScopeOfItsOwn) {
+TEST(Module, RecordsUnderItsNameWithoutAScope) {
   nn::Params params;
   const Scale scale(nn::Path(params) / "block" / "scale", 3);
   Graph g;
@@ -42,7 +42,7 @@ TEST(Module, RecordsUnderItsNameWithoutAScopeOfItsOwn) {
   EXPECT_NE(error_of([&] { nn::Layer()(g.input("z", {2})); }).find("empty"), std::string::npos);
 }
 
-TEST(Module, AddsTheResidualOfALayerThatDoesNotKnowOfOne) {
+TEST(Module, AddsTheResidualForALayerWithoutOne) {
   nn::Params params;
   const Scale scale(nn::Path(params) / "scale", 2);
   const nn::Linear linear(nn::Path(params) / "linear", 2, 2);
@@ -70,14 +70,14 @@ TEST(Weight, EntersAGraphInTheTypeOfItsAutocastOnly) {
   EXPECT_EQ(scale(x).dtype(), bf16);
 }
 
-TEST(Params, CountWithoutMakingAnything) {
+TEST(Params, CountWithoutAllocating) {
   nn::Params counted = nn::Params::counting();
   const Scale scale(nn::Path(counted) / "scale", std::int64_t{1} << 40);  // 4 TiB
   EXPECT_EQ(counted.count(), std::int64_t{1} << 40);
   EXPECT_EQ(counted.bytes(), std::size_t{1} << 42);
   EXPECT_TRUE(counted.all().empty());
   EXPECT_EQ(counted.find("scale.gain"), nullptr);
-  EXPECT_THROW(Scale(nn::Path(counted) / "scale", 3), Error) << "the path is taken";
+  EXPECT_THROW(Scale(nn::Path(counted) / "scale", 3), Error) << "the path is in use";
   Graph g;
   EXPECT_NE(error_of([&] { scale(g.input("x", {3})); }).find("counting"), std::string::npos);
 }
@@ -111,7 +111,7 @@ TEST(Path, ListsTheParametersBelowIt) {
 }
 
 // A table of next tokens, without a Model. It learns a cycle and generates it.
-TEST(LanguageModel, OfFunctionsTrainsAndGenerates) {
+TEST(LanguageModel, FunctionsTrainAndGenerate) {
   constexpr std::int64_t vocabulary = 5, context = 6;
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", vocabulary, vocabulary);
@@ -132,7 +132,7 @@ TEST(LanguageModel, OfFunctionsTrainsAndGenerates) {
   }
 }
 
-TEST(Generator, RefusesAttentionThatForgetsTheCache) {
+TEST(Generator, RefusesAttentionThatIgnoresTheCache) {
   nn::Params params;
   const nn::Embedding tokens(nn::Path(params) / "tokens", 5, 4);
   const nn::Layer forgetful("memory.attn", [](TensorArg x) {
@@ -165,7 +165,7 @@ struct Table {
   }
 };
 
-TEST(Architecture, OfOnesOwnIsMadeCountedAndComesBackFromMetadata) {
+TEST(Architecture, CustomArchitectureIsBuiltCountedAndRestoredFromMetadata) {
   const nn::ModelConfig config{.architecture = Table{.rank = 3, .scale = 0.5}, .vocabulary = 7, .context = 9};
   EXPECT_EQ(config.text(), "Table: 4 layers, 4 heads, rank 3, width 128, context 9");
   EXPECT_EQ(config.parameters(), 7 * 3 + 3 * 7 + 7);

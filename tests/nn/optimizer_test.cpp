@@ -50,7 +50,7 @@ Vector values(const Parameter& p) {
   return p.read().values<double>();
 }
 
-TEST(Sgd, StepsAsPyTorchSays) {
+TEST(Sgd, StepsMatchPyTorch) {
   for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1, .clip = 0});
@@ -97,7 +97,7 @@ TEST(Schedule, ChecksItsOptionsBeforeTheStep) {
   EXPECT_EQ(error_of([&] { s(-1); }), error_of([&] { s.check(); }));
 }
 
-TEST(Adam, IsAdamWWithoutDecay) {
+TEST(Adam, MatchesAdamWWithoutDecay) {
   SlopeOf s;
   s.learn_by<optim::AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
   const Vector before = values(s.matrix), g = {1, -2, 3, 0.5, -0.5, 4};
@@ -145,7 +145,7 @@ TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   }
 }
 
-TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
+TEST(Muon, UpdatesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   SlopeOf s, adam;
   s.learn_by<optim::Muon>({.momentum = 0.9, .weight_decay = 0.1, .clip = 0});
   adam.learn_by<optim::AdamW>({.clip = 0});
@@ -213,7 +213,7 @@ TEST(Muon, OrthogonalizesMatricesOfAnyFiniteSize) {
   for (const double y : of(0)) EXPECT_EQ(y, 0);
 }
 
-TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
+TEST(Muon, BatchesMatricesOfOneShape) {
   const Shape shapes[] = {{2, 3}, {3, 2}, {3, 3}, {2, 3}};
   nn::Params params{1, f64};
   Graph graph;
@@ -247,7 +247,7 @@ TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
   }
 }
 
-TEST(Muon, MultipliesInTheDtypeThatIsAskedFor) {
+TEST(Muon, MultipliesInTheRequestedDtype) {
   const Shape shapes[] = {{24, 40}, {40, 24}};
   const auto run = [&](std::optional<DType> products) {
     nn::Params params{1, f32};
@@ -283,7 +283,7 @@ TEST(Muon, MultipliesInTheDtypeThatIsAskedFor) {
   EXPECT_THROW(optim::Muon(none, {.products = i32}), Error);
 }
 
-TEST(Muon, TakesHiddenMatricesOfEveryModel) {
+TEST(Muon, SelectsTheHiddenMatricesOfEveryModel) {
   for (const nn::Architecture& architecture :
        {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{}),
         nn::Architecture(nn::DeepSeek{.latent = 16, .rope_width = 8})}) {
@@ -301,7 +301,7 @@ TEST(Muon, TakesHiddenMatricesOfEveryModel) {
   }
 }
 
-TEST(Optimizers, ASkippedStepLeavesEveryBit) {
+TEST(Optimizers, ASkippedStepChangesNothingBitwise) {
   const auto check = [](auto tag, const auto& options) {
     SlopeOf s;
     s.learn_by<std::remove_pointer_t<decltype(tag)>>(options);
@@ -371,7 +371,7 @@ struct TwoGroups {
 
 const Vector good_a = {1, 2, 3, 4, 5, 6}, good_b = {1, 1, 1, 1, 2, 2, 2, 2};
 
-TEST(Optimizers, OfOneLossSkipTheSameSteps) {
+TEST(Optimizers, SharedLossSkipsTheSameSteps) {
   using optim::AdamW, optim::Muon, optim::Sgd;
   for (const DType dtype : {f64, f32, bf16, f16})
     for (const double clip : {0.0, 1.0}) {
@@ -401,7 +401,7 @@ TEST(Optimizers, OfOneLossSkipTheSameSteps) {
     }
 }
 
-TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
+TEST(Optimizers, SharedLossChangesTheirScalesTogether) {
   TwoGroups t(f16);
   const optim::LossScale scale{.initial = 1024};
   t.record(std::make_unique<optim::AdamW>(std::vector{t.a}, optim::AdamW::Options{.loss_scale = scale}),
@@ -421,7 +421,7 @@ TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
 
 // Three optimizers share one call of gradients(). A mean of weights is recorded before the last of them. A
 // program with only one of the updates skips the same steps.
-TEST(Optimizers, OfOneLossShareGradientsAndOutliveThem) {
+TEST(Optimizers, SharedLossSharesGradientsAndOutlivesThem) {
   nn::Params params(1, f32);
   std::vector<Parameter> p;
   Graph g;
@@ -545,7 +545,7 @@ TEST(Optimizers, RefuseGradientsAndParametersThatDoNotFit) {
 }
 
 // If the loss scale is at least 2, a smaller scale is possible.
-TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflowed) {
+TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflows) {
   for (const double scale : {1.0, 2.0}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.loss_scale = optim::LossScale{.initial = scale}});
@@ -560,7 +560,7 @@ TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflowed) {
   }
 }
 
-TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
+TEST(Optimizers, EachParameterMayHaveASeparateDecay) {
   const auto decay = [](const Parameter& p) { return p.name() == "gain" ? 0.5 : 0.0; };
   const auto check = [&](auto tag, auto options) {
     options.decay = decay;
@@ -608,7 +608,7 @@ TEST(Optimizers, NamesOfTheirStateAreDistinct) {
 
 // A step with n batches of b rows equals a step with one batch of n·b rows, even if their target counts
 // differ.
-TEST(Accumulation, GivesTheStepOfALargerBatch) {
+TEST(Accumulation, MatchesTheStepOfALargerBatch) {
   SmallBatch rows;
   for (const std::int64_t n : {2, 4}) {
     nn::Params one, other;
@@ -635,7 +635,7 @@ TEST(Accumulation, GivesTheStepOfALargerBatch) {
   }
 }
 
-TEST(Accumulation, AStepThatFailedLeavesNothingForTheNext) {
+TEST(Accumulation, AFailedStepDoesNotAffectTheNext) {
   const SmallBatch b;
   nn::Params one, other;
   const nn::Model a(one, small_gpt()), c(other, small_gpt());
@@ -668,7 +668,7 @@ TEST(Accumulation, LossScalingWorksOnTheSum) {
   EXPECT_EQ(last.skipped, 0);
 }
 
-TEST(Recompute, GivesTheSameStepWithLessMemory) {
+TEST(Recompute, MatchesTheStepWithLessMemory) {
   for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
     nn::Params one, other;
     nn::ModelConfig config = small_gpt(0.1);

@@ -184,7 +184,7 @@ TEST(OptionsOfSchedulesAndTrainingPrograms, OutOfRangeAreRefused) {
 }
 
 // A rate that the host passes to a user's own program.
-TEST(Options, ALearningRateThatIsFedIsChecked) {
+TEST(Options, AFedLearningRateIsChecked) {
   Weights w;
   Graph g;
   const optim::Sgd optimizer(w.params.all(), {});
@@ -516,7 +516,7 @@ TEST(OptionsOfPlotsAndTheChecker, OutOfRangeAreRefused) {
 }
 
 // Code that does not set an option depends on its default.
-TEST(Options, DefaultsStayThoseOfTheHeaders) {
+TEST(Options, DefaultsMatchTheHeaders) {
   const optim::AdamW::Options adamw;
   EXPECT_EQ(std::tuple(adamw.beta1, adamw.beta2, adamw.eps, adamw.weight_decay, adamw.clip),
             std::tuple(0.9, 0.99, 1e-8, 0.1, 1.0));

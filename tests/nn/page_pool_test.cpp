@@ -33,7 +33,7 @@ void read(PageTable& table, const Tokens& sequence) {
   table.append(rest);
 }
 
-TEST(PagePool, GivesATextPagesAsItGrows) {
+TEST(PagePool, ASequenceGetsPagesAsItGrows) {
   PagePool pool(4, 2);
   EXPECT_EQ(pool.pages(), 4);
   PageTable table = pool.open(Tokens{7, 8, 9});
@@ -56,7 +56,7 @@ TEST(PagePool, GivesATextPagesAsItGrows) {
   EXPECT_TRUE(copies.empty());
 }
 
-TEST(PagePool, TextsThatBeginAlikeShareFullPages) {
+TEST(PagePool, SequencesWithACommonPrefixShareFullPages) {
   PagePool pool(8, 2);
   PageTable a = pool.open({});
   read(a, {1, 2, 3, 4, 5});
@@ -72,7 +72,7 @@ TEST(PagePool, TextsThatBeginAlikeShareFullPages) {
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
 }
 
-TEST(PagePool, AnotherTextsSharedPageIsCopiedBeforeItIsWritten) {
+TEST(PagePool, ASharedPageIsCopiedBeforeItIsWritten) {
   PagePool pool(4, 4);
   PageTable a = pool.open({});
   read(a, {1, 2, 3, 4, 5});
@@ -108,7 +108,7 @@ TEST(PagePool, TablesAreMoved) {
 }
 
 // A full page is not written again, for any number of owners.
-TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
+TEST(PagePool, ASharedPageIsNotWritten) {
   for (std::int64_t fill = 1; fill <= 8; ++fill) {
     PagePool pool(6, 4);
     PageTable a = pool.open({});
@@ -126,7 +126,7 @@ TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
   }
 }
 
-TEST(PagePool, KeepsWhatTextsLeaveUntilItsMemoryIsNeeded) {
+TEST(PagePool, KeepsFreedPagesUntilTheirMemoryIsNeeded) {
   PagePool pool(3, 2);
   {
     PageTable a = pool.open({});
@@ -162,9 +162,9 @@ TEST(PagePool, RefusesSizesThatAreNotPositive) {
               "PageTable::row got position " + std::to_string(at) + ", with pages for 4");
 }
 
-// Each page needs 48 bytes plus 4 for each of its tokens. Lists need 4 bytes per entry, rounded up to the
-// next power of two.
-TEST(PagePool, ThatNoMemoryHoldsIsRefusedWithItsSize) {
+// Each page needs 48 bytes plus 4 for each of its tokens. Lists need 4 bytes each; their number is the next
+// power of two.
+TEST(PagePool, OversizedPoolIsRefusedWithItsSize) {
   EXPECT_EQ(error_of([] { PagePool(1 << 30, 1 << 20); }),
             "PagePool: no memory to keep books on 1073741824 pages of 1048576 tokens: 4295024644 MiB needed");
 }
@@ -280,11 +280,11 @@ void run(RandomSequences& sequences, int steps) {
   EXPECT_GT(sequences.copied, steps / 100);
   EXPECT_GT(sequences.refused, steps / 100);
 }
-TEST(PagePool, StaysRightInTwoHundredThousandSteps) {
+TEST(PagePool, StaysCorrectInTwoHundredThousandSteps) {
   RandomSequences sequences(1);
   run(sequences, 200'000);
 }
-TEST(PagePool, HashesThatCollideChangeNothing) {
+TEST(PagePool, HashCollisionsAreHarmless) {
   RandomSequences sequences(2, 1);
   run(sequences, 100'000);
 }

@@ -205,7 +205,7 @@ TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
   EXPECT_GT(copied, 40);
 }
 
-TEST(PlainScheduler, SparesWhoHasLeftThreeTimes) {
+TEST(PlainScheduler, SparesASequencePreemptedThreeTimes) {
   Both both({.pages = 12, .page_size = 1, .slots = 6, .chunk = 100});
   both.crowd();
   EXPECT_GT(both.spared, 0);

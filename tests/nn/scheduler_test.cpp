@@ -52,7 +52,7 @@ std::string step(Scheduler& scheduler) {
   return text_of(plan);
 }
 
-TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
+TEST(Scheduler, ReadsPromptsInChunksNextToGeneratingSequences) {
   Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 4});
   const Id a = s.add(count_from(1, 3), 9), b = s.add(count_from(10, 6), 9), c = s.add(count_from(20, 1), 9),
            d = s.add(count_from(30, 1), 9);
@@ -82,7 +82,7 @@ TEST(Scheduler, GroupsOfAPromptCountAsFullOnesInAChunk) {
   EXPECT_EQ(step(uneven), "1:0+5 2:0+2 |");
 }
 
-TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
+TEST(Scheduler, AForkJoinsAfterWaitingSequencesUnlessItIsAPartOfItsParent) {
   Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 3), 9);
   EXPECT_EQ(step(s), "1:0+3 |");
@@ -96,7 +96,7 @@ TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
   EXPECT_TRUE(s.is_running(waits));
 }
 
-TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
+TEST(Scheduler, ASequenceIsReadWithAnUnknownTokenButDoesNotJoin) {
   Scheduler s({.pages = 3, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 2), 5), b = s.add(count_from(10, 1), 5);
   EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of sequence 1"), std::string::npos);
@@ -125,7 +125,7 @@ TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
   EXPECT_EQ(text_of(s.plan()), "2:0+3 |");
 }
 
-TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
+TEST(Scheduler, ASequenceWaitsForAPageThatAnotherIsReading) {
   Scheduler s({.pages = 20, .page_size = 4, .slots = 8, .chunk = 100});
   s.add(count_from(1, 10), 20), s.add(count_from(1, 11), 20);
   EXPECT_EQ(step(s), "1:0+10 |");
@@ -135,7 +135,7 @@ TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
 }
 
 // The other sequence's part of the step may end with the page or before its end.
-TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
+TEST(Scheduler, ASequenceWaitsForAPageOnlyIfItIsReadToItsEnd) {
   for (std::int32_t size = 2; size <= 9; ++size) {
     SCOPED_TRACE(size);
     Scheduler s({.pages = 20, .page_size = 4, .slots = 8, .chunk = 100});
@@ -148,7 +148,7 @@ TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
   }
 }
 
-TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
+TEST(Scheduler, TheNewestIsPreemptedFirstUnlessPreemptedThreeTimes) {
   Scheduler s({.pages = 12, .page_size = 1, .slots = 6, .chunk = 100});
   const auto read = [&] {
     const Scheduler::Plan& plan = s.plan();
@@ -180,7 +180,7 @@ TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
 }
 
 // Otherwise they would keep the pages that others wait for.
-TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
+TEST(Scheduler, IdleSequencesMakeRoomIfAllAreIdle) {
   Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 2});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 4), 8), c = s.add(count_from(21, 5), 8);
   const auto read = [&] {
@@ -194,7 +194,7 @@ TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
   EXPECT_FALSE(s.is_running(a));
   EXPECT_FALSE(s.is_running(b));
   EXPECT_TRUE(s.plan().is_empty());
-  EXPECT_TRUE(s.is_running(c)) << "nobody needs its pages";
+  EXPECT_TRUE(s.is_running(c)) << "no other sequence needs its pages";
   s.append(b, 15);
   EXPECT_EQ(read(), "| 2:4+1") << "it was on the host";
   EXPECT_FALSE(s.is_running(c));
@@ -203,7 +203,7 @@ TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
   EXPECT_TRUE(s.is_running(a));
 }
 
-TEST(Scheduler, SomePagesStayFreeForTextsThatRun) {
+TEST(Scheduler, SomePagesStayFreeForRunningSequences) {
   Scheduler s({.pages = 200, .page_size = 1, .slots = 8, .chunk = 1000});
   s.add(count_from(0, 99), 150), s.add(count_from(1000, 100), 100), s.add(count_from(2000, 99), 150);
   EXPECT_EQ(step(s), "1:0+99 |");  // with the second, one page would be left of the two that stay free
@@ -213,7 +213,7 @@ TEST(Scheduler, SomePagesStayFreeForTextsThatRun) {
   EXPECT_EQ(step(s), "3:0+99 |");
 }
 
-TEST(Scheduler, RefusesWhatCannotBeServed) {
+TEST(Scheduler, RefusesRequestsThatCannotBeServed) {
   const auto message = [](Scheduler::Options o) { return error_of([&] { Scheduler s(o); }); };
   EXPECT_THROW(Scheduler({.pages = 0}), ShapeError);
   EXPECT_THROW(Scheduler({.page_size = 0}), ShapeError);
@@ -262,7 +262,7 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
   EXPECT_EQ(text_of(s.plan()), "| 2:0+1");
 }
 
-TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
+TEST(Scheduler, TokensReadBeforeForgetAreNotKeptOnTheHost) {
   Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 8});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 3), 8);
   EXPECT_EQ(step(s), "1:0+4 2:0+3 |");
@@ -270,7 +270,7 @@ TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
   const Scheduler::Plan& plan = s.plan();
   EXPECT_EQ(text_of(plan), "| 1:4+1");
   EXPECT_FALSE(s.is_running(b));
-  EXPECT_TRUE(plan.out.empty()) << "it would come back as if it had been read since";
+  EXPECT_TRUE(plan.out.empty()) << "it would be restored as if it had been read since";
   s.done({a, 4, 1});
   s.remove(a);
   EXPECT_EQ(step(s), "2:0+4 |");
@@ -643,7 +643,7 @@ class Trace {
   int weights_ = 0;
 };
 
-TEST(Scheduler, StaysRightInTwentyThousandSteps) {
+TEST(Scheduler, StaysCorrectInTwentyThousandSteps) {
   Trace all(0);
   for (std::uint64_t seed = 1; all.steps < 20'000; ++seed) {
     Trace trace(seed);

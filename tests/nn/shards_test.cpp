@@ -22,7 +22,7 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 // A rank that never communicates, for graphs that never run.
 struct Alone final : Communicator {
   using Communicator::Communicator;
-  void share(std::span<const std::byte>, const Reader&) override { throw Error("it is alone"); }
+  void share(std::span<const std::byte>, const Reader&) override { throw Error("there is no other rank"); }
 };
 
 // The number of elements that n ranks divide is a multiple of this. It is the same for 1, 2, 4, 8 and 16
@@ -33,7 +33,7 @@ std::int64_t granule(int n) {
   return 1024 * n;
 }
 
-TEST(Shards, AreAPieceOfEachRankAndARest) {
+TEST(Shards, AreOnePiecePerRankAndARest) {
   for (const int n : {1, 2, 3, 4, 5, 8, 12, 16, 17}) {
     const std::int64_t g = granule(n);
     std::vector<Parameter> parameters;
@@ -72,7 +72,7 @@ TEST(Shards, AreAPieceOfEachRankAndARest) {
 }
 
 // An early sum covers adjacent gradients with a quarter of all bytes, or 16 MiB.
-TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
+TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
   const std::int64_t g = granule(2);
   const std::vector<std::int64_t> lists[] = {{1, 1, 1, 1, 1, 1, 1, 1},
                                              {4, 1, 1, 1, 1},
@@ -120,7 +120,7 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
 }
 
 // The blocks of a divided part and of a rest are separate tensors for any number of ranks.
-TEST(Shards, NormsAreOfTheSameTensorsOnAnyNumberOfRanks) {
+TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
   const std::vector<std::int64_t> counts{7, 16384, 16385, 3 * 16384 + 2000, 16383, 2 * 16384};
   for (const int n : {1, 2, 4, 8})
     for (const bool is_divisible : {true, false}) {

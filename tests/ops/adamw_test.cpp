@@ -50,7 +50,7 @@ TEST(AdamW, AgreesWithThePublishedFormulaOverSteps) {
   }
 }
 
-TEST(AdamW, NeedsNoMemoryBesideItsParameters) {
+TEST(AdamW, NeedsNoMemoryBeyondItsParameters) {
   Graph g;
   const Parameter p("p", Array({64, 64}, f32)), m("m", Array({64, 64}, f32)), v("v", Array({64, 64}, f32));
   const Tensor z = g.input("z", {64, 64}), rate = g.input("rate", {}), t = g.input("t", {}, i64);
@@ -60,7 +60,7 @@ TEST(AdamW, NeedsNoMemoryBesideItsParameters) {
   EXPECT_EQ(program.steps().size(), 1u);
 }
 
-TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
+TEST(AdamW, MatchesItsDecompositionOnEveryViewAndType) {
   for (View view : all_views)
     for (DType dtype : float_dtypes) {
       Graph g;
@@ -83,7 +83,7 @@ TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
     }
 }
 
-TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
+TEST(AdamW, AListMatchesSingleUpdates) {
   ParameterList list;
   const AdamWOptions options{.beta2 = 0.95};
   const auto together = adamw(list.all, 0.01, 3, 0.5, options);
@@ -99,7 +99,7 @@ TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
   for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(r[i].same_bits(r[count + i])) << "result " << i;
 }
 
-TEST(AdamW, GivesCopiesOfTheNewValuesInHalfTypes) {
+TEST(AdamW, WritesCopiesOfTheNewValuesIn16BitTypes) {
   for (const double scale : {0.5, 0.0}) {
     ParameterList list;
     std::vector<Tensor> fetch;
@@ -177,7 +177,7 @@ TEST(SquaredNorm, IsTheSumOfAllSquares) {
               1e-6 * expected);
 }
 
-TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
+TEST(SquaredNorm, MillionsOfElementsAreExact) {
   Graph g;
   const std::int64_t n = (1 << 22) + 3;
   const Tensor x = g.input("x", {n});
@@ -187,7 +187,7 @@ TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
 }
 
 // A single tensor with about a whole number of chunks of 8192, once and twice.
-TEST(SquaredNorm, OfOneLongTensorHasEveryChunk) {
+TEST(SquaredNorm, OneLongTensorIncludesEveryChunk) {
   for (const DType dtype : {f32, f64, bf16})
     for (const std::int64_t n : {1, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 16385, 20000}) {
       Graph g;
@@ -200,7 +200,7 @@ TEST(SquaredNorm, OfOneLongTensorHasEveryChunk) {
     }
 }
 
-TEST(AdamW, HasNoGradientAndSaysSo) {
+TEST(AdamW, IsNotDifferentiableAndReportsIt) {
   Graph g;
   const Given p = given(g, {3});
   const auto after = adamw(p.tensor, p.tensor, p.tensor, p.tensor, 0.1, 1);

@@ -49,7 +49,7 @@ TEST(AttentionCall, AQuerySeesTheKeysOfTheRule) {
   });
 }
 
-TEST(AttentionCall, RowsTogetherSeeWhatEachSees) {
+TEST(AttentionCall, RangesOfRowsSeeTheUnionOfTheirKeys) {
   for_each_call([](const AttentionCall& x) {
     const Band band(x, sequence_of_query(x, 0, 0));
     for (int first = 0; first < x.L; ++first)

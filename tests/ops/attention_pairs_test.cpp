@@ -67,7 +67,7 @@ const Row rows[] = {
        for (Index b = 0; b < n.B; ++b) s.o.kv_lengths.push_back(b == 1 ? 0 : n.T - 3);
      }},
     {"dropout", [](Spec& s, const AttentionShape&) { s.o.dropout = 0.25; }},
-    {"free order", [](Spec& s, const AttentionShape&) { s.nondeterministic = true; }},
+    {"nondeterministic", [](Spec& s, const AttentionShape&) { s.nondeterministic = true; }},
     {"plain kernels", [](Spec& s, const AttentionShape&) { s.kernels = AttentionKernels::plain; }},
 };
 
@@ -256,11 +256,11 @@ TEST(AttentionPairs, EachFieldHasARow) {
   });
 }
 
-TEST(AttentionPairs, OfOneCallAgreeWithLoops) {
+TEST(AttentionPairs, OneCallMatchesLoops) {
   each_pair(std::size(rows), [](std::size_t a, std::size_t b) { check(a, b, true); });
 }
 
-TEST(AttentionPairs, OfTwoCallsOfAGraphAgreeWithLoops) {
+TEST(AttentionPairs, TwoCallsOfAGraphMatchLoops) {
   each_pair(std::size(rows), [](std::size_t a, std::size_t b) { check(a, b, false); });
 }
 

@@ -57,7 +57,7 @@ void expect_fields(const A& initial, const std::vector<Field<A>>& fields) {
   }
 }
 
-TEST(Attributes, AttentionTextHasEachField) {
+TEST(Attributes, AttentionListsEachField) {
   using A = AttentionAttrs;
   constexpr Shown c = Shown::changed, never = Shown::never;
   expect_fields<A>(
@@ -92,7 +92,7 @@ TEST(Attributes, AttentionTextHasEachField) {
                     {"stream=1", "stream=2", never, [](K& a) { a.stream = 2; }}});
 }
 
-TEST(Attributes, LossNormAndRopeTextHasEachField) {
+TEST(Attributes, LossNormAndRopeListEachField) {
   constexpr Shown c = Shown::changed, never = Shown::never;
   using R = RopeAttrs;
   expect_fields<R>({{1, 0.5}, false, false, 0},
@@ -126,7 +126,7 @@ TEST(Attributes, LossNormAndRopeTextHasEachField) {
        {"copies=\"f32\"", "copies=\"f32 bf16\"", never, [](W& a) { a.copies.push_back(bf16); }}});
 }
 
-TEST(Attributes, AxisAndRandomTextHasEachField) {
+TEST(Attributes, AxisAndRandomListEachField) {
   constexpr Shown c = Shown::changed, always = Shown::always, never = Shown::never;
   using X = AxisAttrs;
   expect_fields<X>({1}, {{"axis=1", "axis=2", always, [](X& a) { a.axis = 2; }}});
@@ -175,7 +175,7 @@ TEST(Attributes, AxisAndRandomTextHasEachField) {
 }
 
 // The attributes of these ops are visible only in a graph.
-TEST(Attributes, ViewTextHasEachField) {
+TEST(Attributes, ViewListsEachField) {
   Graph g;
   const Tensor x = g.input("x", {4, 6});
   struct Row {
@@ -219,7 +219,7 @@ struct Work {
   double flops, roundings, bytes = 0;
 };
 
-TEST(Work, IsThatCountedByHand) {
+TEST(Work, MatchesHandCounts) {
   const std::vector<Shape> forward{{2, 3, 4, 5}, {2, 1, 6, 5}, {2, 1, 6, 7}},
       backward{{2, 3, 4, 5}, {2, 1, 6, 5}, {2, 1, 6, 7}, {2, 3, 4, 7}, {2, 3, 4}, {2, 3, 4, 7}, {3}},
       gradients(backward.begin(), backward.begin() + 3);

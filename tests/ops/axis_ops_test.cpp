@@ -57,7 +57,7 @@ TEST(TopK, SortsTheLargestAndKeepsTheOrderOfEquals) {
         }
 }
 
-TEST(TopK, OfLongLinesAgreesWithSorting) {
+TEST(TopK, LongLinesAgreeWithSorting) {
   Graph g;
   const Given x = given(g, {2, 5000}, f32);
   const auto best = top_k(x.tensor, 700);
@@ -70,7 +70,7 @@ TEST(TopK, OfLongLinesAgreesWithSorting) {
   expect_values(best[0], {x}, expected);
 }
 
-TEST(TopK, TakesNaNForTheLargest) {
+TEST(TopK, TreatsNaNAsTheLargest) {
   Graph g;
   const Tensor x = g.input("x", {5}, f32);
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
@@ -79,7 +79,7 @@ TEST(TopK, TakesNaNForTheLargest) {
   EXPECT_EQ(places.values<std::int64_t>(), (std::vector<std::int64_t>{1, 4, 2, 0}));
 }
 
-TEST(TopK, GradientGoesToTheElementsTaken) {
+TEST(TopK, GradientFlowsToTheSelectedElements) {
   for (View kind : {View::contiguous, View::transposed, View::sliced})
     for (int axis : {0, 1}) {
       Graph g;
@@ -89,7 +89,7 @@ TEST(TopK, GradientGoesToTheElementsTaken) {
     }
 }
 
-TEST(TopK, RefusesMoreThanThereAre) {
+TEST(TopK, RefusesKAboveTheLength) {
   Graph g;
   const Tensor x = g.input("x", {2, 3});
   expect_error<ShapeError>([&] { top_k(x, 4); }, {"[top_k]", "k is 4, expected 0 to 3", "axis_ops_test.cpp"});
@@ -123,7 +123,7 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
 }
 
 // Sums of few 16-bit numbers are exact in f64, including subnormal numbers.
-TEST(Cumsum, RoundsEachSumOfHalfTypesOnce) {
+TEST(Cumsum, RoundsEachSumOf16BitTypesOnce) {
   constexpr std::int64_t rows = 21, columns = 37;
   for (const DType t : {bf16, f16})
     for (const double scale : {1., t == bf16 ? 1e-38 : 1e-4}) {
@@ -148,7 +148,7 @@ TEST(Cumsum, RoundsEachSumOfHalfTypesOnce) {
     }
 }
 
-TEST(Cumsum, GradientRunsTheOtherWay) {
+TEST(Cumsum, GradientRunsInTheOppositeDirection) {
   for (bool reverse : {false, true})
     for (View kind : all_views) {
       Graph g;
@@ -199,7 +199,7 @@ TEST(Triangles, HaveTriangularGradientsInOnePass) {
   expect_error<ShapeError>([&] { tril(g.input("v", {3})); }, {"[tril]", "two dimensions", "f32 [3]"});
 }
 
-TEST(Flip, TurnsAnAxisAround) {
+TEST(Flip, ReversesAnAxis) {
   Graph g;
   const Given x = given(g, {2, 3}, f64, View::sliced, 1);
   const Vector& v = x.values;
@@ -207,7 +207,7 @@ TEST(Flip, TurnsAnAxisAround) {
   expect_gradients(weighted_sum(flip(x.tensor, 0)), {x});
 }
 
-TEST(AxisOps, TakeEmptyTensors) {
+TEST(AxisOps, AcceptEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 3}, f32), y = given(g, {2, 0}, f32, View::contiguous, 2);
   expect_values(cumsum(x.tensor, 0), {x}, {});

@@ -368,7 +368,7 @@ const Call reductions[] = {
     CALL(block_norms({})),
 };
 
-TEST(CallsGolden, GraphsGradientsAndErrorsAreThoseRecorded) {
+TEST(CallsGolden, GraphsGradientsAndErrorsMatchTheGoldenFile) {
   const GoldenLines now = results_of({pointwise, shapes, by_index, reductions});
   EXPECT_GT(now.size(), 200u);
   expect_golden(GOLDEN_FILES "ops/calls_golden.txt", now);

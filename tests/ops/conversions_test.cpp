@@ -143,7 +143,7 @@ TEST(Conversions, RoundIntegersOnce) {
   EXPECT_THROW(wide_values.to(i32), DTypeError);
 }
 
-TEST(Conversions, KeepWhatIsNoNumber) {
+TEST(Conversions, KeepNaNAndInfinity) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   Vector cases{infinity, -infinity};
   for (const std::uint64_t bits :

@@ -77,7 +77,7 @@ TEST(FlashAttnGraph, TrainsTheWorkedExample) {
 
 // u = (P ⊛ z_P).sum = (O ⊛ z_O).sum [Stratos, FlashAttention Lemma 2.1]. Rows of z_S sum to z_ξ, because
 // P.sum = 1.
-TEST(FlashAttnGraph, KeepsTheIdentitiesOfSoftmaxGradients) {
+TEST(FlashAttnGraph, SatisfiesTheIdentitiesOfSoftmaxGradients) {
   Inputs x;
   const Tensor q = x.input({2, 3, 7, 5}), k = x.input({2, 3, 9, 5}), v = x.input({2, 3, 9, 4}),
                bias = x.input({2, 3, 7, 9}), z_o = x.input({2, 3, 7, 4}), z_lse = x.input({2, 3, 7});
@@ -113,7 +113,7 @@ TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
   EXPECT_EQ(products, 3 + 1 + 4);  // projections of x; z of the merged heads; z of the weights
 }
 
-TEST(FlashAttnGraph, GradientsLieLikeWhatTheyAreOf) {
+TEST(FlashAttnGraph, GradientsHaveTheLayoutOfTheirTensors) {
   Graph g;
   const Tensor q = g.input("q", {2, 5, 3, 4}).transpose(1, 2), k = g.input("k", {2, 3, 6, 4}),
                v = g.input("v", {2, 6, 2, 3, 4}).slice(2, 1, 2).squeeze(2).transpose(1, 2);
@@ -126,7 +126,7 @@ TEST(FlashAttnGraph, GradientsLieLikeWhatTheyAreOf) {
 }
 
 // The option belongs to the backward. The CPU's backward keeps its order.
-TEST(FlashAttnGraph, HandsTheNondeterministicToTheBackward) {
+TEST(FlashAttnGraph, PassesNondeterministicToTheBackward) {
   Inputs x;
   const Tensor q = x.input({1, 2, 70, 8}, f32), k = x.input({1, 1, 90, 8}, f32),
                z_o = x.input(q.shape(), f32);
@@ -144,7 +144,7 @@ TEST(FlashAttnGraph, HandsTheNondeterministicToTheBackward) {
 
 // The backward uses the forward's kernels. On the CPU these are multiply-adds. Other kernels are refused at
 // compile time, with the layer, the operands and the line of the call.
-TEST(FlashAttnGraph, HandsTheKernelsToTheBackwardAndRefusesWhatTheCpuLacks) {
+TEST(FlashAttnGraph, PassesTheKernelsToTheBackwardAndRefusesUnsupportedOnes) {
   using enum AttentionKernels;
   Inputs x;
   const Tensor q = x.input({1, 2, 7, 8}, f32), k = x.input({1, 1, 9, 8}, f32), z_o = x.input(q.shape(), f32);
@@ -201,7 +201,7 @@ TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
   }
 }
 
-TEST(FlashAttnGraph, GivesLseInTheComputeType) {
+TEST(FlashAttnGraph, ReturnsLseInTheComputeType) {
   Graph g;
   const auto lse_of = [&](DType t) {
     const Tensor q = g.input("q", {1, 1, 2, 4}, t);
@@ -230,7 +230,7 @@ TEST(FlashAttnGraph, NeedsNoMemoryForTheMatrix) {
     }
 }
 
-TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
+TEST(FlashAttnGraph, RefusesMismatchedOperands) {
   Graph g;
   const auto t = [&](const Shape& s, DType dtype = f32) { return g.input("x", s, dtype); };
   const auto message = [&](const Tensor& q, const Tensor& k, const Tensor& v,
@@ -282,7 +282,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
 }
 
 // Values that are fed at each run are checked at each run.
-TEST(FlashAttnGraph, RefusesARunWhoseLengthsLeaveTheTensors) {
+TEST(FlashAttnGraph, RefusesARunWithLengthsOutsideTheTensors) {
   Graph g;
   const Tensor q = g.input("q", {2, 1, 3, 4}), k = g.input("k", {2, 1, 8, 4}), n = g.input("n", {2}, i32),
                cu = g.input("cu", {3}, i32), one_q = slice(q, 0, 0, 1), one_k = slice(k, 0, 0, 1);
@@ -306,7 +306,7 @@ TEST(FlashAttnGraph, RefusesARunWhoseLengthsLeaveTheTensors) {
 
 // Keys beyond a row's length, and rows outside all sequences, may have any values. They must not affect the
 // results.
-TEST(FlashAttnGraph, NeverReadsWhatIsNotAttendedTo) {
+TEST(FlashAttnGraph, NeverReadsUnattendedKeysAndRows) {
   const auto run = [](bool packed, bool fused, double softcap, double rest) {
     Graph g;
     const std::int64_t L = 5, T = 300, d = 6;
@@ -371,7 +371,7 @@ TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
 
 // For a fixed mask, o is linear in v. So ⟨o, z_o⟩ = ⟨v, z_v⟩ holds only if the backward and a recomputed
 // forward draw the forward's mask. A different step draws a different mask.
-TEST(FlashAttnGraph, DropsTheSameInTheBackwardAndWhenRecomputed) {
+TEST(FlashAttnGraph, DropsTheSameElementsInTheBackwardAndWhenRecomputed) {
   Inputs x;
   const Tensor q = x.input({1, 2, 20, 4}), k = x.input({1, 2, 30, 4}), v = x.input({1, 2, 30, 4}),
                z_o = x.input({1, 2, 20, 4});

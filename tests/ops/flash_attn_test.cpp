@@ -270,7 +270,7 @@ TEST(FlashAttn, SharesKeysAmongAGroupOfHeads) {
 TEST(FlashAttn, SharesOneKeyHead) {
   check_all({2, 3, 1, 12, 9, 3, 6}, Order::packed);
 }
-TEST(FlashAttn, TakesAStridedLastAxis) {
+TEST(FlashAttn, AcceptsAStridedLastAxis) {
   check_all({1, 2, 1, 10, 15, 4, 2}, Order::last_strided);
 }
 
@@ -293,7 +293,7 @@ TEST(FlashAttn, AgreesWithTheOracleAcrossTiles) {
         "packed");
 }
 
-TEST(FlashAttn, TakesRaggedAndEmptyShapes) {
+TEST(FlashAttn, AcceptsRaggedAndEmptyShapes) {
   const Index shapes[][7] = {{1, 1, 1, 1, 1, 1, 1}, {1, 2, 1, 1, 17, 3, 5}, {1, 1, 1, 17, 1, 2, 2},
                              {1, 2, 2, 0, 3, 4, 4}, {1, 2, 2, 3, 0, 4, 4},  {0, 2, 1, 3, 4, 4, 4},
                              {2, 0, 0, 3, 4, 4, 4}, {1, 2, 1, 5, 5, 65, 1}};
@@ -302,12 +302,12 @@ TEST(FlashAttn, TakesRaggedAndEmptyShapes) {
       const AttentionShape n{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
       check({n, {.causal = causal}}, std::to_string(n.L) + " " + std::to_string(n.T));
     }
-  check({{1, 2, 1, 3, 0, 4, 4}, {.sink = {0.5, -1}}}, "sink alone");
+  check({{1, 2, 1, 3, 0, 4, 4}, {.sink = {0.5, -1}}}, "only a sink");
 }
 
-TEST(FlashAttn, GivesTheGradientWithoutOneOfLse) {
+TEST(FlashAttn, NeedsNoGradientOfLse) {
   check({{1, 2, 1, 9, 8, 4, 4}, {.causal = true, .sink = {0.3, 0.2}}, Order::rows_first, f64, false},
-        "o alone");
+        "only o");
 }
 
 // The distance in the dtype: the change of the numbers if 0.3 is added and subtracted.

@@ -39,7 +39,7 @@ TEST(Embedding, GradientSumsOverRepeatedIndices) {
     }
 }
 
-TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
+TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
   Graph g;
   const Tensor w = g.input("w", {37, 300}, f32), i = g.input("i", {2000}, i64);
   Array weight({37, 300}, f32), index({2000}, i64), cotangent({2000, 300}, f32);
@@ -60,7 +60,7 @@ TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_EQ(one.values<float>(), expected);
 }
 
-TEST(Embedding, GradientInHalfPrecisionIsSummedWider) {
+TEST(Embedding, GradientIn16BitTypesIsSummedInF32) {
   // 4096 times 2^-8: a sum in bf16 would stay at 2.
   Graph g;
   const Tensor w = g.input("w", {2, 3}, bf16), i = g.input("i", {4096}, i32);
@@ -129,7 +129,7 @@ Vector added(Vector x, const Shape& shape, int axis, const Vector& index, const 
   return x;
 }
 
-TEST(IndexSelect, TakesIndicesOfAnyShapeOnAnyAxis) {
+TEST(IndexSelect, AcceptsIndicesOfAnyShapeOnAnyAxis) {
   const Shape shape{3, 4, 2};
   for (int axis : {0, 1, 2})
     for (View kx : all_views)
@@ -143,7 +143,7 @@ TEST(IndexSelect, TakesIndicesOfAnyShapeOnAnyAxis) {
       }
 }
 
-TEST(IndexSelect, OfLargeSlicesIsSharedBetweenThreads) {
+TEST(IndexSelect, LargeSlicesAreDividedBetweenThreads) {
   Graph g;
   const Given x = given(g, {3, 40000}, f32, View::transposed, 5);
   const Given i = indices(g, {5}, i32, View::contiguous, 3, 10);
@@ -194,7 +194,7 @@ TEST(IndexAdd, HasGradientsOfBothOperands) {
   }
 }
 
-TEST(IndexAdd, OfAVectorAndOfNothing) {
+TEST(IndexAdd, AcceptsVectorsAndEmptyTensors) {
   Graph g;
   const Given x = given(g, {4}, f64, View::contiguous, 9);
   const Given s = given(g, {6}, f64, View::contiguous, 10);
@@ -299,7 +299,7 @@ TEST(IndexAssign, AssignsAListInOneStepOnAnyNumberOfThreads) {
     }
 }
 
-TEST(IndexAssign, OfNothing) {
+TEST(IndexAssign, AcceptsEmptyTensors) {
   Graph g;
   const Given x = given(g, {4}, f64, View::contiguous, 9);
   const Given i = indices(g, {6}, i64, View::contiguous, 4, 16);
@@ -308,7 +308,7 @@ TEST(IndexAssign, OfNothing) {
                 x.values);
 }
 
-TEST(IndexAssign, RefusesWrongShapesAndNumbers) {
+TEST(IndexAssign, RefusesWrongShapesAndIndices) {
   Graph g;
   const Tensor x = g.input("x", {3, 4}), i = g.input("i", {2}, i64), s = g.input("s", {3, 4});
   expect_error<ShapeError>([&] { index_assign(x, 0, i, s); }, {"[index_assign]", "must have shape [2, 4]"});
@@ -411,7 +411,7 @@ TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
         }
 }
 
-TEST(ScatterAdd, TakesMoreIndicesThanElements) {
+TEST(ScatterAdd, AcceptsMoreIndicesThanElements) {
   Graph g;
   const Given x = given(g, {7}, f64), s = given(g, {1000}, f64, View::sliced, 2);
   const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
@@ -444,7 +444,7 @@ TEST(ScatterAdd, ReportsAnIndexOutOfRange) {
       {"[scatter_add] index 3 at position 53", "expected 0 to 2"});
 }
 
-TEST(ScatterAdd, IntoNothingIsOutOfRange) {
+TEST(ScatterAdd, AnEmptyTargetIsOutOfRange) {
   Graph g;
   const Tensor x = g.input("x", {0}), i = g.input("i", {2}, i64), s = g.input("s", {2});
   expect_error<Error>(

@@ -6,7 +6,7 @@ namespace {
 
 const CompileOptions one_thread{.threads = 1};
 
-TEST(LargeLogits, AnOffsetChangesNoBitOfCrossEntropyAndSoftmax) {
+TEST(LargeLogits, AnOffsetDoesNotChangeCrossEntropyAndSoftmaxBitwise) {
   large_logits::expect_no_bit_changes(one_thread);
 }
 TEST(LargeLogits, TheGradientOfLogsumexpIsAProbability) {

@@ -9,7 +9,7 @@ using namespace large_scores;
 
 class LargeScores : public ::testing::TestWithParam<DType> {};
 
-TEST_P(LargeScores, ResultsAndGradientsAreThoseOfF64) {
+TEST_P(LargeScores, ResultsAndGradientsMatchF64) {
   for (Case c : cases())
     for (const auto& [B, H, Hk, L, T] : {std::tuple{1, 1, 1, 1, 5}, std::tuple{2, 2, 1, 3, 300},
                                          std::tuple{1, 2, 2, 20, 40}, std::tuple{1, 2, 1, 130, 290}}) {
@@ -20,7 +20,7 @@ TEST_P(LargeScores, ResultsAndGradientsAreThoseOfF64) {
     }
 }
 // A bias within the range of f16, and queries of ordinary length.
-TEST_P(LargeScores, BiasesOfTheTypesRange) {
+TEST_P(LargeScores, BiasesOfTheTypesRangeMatchF64) {
   for (const std::int64_t L : {1, 40})
     expect_right({.name = "-60000", .L = L, .T = 70, .bias = [](auto, auto) { return -57344.; }}, GetParam());
 }
@@ -71,7 +71,7 @@ TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
 }
 
 // For a fixed mask, o is linear in v: ⟨o, z_o⟩ = ⟨v, z_v⟩.
-TEST(LargeScoresGraph, DropoutDropsTheSameInBothDirections) {
+TEST(LargeScoresGraph, DropoutDropsTheSameElementsInBothDirections) {
   Graph g;
   const auto constant = [&](const Shape& s, std::uint64_t seed, double by) {
     Numbers x = integers(numel(s), 4, seed);
@@ -88,7 +88,7 @@ TEST(LargeScoresGraph, DropoutDropsTheSameInBothDirections) {
 }
 
 // Second derivatives use the decomposition of the backward, in which ξ is an input.
-TEST(LargeScoresGraph, SecondDerivativesAreThoseOfStandardAttn) {
+TEST(LargeScoresGraph, SecondDerivativesMatchStandardAttn) {
   Results r[2];
   for (const bool is_fused : {true, false}) {
     Graph g;

@@ -366,7 +366,7 @@ const Call by_ranks[] = {
     CALL(all_reduce({in.x(), Tensor()}, 2)),
 };
 
-TEST(LayerCallsGolden, GraphsGradientsAndErrorsAreThoseRecorded) {
+TEST(LayerCallsGolden, GraphsGradientsAndErrorsMatchTheGoldenFile) {
   const GoldenLines now = results_of({layers, attention, by_ranks});
   EXPECT_GT(now.size(), 200u);
   expect_golden(GOLDEN_FILES "ops/layer_calls_golden.txt", now);

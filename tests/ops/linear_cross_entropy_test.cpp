@@ -32,7 +32,7 @@ std::vector<LinearCrossEntropyOptions> every_option() {
 constexpr std::int64_t rows = 6, width = 5, classes = 21;
 const std::vector<std::int32_t> some_targets{3, 0, 20, 5, 3, 7};
 
-TEST(LinearCrossEntropy, IsCrossEntropyOfTheProduct) {
+TEST(LinearCrossEntropy, MatchesCrossEntropyOfTheProduct) {
   for (DType dtype : float_dtypes)
     for (View view : all_views)
       for (const LinearCrossEntropyOptions& o : every_option()) {
@@ -55,7 +55,7 @@ TEST(LinearCrossEntropy, IsCrossEntropyOfTheProduct) {
       }
 }
 
-TEST(LinearCrossEntropy, TakesLeadingAxesAndTiedWeights) {
+TEST(LinearCrossEntropy, AcceptsLeadingAxesAndTiedWeights) {
   Graph g;
   const Given x = given(g, {2, 3, width}, f64, View::contiguous, 1),
               table = given(g, {classes, width}, f64, View::contiguous, 2);
@@ -72,7 +72,7 @@ std::int64_t count(const Graph& g, std::string_view op) {
 
 // Losses and the gradients of x and w in chunks: one unit, two units, a partial unit, and the whole. Each has
 // the expected number of chunks and bitwise identical results. 607 rows are eight units of 64 and one of 95.
-TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
+TEST(LinearCrossEntropy, AnyChunksMatchBitwise) {
   const std::int64_t n = 607, c = 40, V = 300;
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{0, 1},   {1, 9},   {64, 9},  {128, 5},
                                                                  {150, 5}, {301, 3}, {607, 1}, {5000, 1}};
@@ -109,7 +109,7 @@ TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
 }
 
 // Fewer than two units cannot be divided into chunks.
-TEST(LinearCrossEntropy, HasUnitsWhereThereAreTwoOfThem) {
+TEST(LinearCrossEntropy, HasUnitsIfThereAreAtLeastTwo) {
   EXPECT_EQ(linear_cross_entropy_unit(50304), 4096);
   EXPECT_EQ(linear_cross_entropy_unit(8192), 4096);
   EXPECT_EQ(linear_cross_entropy_unit(8000), 8192);
@@ -158,7 +158,7 @@ TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
   EXPECT_LT(compile(g, z).memory().arena, 3 * n * V * 4u / 2);
 }
 
-TEST(LinearCrossEntropy, StandsLargeLogits) {
+TEST(LinearCrossEntropy, HandlesLargeLogits) {
   Graph g;
   const Tensor x = g.input("x", {2, 1}), w = g.input("w", {1, 3}), t = g.input("t", {2}, i64);
   const Tensor loss = linear_cross_entropy(x, w, t, {.reduction = Reduction::none});
@@ -201,7 +201,7 @@ TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
   expect_error<GradientError>([&] { gradients(sum(chunks), {many.tensor}); }, {"first derivative only"});
 }
 
-TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
+TEST(LinearCrossEntropy, RefusesMismatchedOperands) {
   Graph g;
   const Given x = given(g, {3, 4}), w = given(g, {4, 7});
   const Tensor t = g.input("t", {3}, i64);

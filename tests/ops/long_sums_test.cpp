@@ -59,7 +59,7 @@ TEST(CumSum, GradientAddsSmallNumbersToALargeSum) {
 }
 
 // Adds 0.1 to one element 2^22 times: all rounding errors of a running sum would have the same sign.
-TEST(SumsByIndex, OfMillionsOfSlicesKeepTheirBound) {
+TEST(SumsByIndex, MillionsOfSlicesStayWithinTheirBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   Graph g;
   const Tensor x = full(g, {2, 1}, 0), src = full(g, {n, 1}, 0.1f), to = full(g, {n}, 1, i64);
@@ -73,7 +73,7 @@ TEST(SumsByIndex, OfMillionsOfSlicesKeepTheirBound) {
 }
 
 // A single result each, computed in more parts than the header's bound counts.
-TEST(LongSums, OfOneResultKeepTheirBound) {
+TEST(LongSums, OneResultStaysWithinItsBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   const double bound = (n / 0x1p15 + 0x1p10) * 0x1p-24;
   Graph g;
@@ -96,7 +96,7 @@ TEST(LongSums, OfOneResultKeepTheirBound) {
 }
 
 // GEMMs with a long k of each kind: rows and columns, few and many, and each memory order.
-TEST(LongSums, ProductsKeepTheirBound) {
+TEST(LongSums, ProductsStayWithinTheirBound) {
   for (const std::int64_t m : {1, 3, 12})
     for (const std::int64_t n : {1, 3, 12})
       for (const bool along_a : {true, false})
@@ -114,7 +114,7 @@ TEST(LongSums, ProductsKeepTheirBound) {
 }
 
 // Equal extremes share a gradient by dividing by their number, which may exceed the range of f16.
-TEST(Extremes, OfMoreElementsThanF16CountsShareTheGradient) {
+TEST(Extremes, MoreEqualElementsThanF16CountsShareTheGradient) {
   constexpr std::int64_t n = 70000;
   Graph g;
   const Tensor x = g.input("x", {n}, f16);
@@ -128,7 +128,7 @@ struct NormCase {
   double norm;
 };
 
-TEST(Norms, AreRightWhereverTheyAreInRange) {
+TEST(Norms, AreCorrectInTheWholeRange) {
   constexpr double infinity = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   const NormCase cases[] = {{f32, {3e20, 4e20}, 5e20},

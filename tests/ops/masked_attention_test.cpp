@@ -52,7 +52,7 @@ std::vector<std::string> mask(Index L, Index T, const AttentionOptions& o, Index
 }
 using Mask = std::vector<std::string>;
 
-TEST(Mask, CausalAlignsBottomRightUnlessTopLeftIsAsked) {
+TEST(Mask, CausalAlignsBottomRightUnlessTopLeftIsRequested) {
   EXPECT_EQ(mask(2, 4, {.causal = true}), (Mask{"xxx.", "xxxx"}));
   EXPECT_EQ(mask(2, 4, {.causal = true, .top_left = true}), (Mask{"x...", "xx.."}));
   EXPECT_EQ(mask(4, 2, {.causal = true}), (Mask{"..", "..", "x.", "xx"}));
@@ -79,7 +79,7 @@ TEST(Mask, PackedSequencesSeeOnlyThemselves) {
             (Mask{"x....", "xx...", "...x.", "...xx"}));
 }
 
-TEST(MaskedAttention, OptionsSaidTwoWaysAgree) {
+TEST(MaskedAttention, EquivalentOptionsAgree) {
   const Inputs x = random_inputs({2, 2, 1, 4, 6, 3, 2}, 1);
   Vector triangle(4 * 6, 0.0);  // [L, T], −∞ above the bottom-right diagonal
   for (Index i = 0; i < 4; ++i)
@@ -188,7 +188,7 @@ TEST(MaskedAttention, SoftcapActsOnTheScaledScoreBeforeTheBias) {
 }
 
 // All scores are equal, so P = 1/4, and O is the number of kept values divided by 4 (1 − dropout).
-TEST(MaskedAttention, DropoutRescalesWhatIsKeptAndLeavesTheStatistic) {
+TEST(MaskedAttention, DropoutRescalesKeptValuesAndNotTheStatistic) {
   Inputs x = random_inputs({1, 2, 1, 2, 4, 1, 1}, 6);
   std::fill(x.q.begin(), x.q.end(), 0.0);
   x.v = {1, 10, 100, 1000};
@@ -198,7 +198,7 @@ TEST(MaskedAttention, DropoutRescalesWhatIsKeptAndLeavesTheStatistic) {
   EXPECT_TRUE(close(run(x, o).lse, Vector(4, std::log(4.0))));
 }
 
-TEST(MaskedAttention, RowsWithNothingToAttendAreZeroAndHaveNoGradient) {
+TEST(MaskedAttention, RowsWithoutVisibleKeysAreZeroAndHaveNoGradient) {
   const AttentionOptions empty[] = {{.kv_lengths = {0, 0}},
                                     {.bias = {-kInfinity}},
                                     {.cu_q = {0, 0}, .cu_k = {0, 3}},

@@ -96,7 +96,7 @@ TEST(Matmul, AgreesWithTheTripleLoopOnEveryRank) {
   run({2, 5, 7}, {2, 7, 0}, {2, 5, 0});
 }
 
-TEST(Matmul, TakesAnyStrides) {
+TEST(Matmul, AcceptsAnyStrides) {
   Graph g;
   const Given a(g, {6, 4, 10}, 1), b(g, {6, 10, 8}, 2), heads(g, {6, 8, 3, 10}, 3), column(g, {1, 10, 1}, 4);
   check(b, a, transpose(b.tensor, 1, 2), transpose(a.tensor, 1, 2), {6, 8, 4});
@@ -109,7 +109,7 @@ TEST(Matmul, TakesAnyStrides) {
         {6, 3, 8, 4});
 }
 
-TEST(Matmul, RoundsHalfTypesOnce) {
+TEST(Matmul, Rounds16BitTypesOnce) {
   for (const DType t : {f32, bf16, f16}) {
     Graph g;
     const Given a(g, {37, 50}, 1, t), b(g, {50, 21}, 2, t);
@@ -125,13 +125,13 @@ TEST(Matmul, RoundsHalfTypesOnce) {
   }
 }
 
-TEST(Matmul, OfTwoFloatTypesTakesTheWider) {
+TEST(Matmul, TwoFloatTypesGiveTheWider) {
   Graph g;
   EXPECT_EQ(matmul(g.input("a", {2, 3}, bf16), g.input("b", {3, 4}, f32)).dtype(), f32);
   EXPECT_THROW(matmul(g.input("i", {2, 3}, i64), g.input("j", {3, 4}, i64)), DTypeError);
 }
 
-TEST(Matmul, SaysWhichSizesDiffer) {
+TEST(Matmul, ErrorNamesTheSizesThatDiffer) {
   Graph g;
   const auto message = [&](const Shape& a, const Shape& b) -> std::string {
     try {
@@ -204,7 +204,7 @@ TEST(Linear, AddsTheBiasInsideTheProduct) {
 }
 
 // A transformer's projections: only the GEMMs themselves may run.
-TEST(Linear, OfRowsAndItsGradientsCopyNothing) {
+TEST(Linear, RowsAndTheirGradientsNeedNoCopies) {
   Graph g;
   const Tensor x = g.input("x", {2, 5, 3}), w = g.input("w", {4, 3}), z = g.input("z", {2, 5, 4});
   const auto zs = gradients(linear(x, transpose(w, 0, 1)), {x, w}, z);
@@ -215,7 +215,7 @@ TEST(Linear, OfRowsAndItsGradientsCopyNothing) {
 }
 
 // Sums of products of 16-bit numbers, rounded to f32 instead of the 16-bit type: small integers are exact.
-TEST(MatmulWide, KeepsWhatAHalfTypeWouldRoundAway) {
+TEST(MatmulWide, KeepsDigitsBeyond16BitTypes) {
   for (const DType dtype : {bf16, f16})
     for (const std::int64_t rows : {1, 3, 40}) {
       Graph g;

@@ -50,8 +50,7 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
 }
 
 TEST(Norm,
-     StaysAccurateFarFromZero) {  // the variance is the mean of squared differences, not a difference of
-                                  // squares
+     StaysAccurateFarFromZero) {  // the variance is not a difference of squares
   Graph g;
   const Given x = given(g, {4, 256}, f32, View::contiguous, 1, 1000, 1001);
   const auto y = run_checked({layer_norm(x.tensor)}, {x.feed()});
@@ -104,7 +103,7 @@ void check_gradients(const Shape& shape, View view, bool weighted, bool biased) 
     EXPECT_TRUE(close(doubles(v[i]), doubles(v[i + results[0].size()]), 1e-11)) << "result " << i;
 }
 
-TEST(Norm, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
+TEST(Norm, FirstAndSecondDerivativesMatchThePlainOps) {
   for (const Shape& shape : {Shape{2, 3, 8}, Shape{5, 65}, Shape{530, 19}})
     for (View view : {View::contiguous, View::transposed, View::expanded}) {
       check_gradients<true>(shape, view, true, true);
@@ -128,7 +127,7 @@ TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // two-phase sums over ro
 }
 
 // Kernels sum blocks of 2^16 numbers: two whole blocks and a ragged last one.
-TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
+TEST(Norm, GradientsOfRowsOfSeveralBlocksMatchThePlainOps) {
   constexpr std::int64_t n = 2 * 65536 + 37;
   for (const bool centred : {true, false}) {
     Graph g;
@@ -148,7 +147,7 @@ TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
   }
 }
 
-TEST(Norm, TakesEmptyTensors) {
+TEST(Norm, AcceptsEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 5}), w = given(g, {5}, f64, View::contiguous, 2);
   const Tensor y = layer_norm(x.tensor, w.tensor);
@@ -158,7 +157,7 @@ TEST(Norm, TakesEmptyTensors) {
   EXPECT_EQ(doubles(v[2]), Vector(5, 0.0));
 }
 
-TEST(Norm, RefusesWeightsThatDoNotFit) {
+TEST(Norm, RefusesMismatchedWeights) {
   Graph g;
   const Given x = given(g, {2, 5}), w = given(g, {4}, f64, View::contiguous, 2);
   EXPECT_THROW(layer_norm(x.tensor, w.tensor), ShapeError);

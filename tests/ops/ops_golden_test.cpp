@@ -382,7 +382,7 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
   }
 }
 
-TEST(OpsGolden, CallsCostsAndGraphsAreThoseRecorded) {
+TEST(OpsGolden, CallsCostsAndGraphsMatchTheGoldenFile) {
   tg::testing::GoldenLines now;
   for (const Op* op : all_ops())
     if (op->infer && op->samples) add_op(*op, now);

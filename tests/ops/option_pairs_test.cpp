@@ -155,7 +155,7 @@ const std::vector<void (*)(LinearCrossEntropyOptions&)> linear_losses = {
     [](auto& o) { o.chunk_rows = 1, o.unit_rows = 64; },
 };
 
-TEST(LossPairs, OfLinearCrossEntropyAgreeWithLoops) {
+TEST(LossPairs, LinearCrossEntropyMatchesLoops) {
   using O = LinearCrossEntropyOptions;
   expect_each_field_is_set(linear_losses.size(), [](std::size_t i) { return both(linear_losses, i, i); });
   for (const DType dtype : {f64, f32})
@@ -199,7 +199,7 @@ const std::vector<void (*)(CrossEntropyOptions&)> losses = {
     [](auto& o) { o.label_smoothing = 0.2; },
 };
 
-TEST(LossPairs, OfCrossEntropyAgreeWithLoops) {
+TEST(LossPairs, CrossEntropyMatchesLoops) {
   using O = CrossEntropyOptions;
   expect_each_field_is_set(losses.size(), [](std::size_t i) { return both(losses, i, i); });
   for (const DType dtype : {f64, f32})

@@ -86,7 +86,7 @@ TEST(PagedAttn, TwoCallsOfAGraphMatchTheDefinition) {
   });
 }
 
-TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
+TEST(PagedAttn, AcceptsPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
   for (const std::int64_t page : {1, 3, 16, 64})
     for (const DType t : float_dtypes) {
       SCOPED_TRACE(::testing::Message() << "page " << page << ", " << name_of(t));
@@ -100,7 +100,7 @@ TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
     }
 }
 
-TEST(PagedAttn, TakesHeadsOfAnySizeAndNumber) {
+TEST(PagedAttn, AcceptsHeadsOfAnySizeAndNumber) {
   for (const DType t : {f32, bf16})
     for (const auto& [d, dv] : {std::pair{1, 1}, {40, 7}, {80, 96}, {192, 128}, {576, 512}})
       for (const auto& [H, Hk, L] : {std::tuple{1, 1, 1}, {5, 1, 30}, {80, 1, 2}, {4, 4, 70}}) {
@@ -144,7 +144,7 @@ std::vector<PagedCall> shapes() {
           {.H = 2, .Hk = 2, .d = 16, .dv = 16, .dtype = f64, .options = {.window_left = 100}}};
 }
 
-TEST(PagedAttn, ARowHasTheSameBitsAloneAndInABatch) {
+TEST(PagedAttn, ARowMatchesBitwiseInAnyBatch) {
   for (PagedCall all : shapes())
     for (const std::int64_t L : {1, 3, 20}) {
       all.L = L, all.sequences = {3, 0, 1, 2}, all.lengths = {range + 70, 5, range, 0};
@@ -159,7 +159,7 @@ TEST(PagedAttn, ARowHasTheSameBitsAloneAndInABatch) {
     }
 }
 
-TEST(PagedAttn, APromptHasTheSameBitsInPartsOfAnySize) {
+TEST(PagedAttn, APromptMatchesBitwiseInPartsOfAnySize) {
   constexpr std::int64_t length = range + 70;
   for (PagedCall c : shapes()) {
     c.L = length, c.lengths = {length};
@@ -175,7 +175,7 @@ TEST(PagedAttn, APromptHasTheSameBitsInPartsOfAnySize) {
   }
 }
 
-TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
+TEST(PagedAttn, ResultsDependNeitherOnPagesNorOnThreads) {
   for (PagedCall c : shapes())
     for (const std::int64_t L : {2, 33}) {
       c.L = L, c.sequences = {0, 1}, c.lengths = {range + 1, 77};
@@ -190,7 +190,7 @@ TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
 }
 
 // The decomposition's flash_attn decodes few queries from contiguous memory.
-TEST(PagedAttn, HasTheBitsOfDecodingWithoutPages) {
+TEST(PagedAttn, MatchesDecodingWithoutPagesBitwise) {
   for (PagedCall c : shapes()) {
     c.L = 4, c.sequences = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
     EXPECT_TRUE(same(c.run(), c.run({}, true)));
@@ -199,7 +199,7 @@ TEST(PagedAttn, HasTheBitsOfDecodingWithoutPages) {
 
 // A key or value that only later queries see is NaN. Earlier queries, and queries whose window begins after
 // it, must not change.
-TEST(PagedAttn, AQueryIsAsWithoutTheKeysThatItDoesNotSee) {
+TEST(PagedAttn, AQueryIsIndependentOfKeysThatItDoesNotSee) {
   struct Case {
     std::int64_t T, L, H, d;
     DType dtype;
@@ -287,7 +287,7 @@ TEST(PagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   run({2, 0, 1, 2}, {4, 8});
 }
 
-TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
+TEST(PagedAttn, ErrorsNameMismatchedOperands) {
   Graph g;
   const Tensor q = g.input("q", {2, 4, 3, 8}, f32), k = g.input("k", {5, 16, 2, 8}, f32),
                v = g.input("v", {5, 16, 2, 6}, f32), table = g.input("table", {2, 4}, i32),

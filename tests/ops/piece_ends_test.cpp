@@ -185,7 +185,7 @@ TEST(PieceEnds, ScatterAdd) {
 }
 
 // Errors name the position of the first wrong index in row-major order, in any part.
-TEST(PieceEnds, ScatterAddNamesThePlaceOfAWrongIndex) {
+TEST(PieceEnds, ScatterAddNamesThePositionOfAWrongIndex) {
   for (const Shape& shape : {Shape{2, 600}, Shape{600, 2}, Shape{3, 4, 40}})
     for (int axis = 0; axis < shape.size(); ++axis)
       for (const std::int64_t wrong :

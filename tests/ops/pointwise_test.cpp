@@ -184,7 +184,7 @@ TEST(Arithmetic, WorksOnEveryNumericType) {
             (Values{1024, 3, -8}));
 }
 
-TEST(Arithmetic, OfSmallIntegersWrapsAround) {
+TEST(Arithmetic, SmallIntegersWrapAround) {
   EXPECT_EQ(on(add, {250}, {10}, u8), (Values{4}));
   EXPECT_EQ(on(mul, {1 << 30}, {4}, i32), (Values{0}));
   Graph g;  // also if a fused step would keep more bits
@@ -212,7 +212,7 @@ TEST(Arithmetic, PromotesMixedTypes) {
 
 // Functions that become constant or linear for large |x|: their slopes and curvatures there are known. The
 // polynomials of their formulas overflow there.
-TEST(Extremes, DerivativesFarOutAreTheirLimits) {
+TEST(Extremes, DerivativesOfHugeNumbersAreTheirLimits) {
   struct Function {
     const char* name;
     Tensor (*f)(TensorArg);
@@ -294,12 +294,12 @@ TEST(Extremes, DerivativesOfPowersDoNotEndAtExponentZeroOrBaseZero) {
     }
 }
 
-TEST(Extremes, MaximumAndMinimumPassNaNOn) {
+TEST(Extremes, MaximumAndMinimumPropagateNaN) {
   for (double v : on(maximum, {nan, 1, nan}, {1, nan, nan})) EXPECT_TRUE(std::isnan(v));
   for (double v : on(minimum, {nan, 1, nan}, {1, nan, nan}, f32)) EXPECT_TRUE(std::isnan(v));
 }
 
-TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
+TEST(Extremes, InfinitiesAndOverflowMatchTheCLibrary) {
   const auto unary = [](Tensor (*f)(TensorArg), Values x, DType t) {
     return on([f](const Tensor& a, const Tensor&) { return f(a); }, x, x, t);
   };
@@ -316,7 +316,7 @@ TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
 }
 
 // Near 2^16, where vectors switch to the C library, and far beyond, next to small numbers.
-TEST(Extremes, SinesOfLargeNumbersAreTheCLibrarys) {
+TEST(Extremes, SinesOfLargeNumbersMatchTheCLibrary) {
   Values x;
   for (const double size : {1e3, 1e5, 1e7, 1e8, 6e8, 1e10, 1e20, 1e38})  // vectors of one size
     for (int i = 0; i < 32; ++i) x.push_back(static_cast<float>((i % 2 ? 1 : -1) * size * (1 + 0.013 * i)));
@@ -329,7 +329,7 @@ TEST(Extremes, SinesOfLargeNumbersAreTheCLibrarys) {
   }
 }
 
-TEST(Where, PicksAndNeverMixesInTheOtherSide) {
+TEST(Where, SelectsAndNeverMixesInTheOtherSide) {
   Graph g;
   const Tensor x = g.input("x", {4}, f32);
   const Tensor safe = where(greater(x, 0), log(x), 0);
@@ -468,7 +468,7 @@ TEST(Cast, TruncatesTowardsZeroOnBothSides) {
 }
 
 // A fused step computes integers in 64 bits. They must be truncated at a cast to a narrower type.
-TEST(Cast, NarrowIntegersWrapInsideAChainToo) {
+TEST(Cast, NarrowIntegersWrapInsideAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {3}, i64);
   const std::int64_t big = (1LL << 32) + 5;

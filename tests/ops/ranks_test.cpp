@@ -50,7 +50,7 @@ Values all_of(const Communicator& ranks, const Shape& shape) {
   return all;
 }
 
-TEST(Ranks, EachOpGivesWhatItSays) {
+TEST(Ranks, EachOpMatchesItsDefinition) {
   for (int n : {2, 3, 4})
     run_ranks(n, [n](Communicator& ranks) {
       const int r = ranks.rank();
@@ -181,7 +181,7 @@ TEST(Ranks, SumsAreAFixedTree) {
 }
 
 // Tensors that are shared in several parts, in each dtype, and with sums in a different dtype.
-TEST(Ranks, SumsOfMoreThanIsSharedAtOnce) {
+TEST(Ranks, SumsOfMoreThanOneShareMatch) {
   run_ranks(2, [](Communicator& ranks) {
     for (const DType dtype : {f64, f32, bf16, f16}) {
       const auto count = static_cast<std::int64_t>(2 * Communicator::most_shared / size_of(dtype)) + 6;
@@ -215,7 +215,7 @@ std::vector<gradcheck::Result> checked(const RankCase& c, Communicator& ranks) {
   return gradcheck::check_ranks(c, std::shared_ptr<Communicator>(std::shared_ptr<void>(), &ranks), {});
 }
 
-TEST(Ranks, GradientsAreThoseOfDifferences) {
+TEST(Ranks, GradientsMatchDifferences) {
   for (int n : {2, 4})
     run_ranks(n, [](Communicator& ranks) {
       for (const RankCase& c : gradcheck::rank_cases(ranks.size()))
@@ -323,7 +323,7 @@ std::string refusal(F f) {
   return "nothing was refused";
 }
 
-TEST(Ranks, CallsThatCannotBeAreRefused) {
+TEST(Ranks, InvalidCallsAreRefused) {
   Graph g;
   const Tensor x = g.input("x", {4, 3}, f32), i = g.input("i", {4}, i64);
   EXPECT_NE(refusal([&] { reduce_scatter({x}, 3); }).find("4, is not a multiple of 3 ranks"),
@@ -348,7 +348,7 @@ TEST(Ranks, CallsThatCannotBeAreRefused) {
             std::string::npos);
 }
 
-TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
+TEST(Ranks, DifferentProgramsAreNamedBeforeTheyRun) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
     const Tensor x = g.input("x", {4}, f32);

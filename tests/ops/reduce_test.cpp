@@ -80,7 +80,7 @@ TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
         }
 }
 
-TEST(Reduce, HalfTypesAccumulateInF32) {
+TEST(Reduce, SixteenBitTypesAccumulateInF32) {
   for (DType dtype : {bf16, f16}) {
     Graph g;
     const Given x = given(g, {300, 3}, dtype);
@@ -122,7 +122,7 @@ TEST(Reduce, IntegersAndBooleansSumToI64) {
   EXPECT_EQ(y[4].item<std::int32_t>(), -100000);
 }
 
-TEST(Reduce, ExtremesPassNaNOn) {
+TEST(Reduce, ExtremesPropagateNaN) {
   for (std::size_t at : {std::size_t{0}, std::size_t{70}, std::size_t{99}}) {
     Graph g;
     const Tensor x = g.input("x", {100});
@@ -137,7 +137,7 @@ TEST(Reduce, ExtremesPassNaNOn) {
 
 // Vectors of columns, and single columns after the last vector, combine rows in the same order. The sign of a
 // zero depends on that order.
-TEST(Reduce, EqualColumnsHaveEqualBits) {
+TEST(Reduce, EqualColumnsMatchBitwise) {
   for (const Kind& k : kinds)
     for (DType dtype : {f64, f32})
       for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 9, 259})
@@ -217,7 +217,7 @@ TEST(Reduce, PositionsOfExtremesAreTheFirstOnes) {
       }
 }
 
-TEST(Reduce, PositionOfANaNIsThatOfTheExtreme) {
+TEST(Reduce, PositionOfANaNMatchesTheExtreme) {
   Graph g;
   const Tensor x = g.input("x", {100});
   std::vector<float> xs(100, 1.f);
@@ -231,7 +231,7 @@ TEST(Reduce, PositionOfANaNIsThatOfTheExtreme) {
   EXPECT_EQ(z[1].item<std::int64_t>(), 70);
 }
 
-TEST(Reduce, AnyAndAllAreOfWhatIsNotZero) {
+TEST(Reduce, AnyAndAllTestForNonzero) {
   Graph g;
   const Tensor x = g.input("x", {3, 2});
   const auto y = run_checked({any(x, {1}), all(x, {1}), any(x), all(x)},
@@ -322,7 +322,7 @@ TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
         }
 }
 
-TEST(Reduce, GradientOfAProductDividesByNothing) {
+TEST(Reduce, GradientOfAProductNeedsNoDivision) {
   Graph g;
   const Tensor x = g.input("x", {4, 2}, f32);
   const float infinity = INFINITY;
@@ -336,7 +336,7 @@ TEST(Reduce, GradientOfAProductDividesByNothing) {
 }
 
 // The gradient splits axes into slices at several levels. The size is not divisible by eight.
-TEST(Reduce, GradientOfALongProductIsThatOfQuotients) {
+TEST(Reduce, GradientOfALongProductMatchesQuotients) {
   for (const Where& p : {Where{{3, 1000}, {1}}, Where{{1000, 3}, {0}}, Where{{5, 3, 77}, {0, 2}}}) {
     Graph g;
     const Given x = given(g, p.shape, f64, View::contiguous, 1, 0.9, 1.1);

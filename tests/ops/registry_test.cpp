@@ -134,7 +134,7 @@ Op whole(const std::string& name) {
           .host = [](std::span<const HostView>, std::span<const HostView>, const Attrs&) {}};
 }
 
-TEST(Registry, SeesWhatAnOpLacks) {
+TEST(Registry, DetectsMissingParts) {
   Op op = whole("incomplete");
   EXPECT_EQ(joined(gaps(op)), "itself in its sample 'vector'; a sample with a gradient");
   op = whole("incomplete");
@@ -149,7 +149,7 @@ TEST(Registry, SeesWhatAnOpLacks) {
   EXPECT_EQ(lacks.find("a shape rule; a kernel for baseline"), 0u) << lacks;
 }
 
-TEST(Registry, SeesALineThatDocumentsNothing) {
+TEST(Registry, DetectsADocLineWithoutContent) {
   Op op = whole("undocumented");
   op.samples = {};
   for (const char* doc : {"", "y = x", "x → y", "x → y: ", "y = x: x → y", "x → y: two\nlines"}) {
@@ -158,7 +158,7 @@ TEST(Registry, SeesALineThatDocumentsNothing) {
   }
 }
 
-TEST(Registry, SeesADecompositionThatIsOwed) {
+TEST(Registry, DetectsAMissingDecomposition) {
   Op op = whole("something_backward");
   op.samples = {};
   EXPECT_EQ(joined(gaps(op)), "the decomposition it owes; samples");
@@ -183,7 +183,7 @@ TEST(Registry, ABrokenRegisteredOpIsFound) {
     EXPECT_NE(lacks.find(part), std::string::npos) << part << " is not missed in: " << lacks;
 }
 
-TEST(Registry, ANameIsTakenOnce) {
+TEST(Registry, ANameIsRegisteredOnce) {
   const auto refusal_of = [](Op op) {
     try {
       register_op(std::move(op));
@@ -264,7 +264,7 @@ bool runs_on_zeros(const Sample& s, const std::vector<SampleInput>& inputs) {
   }
 }
 
-TEST(Registry, OpsTakeOrRefuseExtentsOfZero) {
+TEST(Registry, OpsAcceptOrRefuseExtentsOfZero) {
   int ran = 0, refused = 0;
   for (const Op* op : all_ops())
     if (op->samples)

@@ -92,7 +92,7 @@ TEST(RingSchedule, TheFirstCallOfAQueryHasItsOwnKey) {
     }
 }
 
-TEST(RingSchedule, ACausalMaskIsTheSameWorkForAllRanks) {
+TEST(RingSchedule, ACausalMaskDividesTheWorkEvenly) {
   for (int ranks : {2, 3, 8}) {
     const auto steps = detail::ring_schedule(ranks, 4, {-1, 0});
     EXPECT_EQ(std::ssize(steps), ranks);
@@ -249,7 +249,7 @@ std::vector<Case> cases() {
 
 class RingAttention : public ::testing::TestWithParam<int> {};
 
-TEST_P(RingAttention, EqualsOneFlashAttnOfTheWholeSequence) {
+TEST_P(RingAttention, MatchesFlashAttnOfTheWholeSequence) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -260,7 +260,7 @@ TEST_P(RingAttention, EqualsOneFlashAttnOfTheWholeSequence) {
 
 // Rows whose ξ is so large that it cannot represent log π, or the weights of partial results. Gradients of q
 // and k are 2^14 times larger than usual, and so are their errors.
-TEST_P(RingAttention, OfLargeScoresEqualsOneFlashAttn) {
+TEST_P(RingAttention, LargeScoresMatchFlashAttn) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -278,7 +278,7 @@ TEST_P(RingAttention, OfLargeScoresEqualsOneFlashAttn) {
 }
 
 // Each part of o and of the gradients is rounded to bf16, and the sums once more.
-TEST_P(RingAttention, OfHalfTypesToTheirRounding) {
+TEST_P(RingAttention, SixteenBitTypesMatchToTheirRounding) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -288,7 +288,7 @@ TEST_P(RingAttention, OfHalfTypesToTheirRounding) {
       120);
 }
 
-TEST_P(RingAttention, TwoRunsHaveTheSameBits) {
+TEST_P(RingAttention, TwoRunsMatchBitwise) {
   run_ranks(GetParam(), [](Communicator& ranks) {
     const Case c{.name = "bits", .H = 4};
     const std::vector<Array> a = on_ranks(c, ranks, bf16), b = on_ranks(c, ranks, bf16);
@@ -299,7 +299,7 @@ TEST_P(RingAttention, TwoRunsHaveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(OnRanks, RingAttention, ::testing::Values(2, 4));
 
 // In a recomputed segment, the keys circulate once more.
-TEST(RingAttentionGraph, CanBeComputedAgain) {
+TEST(RingAttentionGraph, CanBeRecomputed) {
   run_ranks(2, [](Communicator& ranks) {
     const Case c{.name = "checkpoint", .with_lse = false};
     const auto run = [&](bool again) {
@@ -322,7 +322,7 @@ TEST(RingAttentionGraph, CanBeComputedAgain) {
 }
 
 // No tensor has the size of the whole sequence, and each hop is one step.
-TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
+TEST(RingAttentionGraph, AProgramNeedsMemoryForTheRanksShareOnly) {
   run_ranks(4, [](Communicator& ranks) {
     const Case c{.name = "share", .length = 16};  // of the rank
     Graph g;
@@ -342,7 +342,7 @@ TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
   });
 }
 
-TEST(RingAttentionGraph, AWindowOfTheWholeSequenceIsNone) {
+TEST(RingAttentionGraph, AWindowOfTheWholeSequenceHasNoEffect) {
   const auto calls = [](std::int64_t left) {
     Graph g;
     const Tensor q = g.input("q", {1, 2, 8, 4});
@@ -355,14 +355,14 @@ TEST(RingAttentionGraph, AWindowOfTheWholeSequenceIsNone) {
   EXPECT_GT(calls(14), calls(-1));
 }
 
-TEST(RingAttentionGraph, OfOneRankItIsFlashAttn) {
+TEST(RingAttentionGraph, OneRankUsesFlashAttn) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 5, 4});
   const auto [o, lse] = ring_attention(q, q, q, 1, {.causal = true});
   EXPECT_EQ(g.node_of(o.id()).op->name, "flash_attn");
 }
 
-TEST(RingAttentionGraph, WhatIsRefused) {
+TEST(RingAttentionGraph, InvalidCallsAreRefused) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 6, 4}), bias = g.input("b", {6, 6}), odd = g.input("o", {1, 2, 5, 4}),
                flat = g.input("f", {6, 4}), longer = g.input("l", {1, 2, 8, 4});

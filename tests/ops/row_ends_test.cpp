@@ -42,7 +42,7 @@ double tolerance_of(DType dtype) {
   return dtype == f64 ? 1e-12 : 3e-6;
 }
 
-TEST(RowEnds, SoftmaxAndItsKin) {
+TEST(RowEnds, SoftmaxAndRelatedOps) {
   for (const Rows& r : row_ends())
     for (const DType dtype : {f64, f32}) {
       Graph g;
@@ -69,8 +69,7 @@ TEST(RowEnds, SoftmaxAndItsKin) {
       const double near = tolerance_of(dtype),
                    summed = dtype == f64
                                 ? near
-                                : near * std::sqrt(static_cast<double>(r.n));  // sums with possible
-                                                                               // cancellation
+                                : near * std::sqrt(static_cast<double>(r.n));  // sums that may cancel
       expect_all({{y, soft, near, "softmax of " + what},
                   {l, logs, near, "log_softmax of " + what},
                   {logsumexp(x.tensor, {1}), sums, near, "logsumexp of " + what},
@@ -268,7 +267,7 @@ TEST(RowEnds, NormsOfHugeAndTinyNumbers) {
         }
 }
 
-TEST(RowEnds, SumsOfSquaresKeepTheirThreeScales) {
+TEST(RowEnds, SumsOfSquaresUseThreeScales) {
   constexpr double infinity = INFINITY, up = 0x1p600, down = 0x1p-600;
   SquareSums s;
   s.add(3, 1), s.add(5, up), s.add(7, down);
@@ -463,7 +462,7 @@ TEST(RowEnds, LargeResultsMatchTheirHalvesBitwise) {
   }
 }
 
-TEST(RowEnds, LargeTransposedResultsAreThoseOfPlainLoops) {
+TEST(RowEnds, LargeTransposedResultsMatchPlainLoops) {
   Graph g;
   const std::int64_t rows = 1031, columns = 1025;
   const Tensor x = g.input("x", {columns, rows}), y = g.input("y", {rows, columns});

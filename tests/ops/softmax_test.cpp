@@ -84,7 +84,7 @@ TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of t
 
 // The exp of a logit far above the rest overflows unless the maximum is found at any position. A logit far
 // below the rest does not affect the result.
-TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
+TEST(Softmax, FindsOneLargeLogitAtEveryPosition) {
   for (const DType dtype : {f32, f64})
     for (const double large : {1e4, -1e4})
       for (const std::int64_t n : {1, 7, 100, 1100})
@@ -114,7 +114,7 @@ TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
         }
 }
 
-TEST(Softmax, StandsInfinitiesAndPassesNaNOn) {
+TEST(Softmax, HandlesInfinitiesAndPropagatesNaN) {
   Graph g;
   const Tensor x = g.input("x", {4, 3});
   const float inf = INFINITY;
@@ -130,7 +130,7 @@ TEST(Softmax, StandsInfinitiesAndPassesNaNOn) {
   EXPECT_TRUE(std::isnan(s[3]));
 }
 
-TEST(Softmax, GradientIsTheSeeds) {
+TEST(Softmax, GradientMatchesTheSeed) {
   Graph g;
   const Given x = given(g, {31}), z = given(g, {31}, f64, View::contiguous, 2);
   const auto v = run_checked({gradients(softmax(x.tensor), {x.tensor}, z.tensor)[0]}, {x.feed(), z.feed()});
@@ -140,7 +140,7 @@ TEST(Softmax, GradientIsTheSeeds) {
 }
 
 // Compares each op with its definition in plain ops.
-TEST(Softmax, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
+TEST(Softmax, FirstAndSecondDerivativesMatchThePlainOps) {
   for (const Shape& shape : {Shape{4, 21}, Shape{3, 5, 2}})
     for (std::int64_t axis : {0, 1})
       for (View view : {View::contiguous, View::transposed, View::expanded}) {
@@ -166,7 +166,7 @@ TEST(Softmax, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
       }
 }
 
-TEST(Softmax, GradientOfLogSumIsZeroWhereEverythingIsMasked) {
+TEST(Softmax, GradientOfLogSumIsZeroIfEverythingIsMasked) {
   Graph g;
   const Tensor x = g.input("x", {2, 2}, f64);
   const Tensor z = gradients(logsumexp(x, {1}), {x}, g.constant(Array::of<double>({2}, {1, 1})))[0];
@@ -174,7 +174,7 @@ TEST(Softmax, GradientOfLogSumIsZeroWhereEverythingIsMasked) {
   EXPECT_EQ(doubles(v[0]), (Vector{0, 0, 0.5, 0.5}));
 }
 
-TEST(Softmax, TakesEmptyTensorsAndRefusesAxesThatAreNotThere) {
+TEST(Softmax, AcceptsEmptyTensorsAndRefusesMissingAxes) {
   Graph g;
   const Given x = given(g, {0, 4});
   EXPECT_EQ(run_checked({softmax(x.tensor, 0)}, {x.feed()})[0].shape(), (Shape{0, 4}));

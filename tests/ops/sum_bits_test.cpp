@@ -17,7 +17,7 @@ std::string bits_of(const Array& a) {
   return sum.text();
 }
 
-TEST(SumBits, AreThoseRecorded) {
+TEST(SumBits, MatchTheGoldenFile) {
   if (has_small_pieces) GTEST_SKIP() << "other pieces";
   GoldenLines now;
   struct Row {

@@ -39,13 +39,12 @@ constexpr int width = 16;
 namespace tg::cpu::amx_test {
 namespace {
 
-TEST(AmxRounding, PairsAndRowsAreInTheirPlaces) {
+TEST(AmxRounding, PairsAndRowsAreAtTheirPositions) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   float numbers[2 * width];
   for (int i = 0; i < 2 * width; ++i)
     numbers[i] = static_cast<float>(std::sin(1 + i)) * static_cast<float>(std::pow(3, i - width));
-  numbers[5] = 1 + 0x1p-8f, numbers[6] = 1 + 0x3p-8f, numbers[20] = -(1 + 0x1p-8f);  // halfway: rounds to
-                                                                                     // even
+  numbers[5] = 1 + 0x1p-8f, numbers[6] = 1 + 0x3p-8f, numbers[20] = -(1 + 0x1p-8f);  // ties round to even
   bfloat16 pairs[2 * width], row[2 * width];
   round_pairs(numbers, numbers + width, pairs);
   round_row(row, numbers);

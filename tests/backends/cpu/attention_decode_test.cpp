@@ -129,7 +129,7 @@ TEST(AttentionDecode, AgreesWithTheDefinitionAtTheEdgesOfRanges) {
     }
 }
 
-TEST(AttentionDecode, TakesHeadsOfAnySize) {
+TEST(AttentionDecode, AcceptsHeadsOfAnySize) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64})
     for (const auto& [d, dv] :
          {std::pair{1, 1}, {7, 40}, {32, 33}, {80, 96}, {96, 80}, {192, 128}, {256, 256}}) {
@@ -139,7 +139,7 @@ TEST(AttentionDecode, TakesHeadsOfAnySize) {
     }
 }
 
-TEST(AttentionDecode, ReadsValuesThatAreTheFirstColumnsOfKeys) {
+TEST(AttentionDecode, ReadsValuesStoredInTheFirstColumnsOfKeys) {
   const Edges edges(576);  // a trial points to its lengths
   for (const DType type : {DType::f32, DType::bf16, DType::f64})
     for (const int H : {4, 16}) {
@@ -186,7 +186,7 @@ TEST(AttentionDecode, OptionsAgreeWithTheDefinitionInAllPairs) {
       }
 }
 
-TEST(AttentionDecode, TakesLengthsOfBothTypesAndNone) {
+TEST(AttentionDecode, AcceptsLengthsOfBothTypesAndNone) {
   const std::int64_t lengths[] = {0, 511, 513};
   Decoding wide(with(shape(3, 2, 1, 2, 600, 64, 64), [](Trial& s) { s.x.causal = true; }));
   wide.x.lengths = lengths, wide.x.lengths_are_i64 = true;
@@ -212,7 +212,7 @@ TEST(AttentionDecode, OneLargeScoreIsFoundAtEveryKey) {
   }
 }
 
-TEST(AttentionDecode, NaNsThatAreSeenStayNaN) {
+TEST(AttentionDecode, VisibleNaNsStayNaN) {
   Decoding s(shape(1, 2, 2, 1, 600, 64, 64));
   s.in.k[std::size_t{(600 + 530) * 64}] = std::numeric_limits<double>::quiet_NaN();  // of the second head
   s.write();
@@ -229,7 +229,7 @@ Bytes entry(const Bytes& all, std::int64_t B, std::int64_t b) {
   return {all.begin() + b * size, all.begin() + (b + 1) * size};
 }
 
-TEST(AttentionDecode, ARowHasTheSameBitsAloneAndInABatch) {
+TEST(AttentionDecode, ARowMatchesBitwiseInAnyBatch) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const int H : {2, 24}) {  // 24 rows of bf16 are converted, 2 are not
       Edges edges(64);
@@ -255,7 +255,7 @@ TEST(AttentionDecode, ARowHasTheSameBitsAloneAndInABatch) {
 }
 
 // The same keys, with spare room after them, and in a different memory order.
-TEST(AttentionDecode, ARowHasTheSameBitsInAnyCache) {
+TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   const std::int32_t length[] = {1025};
   for (const DType type : {DType::f32, DType::bf16}) {
     Trial trial = shape(1, 6, 2, 1, 1025, 64, 40, type);
@@ -278,7 +278,7 @@ TEST(AttentionDecode, ARowHasTheSameBitsInAnyCache) {
 }
 
 // Several queries of a sequence, as when a prompt is read in chunks, and then one query at a time.
-TEST(AttentionDecode, AQueryHasTheSameBitsAloneAndWithTheNextOnes) {
+TEST(AttentionDecode, AQueryMatchesBitwiseWithAnyLaterQueries) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const std::int32_t last : {7, 514, 1027}) {
       const std::int32_t length[] = {last};

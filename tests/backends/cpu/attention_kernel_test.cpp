@@ -15,7 +15,7 @@ TEST(AttentionKernel, AgreesWithTheDefinitionOnRaggedShapes) {
   check(shape(2, 1, 1, 200, 3, 3, 65));
 }
 
-TEST(AttentionKernel, TakesEveryFloatType) {
+TEST(AttentionKernel, AcceptsEveryFloatType) {
   for (const DType t : {DType::f64, DType::bf16, DType::f16}) {
     check(shape(1, 2, 1, 70, 90, 24, 40, t));
     check(with(shape(1, 1, 1, 70, 300, 17, 9, t), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
@@ -100,7 +100,7 @@ TEST(AttentionKernel, DifferentiatesTheLogSum) {
   check(with(shape(1, 2, 1, 90, 40, 16, 16), [](Trial& s) { s.z_lse = true, s.x.causal = true; }));
 }
 
-TEST(AttentionKernel, KeepsPackedSequencesApart) {
+TEST(AttentionKernel, SeparatesPackedSequences) {
   const std::int32_t q[] = {0, 30, 30, 31, 150, 170}, k[] = {0, 30, 45, 45, 200, 310};
   for (const bool causal : {false, true})
     check(with(shape(1, 2, 1, 175, 315, 16, 16),
@@ -133,14 +133,14 @@ TEST(AttentionKernel, DropsTheSameElementsForwardAndBackward) {
   }));
 }
 
-TEST(AttentionKernel, OfNothingIsZero) {
+TEST(AttentionKernel, EmptyOperandsGiveZero) {
   check(shape(1, 2, 1, 5, 0, 16, 16));
   check(shape(1, 2, 1, 0, 5, 16, 16));
   check(shape(0, 2, 1, 5, 5, 16, 16));
   check(with(shape(1, 2, 1, 5, 0, 16, 16), [](Trial& s) { s.sink = true; }));
 }
 
-TEST(AttentionKernel, NeedsNoMemoryThatGrowsWithTheScores) {
+TEST(AttentionKernel, NeedsNoMemoryProportionalToTheScores) {
   Trial s = shape(1, 1, 1, 32768, 32768, 64, 64);
   for (const Isa& isa : isas())
     for (const int threads : {1, 2}) {

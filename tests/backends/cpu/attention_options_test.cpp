@@ -46,7 +46,7 @@ TEST(AttentionOptions, AgreeWithTheDefinitionInAllPairs) {
 }
 
 // Triples of the options that determine together which keys are visible.
-TEST(AttentionOptions, AgreeWithTheDefinitionInThreesThatMask) {
+TEST(AttentionOptions, MaskTriplesAgreeWithTheDefinition) {
   for (const bool causal : {false, true})
     for (const bool top_left : {false, true})
       for (const int left : {-1, 0, 40})
@@ -83,7 +83,7 @@ TEST(AttentionSizes, NextToEveryTileAgreeWithTheDefinition) {
 }
 
 // In a 16-bit type, up to 256 keys are one block of the backward, which then needs no second pass for z_Q.
-TEST(AttentionSizes, OfHalfTypesNextToTheBlockOfAllKeysAgreeWithTheDefinition) {
+TEST(AttentionSizes, SingleKeyBlocksOf16BitTypesAgreeWithTheDefinition) {
   for (const DType t : {DType::bf16, DType::f16})
     for (const int L : {1, 95, 97, 200})
       for (const int T : {191, 193, 255, 256, 257}) {

@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg;
 
-TEST(CpuBackend, NameIsThatOfTheProcessor) {
+TEST(CpuBackend, NameMatchesTheProcessor) {
   std::ifstream file("/proc/cpuinfo");
   const std::string all((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const std::string key = "model name\t: ";

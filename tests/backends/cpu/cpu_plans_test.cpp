@@ -557,7 +557,7 @@ void add_attention(Lines& lines) {
     }
 }
 
-TEST(CpuPlans, AreThoseRecorded) {
+TEST(CpuPlans, MatchTheGoldenFile) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
   add_attention(now);
@@ -586,7 +586,7 @@ TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
 }
 
 // The number of parts into which kernels divide their work, for two and five threads.
-TEST(CpuPlans, PartsAreThoseRecorded) {
+TEST(CpuPlans, PartsMatchTheGoldenFile) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
   add_parts(now);
@@ -611,7 +611,7 @@ std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
   return high;
 }
 
-TEST(CpuPlans, StepsAreSharedFromASizeOn) {
+TEST(CpuPlans, LargeStepsAreShared) {
   // Bytes of operands and FLOPs; an instruction of a fused step counts as four. n elements are shared if
   // n·seconds > 3 µs.
   const auto from = [](double bytes, double flops) {
@@ -632,7 +632,7 @@ TEST(CpuPlans, StepsAreSharedFromASizeOn) {
 }
 
 // The workspace fits the largest need of any step, per thread and for all threads together.
-TEST(CpuPlans, TheWorkspaceHoldsTheLargestStep) {
+TEST(CpuPlans, TheWorkspaceFitsTheLargestStep) {
   for (const int threads : {1, 4}) {
     Graph g;
     const Tensor a = in(g, {300, 500}), b = in(g, {500, 400}), x = in(g, {2000, 70});

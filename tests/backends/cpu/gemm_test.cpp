@@ -181,7 +181,7 @@ TEST(Gemm, AgreesWithTheTripleLoopOnRaggedShapes) {
   }
 }
 
-TEST(Gemm, TakesEveryFloatType) {
+TEST(Gemm, AcceptsEveryFloatType) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* a : {"row", "column", "strided"})
       for (const char* b : {"row", "column", "strided"})
@@ -190,7 +190,7 @@ TEST(Gemm, TakesEveryFloatType) {
   check({1, 37, 50, 41, "row", "column", "strided", "full", DType::f16, DType::f32});
 }
 
-TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
+TEST(Gemm, AcceptsFewRowsOrColumnsWithLongContiguousOnes) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (i64 m = 1; m <= 9; ++m) {
       check({2, m, 35, 77, "row", "column", "row", "full", t, t});
@@ -200,7 +200,7 @@ TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
 }
 
 #if defined(__x86_64__)
-TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
+TEST(Gemm, MultipliesPairsOfBf16IfTheProcessorCan) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   for (const char* a : {"row", "column", "strided", "padded"})
     for (const char* b : {"row", "column", "strided", "padded"})
@@ -240,7 +240,7 @@ TEST(GemmOnTiles, AgreesWithTheTripleLoopOnRaggedShapes) {
 }
 
 // An expanded operand has a single row or column in memory.
-TEST(GemmOnTiles, TakesExpandedOperands) {
+TEST(GemmOnTiles, AcceptsExpandedOperands) {
   for (const char* a : {"row", "column", "equal rows", "equal columns"})
     for (const char* b : {"row", "column", "equal rows", "equal columns"}) {
       check_tiles({2, 33, 70, 65, a, b});
@@ -288,7 +288,7 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
   }
 }
 
-TEST(GemmOnTiles, OfNothingGivesZerosOrTheAddend) {
+TEST(GemmOnTiles, EmptyOperandsGiveZerosOrTheAddend) {
 #ifdef TILEGRAD_ISA_avx512
   if (machine_has("avx512")) {  // gemm decides that this case does not use tiles
     const i64 sizes[][4] = {{2, 5, 7, 0}, {1, 0, 7, 3}, {1, 5, 0, 3}, {0, 5, 7, 3}};
@@ -375,7 +375,8 @@ void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
       a.copy(rows), added.copy(d);
       const auto batch = rows_product(x, a, b, added, 0, most, 1, isa);
       if (all.empty()) all = batch;
-      ASSERT_EQ(all, batch) << isa.name << " " << shape << ": bits depend on the layout of the rows, " << layout;
+      ASSERT_EQ(all, batch) << isa.name << " " << shape << ": bits depend on the layout of the rows, "
+                            << layout;
       ASSERT_EQ(all, rows_product(x, a, b, added, 0, most, 3, isa))
           << isa.name << " " << shape << ": threads";
       for (const i64 m : {1, 2, 3, 7, 8, 9, 16, 17, 64, 100})
@@ -392,7 +393,7 @@ void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
   }
 }
 
-TEST(GemmOfBatchInvariant, GivesARowTheSameBitsInAnyCompany) {
+TEST(GemmOfBatchInvariant, GivesARowTheSameBitsInAnyBatch) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* b : {"column", "row", "strided"})
       for (const i64 n : {1, 5, 75})
@@ -409,7 +410,7 @@ TEST(GemmOfBatchInvariant, AddsInOneOrderOverLongRows) {
 }
 
 #if defined(__x86_64__)
-TEST(GemmOfBatchInvariant, MultipliesPairsOfBf16WhereTheProcessorCan) {
+TEST(GemmOfBatchInvariant, MultipliesPairsOfBf16IfTheProcessorCan) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   for (const char* b : {"column", "row"})
     for (const i64 n : {1, 40, 75})
@@ -439,7 +440,7 @@ Scratch rows_on_model_scratch(const Gemm& g, int threads) {
   return baseline::tiles_scratch(g.m <= 16 ? baseline::swapped(g) : g, threads);
 }
 
-TEST(GemmOfBatchInvariant, IsTheSameOnTilesInAnyCompany) {
+TEST(GemmOfBatchInvariant, ARowOnTilesMatchesBitwiseInAnyBatch) {
   std::vector<Isa> units = {{"model of tiles", rows_on_model_scratch, rows_on_model}};
 #ifdef TILEGRAD_ISA_avx512
   if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
@@ -451,7 +452,7 @@ TEST(GemmOfBatchInvariant, IsTheSameOnTilesInAnyCompany) {
 }
 
 // An expanded operand has a single row or column in memory.
-TEST(Gemm, TakesExpandedOperands) {
+TEST(Gemm, AcceptsExpandedOperands) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16})
     for (const char* a : {"row", "column", "equal rows", "equal columns"})
       for (const char* b : {"row", "column", "equal rows", "equal columns"})
@@ -475,7 +476,7 @@ TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
 
 // Rows of A are 2 KiB apart, so they conflict in the L1 cache, or A is larger than the L2 cache. Both are
 // packed, with whole vectors if there is room.
-TEST(Gemm, PacksRowsThatTheCachesDoNotHold) {
+TEST(Gemm, PacksRowsThatDoNotFitTheCaches) {
   for (const DType t : {DType::f32, DType::f64}) {
     check({1, 130, 300, 512, "row", "row", "row", "full", t, t});
     check({1, 512, 200, 70, "column", "column", "row", "none", t, t});
@@ -483,7 +484,7 @@ TEST(Gemm, PacksRowsThatTheCachesDoNotHold) {
   }
 }
 
-TEST(Gemm, OfNothingGivesZerosOrTheAddend) {
+TEST(Gemm, EmptyOperandsGiveZerosOrTheAddend) {
   check({1, 5, 7, 0});
   check({2, 5, 7, 0, "row", "row", "row", "bias"});
   check({1, 0, 7, 3});

@@ -18,13 +18,13 @@ std::string names_of_sets() {
   return names;
 }
 
-TEST(Isa, SetsAreInRisingOrder) {
+TEST(Isa, SetsAreInAscendingOrder) {
   const std::string all = "baseline, avx2, avx512";
   EXPECT_EQ(all.find(names_of_sets()), 0u) << names_of_sets();
 }
 
 // The set of a process is chosen once. An invalid name does not choose a set.
-TEST(Isa, IsTheOneThatTheEnvironmentNames) {
+TEST(Isa, FollowsTheEnvironmentVariable) {
   for (const char* name : {"mmx", "", "avx51", "baseline2"}) {
     setenv("TG_ISA", name, 1);
     try {

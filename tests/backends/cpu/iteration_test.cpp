@@ -162,8 +162,7 @@ void check_copies(DType dtype) {
       EXPECT_GE(m.outer.axis[a].out, (a + 1 < m.outer.rank ? m.outer.axis[a + 1] : m.run).out)
           << r.shape.text();
     }
-    std::map<i64, i64> place;  // from target offset to source offset; the target offsets define the copy
-                               // order
+    std::map<i64, i64> place;  // target offset → source offset; copied in order of target offsets
     for (std::size_t e = 0; e < to.size(); ++e) place[to[e]] = from[e];
     for (i64 begin = 0; begin <= m.numel; ++begin)
       for (i64 end = begin; end <= m.numel; ++end) {
@@ -283,7 +282,7 @@ Arg arg(float* data, const Shape& shape, const Numbers& strides, DType dtype = D
   return {dtype, l, reinterpret_cast<std::byte*>(data)};
 }
 
-TEST(Iteration, RowsAreReadInPlaceIfTheyCanBe) {
+TEST(Iteration, RowsAreReadInPlaceIfPossible) {
   std::vector<float> data(400), buffer(20);
   std::iota(data.begin(), data.end(), 0.f);
   struct Case {

@@ -377,7 +377,7 @@ std::size_t threads_of_this_process() {
 }
 
 // A user's function may wait for a run. During its call, other runs do not wait for its pool.
-TEST(Pool, RunsInAUsersFunctionGetAnotherPool) {
+TEST(Pool, RunsInAUsersFunctionGetASeparatePool) {
   std::atomic<int> count{0};
   const auto nested = [&](bool on_another_thread) {
     Stages job(2, [](Worker& w, int) { w.each(2, [](std::int64_t) {}); });
@@ -417,7 +417,7 @@ TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
   EXPECT_EQ(count, size);
 }
 
-TEST(Pool, ThreadsAreThoseOfTheEnvironmentOrOfTheProcessors) {
+TEST(Pool, SizeFollowsTheEnvironmentOrTheProcessors) {
   const char* variable = std::getenv("TG_THREADS");
   const std::string before = variable ? variable : "";
   for (const char* text : {"1", "3", "4096"}) {

@@ -83,7 +83,7 @@ TEST(SimdMath, Cos) {
   EXPECT_LE(worst_ulp([](F32 x) { return cos(x); }, [](double x) { return std::cos(x); }, everywhere), 2);
 }
 
-TEST(SimdLoads, HalfTypesRoundLikeTheirScalars) {
+TEST(SimdLoads, SixteenBitTypesRoundLikeTheirScalars) {
   constexpr int W = lanes<F32>;
   for (std::uint64_t u = 0; u < 0x100000000ull; u += W * 65521) {
     float in[W];
@@ -130,7 +130,7 @@ TEST(SimdLoads, HalfwayCasesRoundToEven) {
   EXPECT_EQ(float16(0x3p-25f).bits, float16(0x1p-23f).bits);
 }
 
-TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {
+TEST(SimdLoads, PartialLoadsAndStoresTouchOnlyTheirElements) {
   constexpr int W = lanes<F32>;
   float from[W], to[W];
   for (int i = 0; i < W; ++i) from[i] = static_cast<float>(i + 1);
@@ -144,7 +144,7 @@ TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {
 }
 
 // Block counters have 64 bits: the lower word of some lanes overflows.
-TEST(SimdPhilox, WordsOfElementsAreThoseOfTheirCounters) {
+TEST(SimdPhilox, WordsOfElementsMatchTheirCounters) {
   constexpr std::uint64_t key = 0x0123456789abcdefu;
   constexpr std::uint64_t word = std::uint64_t{1} << 32;
   for (const std::uint64_t first :
@@ -160,7 +160,7 @@ TEST(SimdPhilox, WordsOfElementsAreThoseOfTheirCounters) {
 }
 
 // The row that is prefetched while a different row is read.
-TEST(SimdRows, AreFetchedSomeRowsAhead) {
+TEST(SimdRows, ArePrefetchedSomeRowsAhead) {
   const float data[200] = {};
   const i64 place[] = {0, 10, 30, 60, 100};
   const RowsInMemory<float> rows{data, place, 2, 7}, column = rows.from_column(3);

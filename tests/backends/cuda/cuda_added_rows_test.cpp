@@ -133,7 +133,7 @@ bool by_one_kernel() {
   return is;
 }
 
-TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
+TEST_F(CudaAddedRows, AreReadWhileTheyAreWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int64_t page : {16, 64, 8, 48})
     for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {16, 96}})
@@ -148,7 +148,7 @@ TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
 }
 
 // A single sequence has only one row.
-TEST_F(CudaAddedRows, OfOneTextAreReadAsTheyAreWritten) {
+TEST_F(CudaAddedRows, OneSequenceIsReadWhileItIsWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int32_t length : {1, 17, 33, 96})
     for (const bool in_one_piece : {false, true}) {
@@ -177,7 +177,7 @@ TEST_F(CudaAddedRows, MayGoAnywhere) {
   expect_at_once_as_apart(t, one_kernel);
 }
 
-TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
+TEST_F(CudaAddedRows, ManyAndLongSequencesAgree) {
   const bool one_kernel = by_one_kernel();
   Sequences t{.H = 2, .Hk = 2, .pages = 150, .pool = 70 * 150};
   for (std::int32_t b = 0; b < 70; ++b) {
@@ -188,7 +188,7 @@ TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
   expect_at_once_as_apart(t, one_kernel);
 }
 
-TEST_F(CudaAddedRows, OfACacheInOnePiece) {
+TEST_F(CudaAddedRows, ContiguousCacheAgrees) {
   const bool one_kernel = by_one_kernel();
   for (const std::int64_t room : {96, 1200, 50}) {
     Sequences t{.page = room, .pool = 5, .lengths = {1, 33, 50, 20, 17}, .rows = {}};
@@ -202,7 +202,7 @@ TEST_F(CudaAddedRows, OfACacheInOnePiece) {
 }
 
 // The kernel derives the heads of the new rows from the shapes of both caches.
-TEST_F(CudaAddedRows, OfACacheThatDoesNotDivideHeadsAreAddedBefore) {
+TEST_F(CudaAddedRows, CacheWithoutAHeadAxisUsesASeparateKernel) {
   const bool one_kernel = by_one_kernel();
   for (const bool flat_k : {false, true})
     for (const bool flat_v : {false, true}) {

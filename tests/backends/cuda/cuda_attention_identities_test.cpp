@@ -39,7 +39,7 @@ void for_each_run(const std::string& same_rows, F&& f) {
 class CudaAttentionIdentities : public OnGpu {};
 
 // If all keys are k, then z_Q = (z_A).sum·k. Rows of P sum to 1, so a row of z_A sums to z_ξ.
-TEST_F(CudaAttentionIdentities, RowsOfTheScoresGradientAddUpToThatOfXi) {
+TEST_F(CudaAttentionIdentities, RowsOfTheScoreGradientSumToTheGradientOfXi) {
   for_each_run("k", [](const Results& r, DType t, bool) {
     const Vector z_q = doubles(r.values[2]), k = doubles(r.inputs.at("k")),
                  z_lse = doubles(r.inputs.at("z_lse"));
@@ -66,7 +66,7 @@ struct ColumnSum {
 
 // If all queries of a head are q, the rows of z_K sum to (z_A).sum·q, over the head's queries and the heads
 // that share the key head. Each of these queries has a separate error, as above.
-TEST_F(CudaAttentionIdentities, KeysGradientsAddUpToTheGradientOfXi) {
+TEST_F(CudaAttentionIdentities, KeyGradientsSumToTheGradientOfXi) {
   for_each_run("q", [](const Results& r, DType t, bool) {
     const Vector z_k = doubles(r.values[3]), q = doubles(r.inputs.at("q")),
                  z_lse = doubles(r.inputs.at("z_lse"));
@@ -85,7 +85,7 @@ TEST_F(CudaAttentionIdentities, KeysGradientsAddUpToTheGradientOfXi) {
 }
 
 // Rows of P sum to 1. So the rows of z_V sum to the rows of z_O, over all heads that share the values.
-TEST_F(CudaAttentionIdentities, ValuesGradientsAddUpToThatOfTheOutput) {
+TEST_F(CudaAttentionIdentities, ValueGradientsSumToTheOutputGradient) {
   for_each_run("", [](const Results& r, DType t, bool) {
     const Vector z_v = doubles(r.values[4]), z_o = doubles(r.inputs.at("z_o"));
     for (std::int64_t head = 0; head < key_heads; ++head)

@@ -58,7 +58,7 @@ class BusyMemory {
 
 class CudaAttentionRepeat : public OnGpu {};
 
-TEST_F(CudaAttentionRepeat, GivesTheSameBitsWhileMemoryIsCopied) {
+TEST_F(CudaAttentionRepeat, ResultsMatchBitwiseDuringMemoryCopies) {
   BusyMemory memory;
   const std::vector<Problem> problems = {{{2, 8, 2, 700, 900, 64, 64}, {.causal = true}, {.sink = true}},
                                          {{2, 8, 4, 500, 500, 128, 128}, {.causal = true}},

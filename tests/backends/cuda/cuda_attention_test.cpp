@@ -87,7 +87,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionNondeterministically) {
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
 }
 // On 132 multiprocessors, the backward of long heads is one pass, with several blocks for each head.
-TEST_F(CudaAttention, AgreesWhereBlocksWalkOverKeys) {
+TEST_F(CudaAttention, AgreesIfBlocksIterateOverKeys) {
   for (const bool causal : {false, true})
     for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
       check({n, {.causal = causal}}, text(n), {bf16});
@@ -106,7 +106,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128Nondeterministically) 
   check_narrow({1, 1, 1, 40, 70, 576, 512}, true);
 }
 
-TEST_F(CudaAttention, TakesEveryHeadSize) {
+TEST_F(CudaAttention, AcceptsEveryHeadSize) {
   const std::int64_t pairs[][2] = {{8, 8},     {16, 24},   {40, 40},   {48, 64},  {72, 72},
                                    {80, 96},   {96, 96},   {104, 128}, {128, 64}, {192, 128},
                                    {256, 256}, {136, 200}, {576, 512}, {1, 1},    {33, 100},
@@ -118,7 +118,7 @@ TEST_F(CudaAttention, TakesEveryHeadSize) {
   }
 }
 
-TEST_F(CudaAttention, TakesRaggedLengths) {
+TEST_F(CudaAttention, AcceptsRaggedLengths) {
   const std::int64_t pairs[][2] = {{1, 1},     {1, 17},    {17, 1},    {64, 128},  {128, 192}, {239, 1},
                                    {299, 3},   {113, 203}, {128, 217}, {108, 256}, {256, 512}, {257, 127},
                                    {384, 255}, {63, 65},   {0, 3},     {3, 0},     {512, 384}};
@@ -158,7 +158,7 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
 }
 
 // Few heads of short sequences: each block computes one head.
-TEST_F(CudaAttention, TakesShortHeads) {
+TEST_F(CudaAttention, AcceptsShortHeads) {
   const std::int64_t sizes[][4] = {
       {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
   for (const auto& [L, T, d, dv] : sizes) {
@@ -173,7 +173,7 @@ TEST_F(CudaAttention, TakesShortHeads) {
 
 // A backward computes P = exp(A − ξ) from its input ξ. The ξ may include other keys, as in ring attention.
 // Beyond a limit, the backward computes P from its own keys only. All scores of a call are equal.
-TEST_F(CudaAttention, ShortHeadsTakeWhatOthersAddedToXiUpToALimit) {
+TEST_F(CudaAttention, ShortHeadsUseTheGivenXiUpToALimit) {
   constexpr double limit = 8192;  // of 16-bit types
   for (const double part : {-1.5, -1.0625, -0.9375, -0.75, 0.75, 0.9375, 1.0625, 1.5})
     for (const DType t : {bf16, f16}) {
@@ -254,11 +254,11 @@ TEST_F(CudaAttention, CutsKeysOfHeadsBeyond256InParts) {
   check({{1, 70, 1, 1, 300, 576, 512}, {}, {.values_are_keys = true}}, "two tiles of heads", {bf16});
 }
 
-TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
+TEST_F(CudaAttention, AcceptsEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
   check({{2, 2, 1, 0, 4, 8, 8}}, "no queries");
-  check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
+  check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "only a sink");
 }
 
 // Twice the change of the numbers, in the dtype, if 0.3 is added and subtracted again.
@@ -301,7 +301,7 @@ void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType
 }
 
 // Sizes are multiples of 4, because cuBLASLt multiplies in TF32 only if operands are aligned to 16 bytes.
-TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
+TEST_F(CudaAttention, F32IsAsCloseAsUnfusedAttention) {
   for (const bool tf32 : {false, true}) {
     expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", f32, tf32);
     expect_as_close_as_unfused({{1, 2, 2, 132, 132, 32, 32}, {.causal = true}, {.sink = true}}, "causal", f32,
@@ -315,7 +315,7 @@ TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
   }
 }
 
-TEST_F(CudaAttention, HalfTypesAreAsCloseAsWhatIsNotFused) {
+TEST_F(CudaAttention, SixteenBitTypesAreAsCloseAsUnfusedAttention) {
   for (const DType t : {bf16, f16})
     for (const AttentionKernels kernels : {AttentionKernels::best, AttentionKernels::tensor_cores}) {
       SCOPED_TRACE(name_of(kernels));
@@ -332,7 +332,7 @@ TEST_F(CudaAttention, HalfTypesAreAsCloseAsWhatIsNotFused) {
 
 // f32 numbers are multiplied as f16 numbers times powers of two. Numbers may have any magnitude, and keys
 // that no query reads may have any value.
-TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
+TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
   const std::vector<std::int64_t> lengths{60, 33};
   const std::vector<std::pair<const char*, Extras>> all = {
       {"small and large", {.q = 1e-15, .k = 1e15, .v = 1e-12, .z_o = 1e12}},
@@ -377,7 +377,7 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
 #endif
 constexpr int race_runs = TG_RACE_RUNS;
 
-TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
+TEST_F(CudaAttention, RepeatedRunsMatchBitwise) {
   for (const DType t : {f32, bf16})
     for (const bool causal : {false, true}) {
       const Problem p{{2, 8, 2, 700, 900, 64, 64}, {.causal = causal, .dropout = 0.1}, {.sink = true}};
@@ -393,13 +393,13 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
     }
 }
 
-TEST_F(CudaAttention, IsVerifiedInOrder) {
+TEST_F(CudaAttention, DeterministicRunsAreVerified) {
   const Problem p{{1, 4, 2, 300, 500, 128, 128}, {.nondeterministic = true}};
   EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
 // If nondeterministic is set, only the lowest bits of z_q may differ.
-TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeNondeterministically) {
+TEST_F(CudaAttention, KeyGradientsMatchBitwiseNondeterministically) {
   for (const bool causal : {false, true}) {
     const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .nondeterministic = true}};
     const auto first = p.run(bf16, bf16, {.device = Device::cuda()});

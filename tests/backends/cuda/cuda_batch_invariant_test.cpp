@@ -19,8 +19,7 @@ class CudaBatchInvariant : public ::testing::Test {
 struct Product {
   DType dtype;
   std::int64_t n, k;
-  bool along_k = true;                                              // weights [n, k], transposed; otherwise
-                                                                    // [k, n]
+  bool along_k = true;                                              // weights [n, k], transposed, or [k, n]
   enum { nothing, bias, residual, computed, wide } adds = nothing;  // wide: results are f32
   std::int64_t heads = 0;                                           // if not 0, each head has its own weights
   std::int64_t most = 80;                                           // number of rows
@@ -65,8 +64,8 @@ void check(const Product& p) {
   const ByRows rows = p.rows(Device::cuda());
   const std::int64_t most = rows.inputs[0].shape()[0];
   const Array batch = rows.of(0, most, 1)[0];
-  EXPECT_TRUE(close(doubles(batch), doubles(p.rows(Device::cpu()).of(0, most, 1)[0]),
-                    2 * rounding(p.dtype) + 1e-5));
+  EXPECT_TRUE(
+      close(doubles(batch), doubles(p.rows(Device::cpu()).of(0, most, 1)[0]), 2 * rounding(p.dtype) + 1e-5));
   rows.check({1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 64, 65});
   EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(batch, 3, 9))) << "spread";
 }
@@ -80,7 +79,7 @@ std::string choice_of(const Product& p) {
   return compile(g, rows.f({x, d}), {.device = Device::cuda(), .batch_invariant = true}).choice(0);
 }
 
-TEST_F(CudaBatchInvariant, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
+TEST_F(CudaBatchInvariant, ProductsHaveAKernelIfWeightsAreAlignedTo16Bytes) {
   const auto choice = [](const Product& p) {
     const std::string all = choice_of(p);
     return all.substr(all.find(", ") + 2);  // after the architecture
@@ -98,7 +97,7 @@ TEST_F(CudaBatchInvariant, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) 
   EXPECT_EQ(choice({f64, 8, 24}), any);
 }
 
-TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndKeepARowsBits) {
+TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndRowsMatchBitwise) {
   for (const DType t : {bf16, f16, f32}) {
     check({t, 40, 328, true, Product::bias});
     check({t, 17, 64, true, Product::residual});  // a partial tile of outputs, fewer chunks than slices
@@ -112,7 +111,7 @@ TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndKeepARowsBits) {
 }
 
 // Kernels read constants before the previous kernel has ended, and computed operands after it.
-TEST_F(CudaBatchInvariant, ProductsAddWhatAStepComputes) {
+TEST_F(CudaBatchInvariant, ProductsAddTheResultOfAStep) {
   for (const DType t : {bf16, f16, f32})
     for (const bool along_k : {true, false}) {
       const Product p{t, 24, 72, along_k, Product::computed};
@@ -123,7 +122,7 @@ TEST_F(CudaBatchInvariant, ProductsAddWhatAStepComputes) {
 }
 
 // Tiles of many rows, with enough tiles for each multiprocessor.
-TEST_F(CudaBatchInvariant, SoDoProductsOfManyRowsAndOutputs) {
+TEST_F(CudaBatchInvariant, ProductsOfManyRowsAndOutputsMatch) {
   for (const bool along_k : {true, false})
     Product{bf16, 4352, 360, along_k}.rows(Device::cuda()).check({9, 64});
   Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
@@ -131,7 +130,7 @@ TEST_F(CudaBatchInvariant, SoDoProductsOfManyRowsAndOutputs) {
 }
 
 // By wgmma on Hopper: each tile size, with partial tiles of rows, and different halves of k.
-TEST_F(CudaBatchInvariant, ProductsByWgmmaHaveTheSameBits) {
+TEST_F(CudaBatchInvariant, ProductsByWgmmaMatchBitwise) {
   if (choice_of({bf16, 8, 8}).find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper";
   struct Case {
     std::int64_t m, n, k;
@@ -166,7 +165,7 @@ TEST_F(CudaBatchInvariant, ProductsByWgmmaHaveTheSameBits) {
 
 // More slices than pairs of chunks, slices whose sizes differ by one, and a last chunk that is partial or
 // empty.
-TEST_F(CudaBatchInvariant, SoDoProductsWhoseSlicesDiffer) {
+TEST_F(CudaBatchInvariant, ProductsOfUnequalSlicesMatch) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t k : {104, 296, 776, 1160})
       Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
@@ -185,7 +184,7 @@ TEST_F(CudaBatchInvariant, StepsOfProductsCanBeTimed) {
   EXPECT_TRUE(p.fetch(x).same_bits(expected));
 }
 
-TEST(CudaWrittenMemory, IsWhatStepsWrite) {
+TEST(CudaWrittenMemory, CoversTheOutputsOfSteps) {
   std::byte memory[100];
   const auto arg = [&](std::ptrdiff_t first, std::int64_t count) {
     return Arg{u8, row_major({count}), memory + first};
@@ -202,7 +201,7 @@ TEST(CudaWrittenMemory, IsWhatStepsWrite) {
   EXPECT_FALSE(cuda::WrittenMemory().overlaps(arg(0, 100)));
 }
 
-TEST_F(CudaBatchInvariant, ProductsOfHeadsDoSo) {
+TEST_F(CudaBatchInvariant, ProductsOfHeadsMatch) {
   for (const DType t : {bf16, f32}) {
     check({t, 40, 64, true, Product::nothing, 3});
     check({t, 24, 40, false, Product::nothing, 3});
@@ -210,13 +209,13 @@ TEST_F(CudaBatchInvariant, ProductsOfHeadsDoSo) {
   }
 }
 
-TEST_F(CudaBatchInvariant, SoDoProductsThatItsKernelDoesNotTake) {
+TEST_F(CudaBatchInvariant, ProductsThatTheKernelRejectsMatch) {
   check({f64, 9, 40});
   check({bf16, 9, 21});
   check({f32, 9, 24, false});
 }
 
-TEST_F(CudaBatchInvariant, OpsOnRowsKeepTheirBits) {
+TEST_F(CudaBatchInvariant, OpsOnRowsMatchBitwise) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {34, 40}) ops_on_rows(t, n, Device::cuda()).check({1, 9});
 }
@@ -278,7 +277,7 @@ struct Neighbours {
   }
 };
 
-TEST_F(CudaBatchInvariant, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaBatchInvariant, GeluFusedIntoAProductMatchesASeparateStepBitwise) {
   for (const DType t : {bf16, f16, f32})
     for (const std::int64_t m : {1, 9, 80})
       for (const bool is_tanh : {true, false}) {
@@ -299,7 +298,7 @@ TEST_F(CudaBatchInvariant, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
       }
 }
 
-TEST_F(CudaBatchInvariant, ASumThatIsAddedToAProductToo) {
+TEST_F(CudaBatchInvariant, ASumFusedIntoAProductMatchesToo) {
   for (const DType t : {bf16, f16, f32})
     for (const std::int64_t m : {1, 9, 80}) {
       const Neighbours c{t, m, m != 9};
@@ -364,7 +363,7 @@ struct NormOfRow {
   }
 };
 
-TEST_F(CudaBatchInvariant, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaBatchInvariant, ANormOfOneRowMatchesASeparateStepBitwise) {
   for (const DType t : {bf16, f16})
     for (const auto& [k, n] : {std::pair{72, 40}, {768, 2304}, {2040, 40}})
       for (const auto norm : {NormOfRow::layer, NormOfRow::layer_without_bias,
@@ -392,7 +391,7 @@ TEST_F(CudaBatchInvariant, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
 
 // These norms must stay separate steps: more rows, longer rows, more blocks than run at the same time, and a
 // norm whose result replaces its operand.
-TEST_F(CudaBatchInvariant, OtherNormsAreStepsOfTheirOwn) {
+TEST_F(CudaBatchInvariant, OtherNormsAreSeparateSteps) {
   const auto is_separate = [](const NormOfRow& c, const Array& x) {
     Graph g;
     return c.run(g, {c.product_of(c.norm_of(g.constant(x)))}).second.find("norm of its row") ==
@@ -413,7 +412,7 @@ TEST_F(CudaBatchInvariant, OtherNormsAreStepsOfTheirOwn) {
 
 // If any order of additions is allowed, few rows use the same kernel on Hopper, so results are bitwise
 // identical.
-TEST_F(CudaBatchInvariant, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
+TEST_F(CudaBatchInvariant, ProductsOfFewRowsUseThisKernelOnHopperByDefault) {
   for (const std::int64_t m : {1, 64, 256, 257}) {
     const Neighbours c{bf16, m, true};
     const auto run = [&](bool batch_invariant) {
@@ -437,7 +436,7 @@ TEST_F(CudaBatchInvariant, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
 }
 
 // A single token, which attends only to itself.
-TEST_F(CudaBatchInvariant, ATextHasTheSameLogitsInAnyBatch) {
+TEST_F(CudaBatchInvariant, SequenceLogitsMatchInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
     SCOPED_TRACE(kind.name);
     nn::Params params(1, f32, Device::cuda());

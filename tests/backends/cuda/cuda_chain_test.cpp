@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(CudaChain, FusedGivesWhatSingleStepsGiveOnTheCpu) {
+TEST(CudaChain, FusedMatchesSingleStepsOnTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (unsigned seed = 0; seed < 16; ++seed) {
     RandomChains r(seed);
@@ -58,7 +58,7 @@ TEST(CudaChain, CastsOfParametersAreOneKernel) {
 }
 
 // Small elementwise steps and the sums between them are one kernel with one block, for any compute type.
-TEST(CudaChain, HorizontalFusionAreOneKernel) {
+TEST(CudaChain, HorizontalFusionIsOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {1, 31, 256, 4096}) {
     Graph g;
@@ -89,7 +89,7 @@ TEST(CudaChain, HorizontalFusionAreOneKernel) {
 }
 
 // A sum is bitwise identical by itself and next to longer steps.
-TEST(CudaChain, ASmallSumHasItsBitsInAnyCompany) {
+TEST(CudaChain, ASmallSumMatchesBitwiseNextToLongerSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {33, 100, 1000}) {
     Graph g;
@@ -105,7 +105,7 @@ TEST(CudaChain, ASmallSumHasItsBitsInAnyCompany) {
 }
 
 // Batch-invariant programs keep the order of their sums. Each long step has its own kernel.
-TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
+TEST(CudaChain, OtherStepsAreSeparateKernels) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
     Graph g;
@@ -117,7 +117,7 @@ TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
 }
 
 // Casts that do not fit into a list are separate steps: other dtypes, and a cast of a part.
-TEST(CudaChain, OtherCastsAreStepsOfTheirOwn) {
+TEST(CudaChain, OtherCastsAreSeparateSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Parameter a("a", Array({64}, f32), Device::cuda()), b("b", Array({64}, f16), Device::cuda());
@@ -127,7 +127,7 @@ TEST(CudaChain, OtherCastsAreStepsOfTheirOwn) {
 }
 
 // Every element size, whole and ragged tiles, tiles of one vector and of single elements.
-TEST(CudaChain, TurnsWhatLiesAcross) {
+TEST(CudaChain, TransposesOperandsThatAreContiguousAcrossRows) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const DType t : {f32, bf16, f64, i64, i32, f16, u8, boolean})
     for (const Shape& shape : {Shape{2, 136, 260}, Shape{3, 67, 45}, Shape{1, 20, 200}}) {
@@ -159,7 +159,7 @@ TEST(CudaChain, TurnsWhatLiesAcross) {
     }
 }
 
-TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
+TEST(CudaChain, SeveralTransposedOperandsNextToAnOverwrittenOne) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
@@ -265,7 +265,7 @@ TEST(CudaChain, PowersOf16Bits) {
 
 // Huge and infinite numbers, for which the polynomials of the formulas overflow. Extremes in pointwise_test
 // covers the limits.
-TEST(CudaChain, DerivativesFarOutEqualThoseOfTheCpu) {
+TEST(CudaChain, DerivativesOfHugeNumbersMatchTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<double> at{1e3, -1e3, 2e13, -2e13, 1e20, -1e20, 3e38, -3e38, INFINITY, -INFINITY};
   for (Tensor (*f)(TensorArg) : {tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh})

@@ -104,7 +104,7 @@ bool has_wgmma() {
          std::string::npos;
 }
 
-TEST_F(CudaDecoding, IsTakenForFewQueries) {
+TEST_F(CudaDecoding, IsUsedForFewQueries) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels) {
     const std::string all = Call::random(n, bf16).run({.kernels = kernels}).choice;
     return all.substr(all.find(", ") + 2);  // after the architecture
@@ -128,7 +128,7 @@ TEST_F(CudaDecoding, IsTakenForFewQueries) {
 
 // f32 operands are read in place, with any row size divisible by 16 bytes. The f16 split is not used, because
 // it would copy the whole cache.
-TEST_F(CudaDecoding, IsTakenForFewQueriesInF32) {
+TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels = AttentionKernels::best) {
     const std::string all = Call::random(n, f32).run({.kernels = kernels}).choice;
     return all.substr(all.find(", ") + 2);  // after the architecture
@@ -168,7 +168,7 @@ TEST_F(CudaDecoding, AgreesOnEveryOption) {
   }
 }
 
-TEST_F(CudaDecoding, TakesLengthsAroundRanges) {
+TEST_F(CudaDecoding, AcceptsLengthsAroundRanges) {
   const std::vector<std::int64_t> lengths{0, 1, range - 1, range, range + 1, 2 * range, 16, 17, keys};
   for (const std::int64_t L : {1, 3})
     for (const std::int64_t d : {64, 128}) {
@@ -234,7 +234,7 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
     }
 }
 
-TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
+TEST_F(CudaDecoding, AcceptsLengthsAroundRangesOfWideHeads) {
   constexpr int each = range / 2;
   for (const auto& [d, t] : {std::pair{256, bf16}, {280, bf16}, {256, f32}}) {
     Call c = d > 256 ? Call::of_latents({9, 5, 1, 1, keys, d, 24}, t)
@@ -245,7 +245,7 @@ TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
 }
 
 // Runs an entry by itself and in a batch with shorter and longer entries, with any contents of unused memory.
-TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
+TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
   for (const DType t : {bf16, f16, f32})
     for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
       for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128},
@@ -291,7 +291,7 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
 #define TG_CROWD 330
 #endif
 // If there are many entries, one warp computes each short entry.
-TEST_F(CudaDecoding, GivesAShortEntryTheSameBitsInACrowd) {
+TEST_F(CudaDecoding, AShortEntryMatchesBitwiseInALargeBatch) {
   for (const Sizes& n : {Sizes{TG_CROWD, 2, 1, 1, 300, 64, 64}, Sizes{TG_CROWD, 4, 1, 2, 300, 72, 8}})
     for (const auto& [t, o] : {std::pair{bf16, O{}},
                                {bf16, O{.causal = true, .window_left = 40}},

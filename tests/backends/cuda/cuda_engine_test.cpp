@@ -17,7 +17,7 @@ class CudaEngine : public ::testing::Test {
   }
 };
 
-TEST_F(CudaEngine, WritesEachTextAsIfItWereAlone) {
+TEST_F(CudaEngine, SequencesMatchABatchOfOne) {
   for (const Kind& kind : engine_kinds(64))
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
       nn::Params params(1, f32, Device::cuda());

@@ -106,7 +106,7 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
 
 // On Hopper, the 128 rows of a pair of tiles are recomputed together. Large losses are in the first pair
 // only, in a different pair, and in several pairs.
-TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInWhicheverTilesTheyAre) {
+TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInAnyTile) {
   for (const std::vector<std::int64_t>& large : {std::vector<std::int64_t>{3}, {130}, {127, 128, 256}}) {
     SCOPED_TRACE(::testing::PrintToString(large));
     Head head({260, 24, 1024}, bf16, of_rows);
@@ -126,7 +126,7 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInWhicheverTilesTheyAre) {
 
 // Losses and gradients in chunks: one unit, several units, a partial unit, and the whole. On Hopper, the GEMM
 // adds in order along k. If operands are not aligned to 16 bytes, and on other GPUs, it adds by units.
-TEST_F(CudaHeadLoss, GivesTheSameBitsInAnyChunks) {
+TEST_F(CudaHeadLoss, AnyChunksMatchBitwise) {
   struct Case {
     Sizes size;
     DType dtype;
@@ -227,7 +227,7 @@ TEST_F(CudaHeadLoss, MultipliesInUnits) {
 }
 
 // A row is bitwise independent of the other rows, even if other rows of its tile are recomputed.
-TEST_F(CudaHeadLoss, GivesRowsTheSameBitsInAnyCompany) {
+TEST_F(CudaHeadLoss, RowsMatchBitwiseInAnyBatch) {
   const Head head(some_sizes[1], bf16, of_rows, 5);
   const auto all = head.run(Device::cuda(), bf16);
   const Vector loss = doubles(all[0]), z_x = doubles(all[1]);
@@ -242,7 +242,7 @@ TEST_F(CudaHeadLoss, GivesRowsTheSameBitsInAnyCompany) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(again[i].same_bits(all[i])) << i;
 }
 
-TEST_F(CudaHeadLoss, EndsTheRunAtATargetThatIsNoClass) {
+TEST_F(CudaHeadLoss, AnInvalidTargetEndsTheRun) {
   for (DType t : {bf16, f32}) {
     Head head(some_sizes[0], t, of_rows);
     head.targets[70] = 1096;

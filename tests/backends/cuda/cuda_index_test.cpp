@@ -189,7 +189,7 @@ TEST_F(CudaIndex, FillsWithOneNumber) {
   }
 }
 
-TEST_F(CudaIndex, TellsIndicesOutOfRange) {
+TEST_F(CudaIndex, ReportsIndicesOutOfRange) {
   Graph g;
   const Given x = given(g, {5, 8}, f32);
   const Tensor at = g.input("at", {6}, i64), start = g.input("start", {}, i64);

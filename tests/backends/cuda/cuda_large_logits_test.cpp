@@ -15,7 +15,7 @@ class CudaLargeLogits : public ::testing::Test {
 
 const CompileOptions on_gpu{.device = Device::cuda()};
 
-TEST_F(CudaLargeLogits, AnOffsetChangesNoBitOfCrossEntropyAndSoftmax) {
+TEST_F(CudaLargeLogits, AnOffsetDoesNotChangeCrossEntropyAndSoftmaxBitwise) {
   large_logits::expect_no_bit_changes(on_gpu);
 }
 TEST_F(CudaLargeLogits, TheGradientOfLogsumexpIsAProbability) {

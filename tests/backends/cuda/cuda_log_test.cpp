@@ -20,7 +20,7 @@ Array numbers(const Shape& shape) {
   return a;
 }
 
-TEST(CudaLog, TellsStepsKernelsAndTimesAndChangesNothing) {
+TEST(CudaLog, ReportsStepsKernelsAndTimesWithoutChangingResults) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {1, 2, 200, 16}, bf16), w = g.input("w", {16, 16}, bf16);

@@ -50,7 +50,7 @@ struct Layer {
   }
 };
 
-TEST_F(CudaMatmul, TakesGeluInEveryWay) {
+TEST_F(CudaMatmul, FusesGeluInEveryWay) {
   for (DType t : {f32, bf16, f16, f64})
     for (std::int64_t out : {32, 20})  // 20: the row size is not a multiple of 8
       for (bool bias : {false, true}) {
@@ -72,7 +72,7 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
 
 // Large GEMMs whose operands are contiguous along k or across it. If it is faster, one operand is transposed
 // by a copy (transposed_product.cpp). By the emulator's clock, the copy is always faster.
-TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
+TEST_F(CudaMatmul, GivesProductsOfF32InAnyLayout) {
   struct Case {
     std::int64_t m, n, k;
     View a, b;  // contiguous: a along k, b across k; transposed: the opposite
@@ -113,7 +113,7 @@ TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
 
 // The result depends bitwise on the algorithm, so a GEMM keeps its first algorithm. Many algorithms have
 // about the same speed here.
-TEST_F(CudaMatmul, KeepsTheAlgorithmThatWasChosen) {
+TEST_F(CudaMatmul, KeepsTheChosenAlgorithm) {
   std::set<std::string> choices;
   for (int i = 0; i < 12; ++i) {
     Graph g;
@@ -145,15 +145,14 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
         const std::vector<Feed> feeds = feeds_of(operands);
         const Array expected = eval(z, feeds, {.device = Device::cpu()})[0],
                     got = eval(z, feeds, {.device = Device::cuda()})[0];
-        const double roundings = t == bf16 || t == f16 ? 8 : 64;  // roundings of three results, or of 64
-                                                                  // additions
+        const double roundings = t == bf16 || t == f16 ? 8 : 64;  // of three results, or of 64 additions
         EXPECT_TRUE(close(doubles(got), doubles(expected), roundings * rounding(t))) << z[0].text();
         EXPECT_TRUE(got.same_bits(eval(z, feeds, {.device = Device::cuda()})[0]));
       }
 }
 
 // A sum that overwrites its addend is bitwise identical to one written to other memory.
-TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
+TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
   for (const DType t : {bf16, f16, f32}) {
     Graph g;
     const Given a = given(g, {320, 24}, t, View::contiguous, 1),
@@ -201,7 +200,7 @@ TEST_F(CudaMatmul, GivesSmallProducts) {
 }
 
 // Rows of an addend are read four numbers at a time if their layout allows it. These rows do not.
-TEST_F(CudaMatmul, GivesSmallProductsAndWhatIsAddedHoweverItLies) {
+TEST_F(CudaMatmul, GivesSmallProductsWithAnAddendInAnyLayout) {
   constexpr std::int64_t m = 40, n = 24;
   for (const DType t : {bf16, f16})
     for (const auto& [columns, first] :
@@ -244,7 +243,7 @@ TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
 }
 
 // cuBLASLt is called for each index of the first axis, because its matrices are aligned to only 4 bytes.
-TEST_F(CudaMatmul, TakesBatchesThatBeginAnywhere) {
+TEST_F(CudaMatmul, AcceptsBatchesOfAnyAlignment) {
   for (const DType t : {f32, bf16}) {
     Graph g;
     const Given a = given(g, {2, 3 * 24 * 16 + 1}, t, View::contiguous, 1),
@@ -261,7 +260,7 @@ TEST_F(CudaMatmul, TakesBatchesThatBeginAnywhere) {
 }
 
 // Operands that cuBLASLt accepts, and strides that only our own kernel accepts.
-TEST_F(CudaMatmul, GivesProductsOfHalvesInF32) {
+TEST_F(CudaMatmul, GivesProductsOf16BitTypesInF32) {
   for (const DType t : {bf16, f16, f32})
     for (const View view : {View::contiguous, View::transposed, View::sliced}) {
       Graph g;

@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, CudaModels,
                                                .latent = 12, .query_latent = 10, .rope_width = 4})),
                          [](const auto& of) { return of.param.architecture.name(); });
 
-TEST_P(CudaModels, LoseWhatTheCpuLoses) {
+TEST_P(CudaModels, LossesMatchTheCpu) {
   const auto losses = [](Device device) {
     nn::Params params(1, f32, device);
     const nn::Model model(params, GetParam());
@@ -55,7 +55,7 @@ TEST_P(CudaModels, LoseWhatTheCpuLoses) {
   for (std::size_t i = 0; i < here.size(); ++i) EXPECT_NEAR(there[i], here[i], 1e-4) << "step " << i;
 }
 
-TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
+TEST_P(CudaModels, GenerationMatchesTheCpuWithACacheAndPastTheContext) {
   const auto text = [](Device device) {
     nn::Params params(1, f32, device);
     const nn::Model model(params, GetParam());
@@ -67,7 +67,7 @@ TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
   EXPECT_EQ(text(Device::cuda()), text(Device::cpu()));
 }
 
-TEST_P(CudaModels, GiveTheLogitsOfTheCpuOnWeightsInHalfTypes) {
+TEST_P(CudaModels, LogitsMatchTheCpuOn16BitWeights) {
   for (const DType dtype : {bf16, f16}) {
     const auto logits = [&](Device device) {
       nn::Params params(1, dtype, device);

@@ -49,7 +49,7 @@ std::vector<Array> values_of(Graph& g, const Tensors& results) {
   return got;
 }
 
-TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaNorm, ASumFusedWithItsGradientMatchesASeparateStepBitwise) {
   for (const DType t : {f32, bf16, f16, f64})
     for (const auto& [rows, n] : {std::pair{1, 8}, {37, 72}, {600, 384}, {1100, 768}, {90, 1024}, {41, 4096}})
       for (const bool centred : {true, false}) {
@@ -87,7 +87,7 @@ TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
       }
 }
 
-TEST_F(CudaNorm, OtherSumsAreStepsOfTheirOwn) {
+TEST_F(CudaNorm, OtherSumsAreSeparateSteps) {
   const Gradients c{bf16, 37, 72, true};
   const auto is_separate = [&](auto&& f) {
     Graph g;
@@ -102,7 +102,7 @@ TEST_F(CudaNorm, OtherSumsAreStepsOfTheirOwn) {
 }
 
 // Sums over the rows of several norms. One kernel finishes them before the first of them is read.
-TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
+TEST_F(CudaNorm, SumsOverRowsOfSeveralNormsMatchSeparateOnesBitwise) {
   for (const DType t : {f32, bf16})
     for (const bool read_at_once : {true, false}) {
       Graph g;
@@ -133,7 +133,7 @@ TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
 
 // Rows without a common distance, as in a slice of an axis between others. This applies to x and to the
 // operand added to its gradient.
-TEST_F(CudaNorm, RowsNeedNotBeEvenlySpaced) {
+TEST_F(CudaNorm, RowsMayBeUnevenlySpaced) {
   using Op = Tensor (*)(const Tensor&, const Tensor&);
   const std::pair<const char*, Op> ops[] = {
       {"layer_norm", [](const Tensor& x, const Tensor& w) { return layer_norm(x, w, w); }},
@@ -168,7 +168,7 @@ TEST_F(CudaNorm, RowsNeedNotBeEvenlySpaced) {
 }
 
 // A sum without a reader is not finished: its memory is used for other values.
-TEST_F(CudaNorm, WhatNobodyReadsIsLeft) {
+TEST_F(CudaNorm, UnreadSumsAreNotFinished) {
   const Gradients c{f32, 37, 64, true};
   Graph apart, g;
   const std::vector<Array> z = c.run(apart, c.record(apart)).first;

@@ -19,7 +19,7 @@ const CompileOptions on_gpu{.device = Device::cuda(), .verify = true};
 // For results that are compared with a different program: `verify` would run each program twice.
 const CompileOptions once{.device = Device::cuda()};
 
-TEST_F(CudaPagedAttn, IsItsDefinition) {
+TEST_F(CudaPagedAttn, MatchesItsDefinition) {
   for (const DType t : float_dtypes)
     for (const std::int64_t page : {1, 3, 16, 64})
       for (const bool sink : {false, true}) {
@@ -53,7 +53,7 @@ void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequ
 }
 
 // Queries divided differently, in a different batch, in other pages.
-TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
+TEST_F(CudaPagedAttn, ARowMatchesBitwiseInAnyBatch) {
   for (const DType t : {f32, bf16}) {
     PagedCall all{.H = 2, .Hk = 1, .d = 16, .dv = 16, .page = 16, .dtype = t, .sink = true, .L = 70};
     all.sequences = {0, 1}, all.lengths = {130, 70}, all.options.window_left = 80;
@@ -139,7 +139,7 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
 }
 
 // In one call, in parts, and token by token; next to other sequences, in other pages and larger ones.
-TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
+TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
   struct Heads {
     std::int64_t H, Hk, d, dv;
     bool v_in_k;
@@ -159,8 +159,7 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
       PagedCall all{
           .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = n.dtype, .sink = true, .L = L};
       all.v_in_k = n.v_in_k, all.sequences = {0, 1, 2}, all.lengths = {length, 70, 30};
-      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than the streams have at
-                                                                           // the same time
+      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams hold at a time
       const PagedCall::Result together = all.run(on_gpu);
       PagedCall one = all;
       one.order = 3;
@@ -188,7 +187,7 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
-TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
+TEST_F(CudaPagedAttn, AShortSequenceMatchesBitwiseInALargeBatch) {
   for (const auto& [d, t] : {std::pair{16, bf16}, {80, bf16}, {136, bf16}, {16, f32}, {80, f32}, {136, f32}})
     for (const std::int64_t window : {-1, 40}) {
       SCOPED_TRACE(::testing::Message() << "heads of " << d << ", window " << window << ", " << name_of(t));
@@ -227,7 +226,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
   expect_defined(c, on_gpu, true);
 }
 
-TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
+TEST_F(CudaPagedAttn, ARowOfLatentsMatchesBitwiseInAnyBatch) {
   for (const std::int64_t window : {-1, 150}) {
     PagedCall all{
         .H = 5, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
@@ -288,8 +287,8 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     }
 }
 
-// For 16 heads, one block processes several sequences and ranges one after another, with a new set of queries
-// for each sequence.
+// For 16 heads, one block processes several sequences and ranges one after another, and reuses its buffer for
+// queries.
 TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
   for (const auto& [name, o] : {std::pair<const char*, PagedAttentionOptions>{"none", {}},
                                 {"softcap", {.softcap = 2}},
@@ -305,7 +304,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
 }
 
 // Kernels begin while the previous step runs. They wait for its end before they read its results.
-TEST_F(CudaPagedAttn, ReadsKeysAndPlacesThatAStepComputes) {
+TEST_F(CudaPagedAttn, ReadsKeysAndPositionsThatAStepComputes) {
   struct Heads {
     std::int64_t H, d, dv;
     DType dtype;
@@ -329,7 +328,7 @@ TEST_F(CudaPagedAttn, ReadsKeysAndPlacesThatAStepComputes) {
       }
 }
 
-TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
+TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsMatchesBitwiseInAnyBatch) {
   for (const auto& [heads, window] :
        {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, window " << window);

@@ -17,7 +17,7 @@ class CudaPretrained : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(CudaPretrained, HasTheLogitsAndTheTextOfTransformers) {
+TEST_P(CudaPretrained, LogitsAndGenerationMatchTransformers) {
   const std::string folder = golden_folders + GetParam();
   const io::SafeTensors expected = io::load_safetensors(folder + "/expected.safetensors");
   const nn::Pretrained model = nn::from_pretrained(folder, Device::cuda());

@@ -20,7 +20,7 @@ class CudaProgram : public ::testing::Test {
 
 constexpr int runs = 8;
 
-TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
+TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndAcceptsFeedsImmediately) {
   Graph g;
   const Tensor x = g.input("x", {300}, f64), k = g.input("k", {}, f32);
   const Tensor y = x * k.to(f64), total = sum(y), transposed = transpose(y.reshape({100, 3}), 0, 1) + 1;
@@ -43,7 +43,7 @@ TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
   }
 }
 
-TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
+TEST_F(CudaProgram, AcceptsInputsOfAnySizeInAnyOrder) {
   constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than the staging memory
   Graph g;
   const Tensor small = g.input("small", {1}), bytes = g.input("bytes", {67}, u8),
@@ -67,7 +67,7 @@ TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
     }
 }
 
-TEST_F(CudaProgram, IsCompiledWhileAnotherOneRuns) {
+TEST_F(CudaProgram, IsCompiledDuringTheRunOfAnother) {
   Graph g;
   const Tensor x = g.input("x", {64, 64});
   Tensor y = x;
@@ -100,7 +100,7 @@ struct Lookup {
   }
 };
 
-TEST_F(CudaProgram, TellsAFaultWithTheResultOfItsRunAndWithThoseStartedBeforeItWasTold) {
+TEST_F(CudaProgram, AFaultIsReportedByItsRunAndByRunsStartedBeforeTheReport) {
   Lookup l;
   const Pending good = l.run(4), bad = l.run(11), after = l.run(5);
   EXPECT_EQ(good.item<float>(l.row), 4);
@@ -113,7 +113,7 @@ TEST_F(CudaProgram, TellsAFaultWithTheResultOfItsRunAndWithThoseStartedBeforeItW
   EXPECT_EQ(l.count.read().at(0), 2);
 }
 
-TEST_F(CudaProgram, TellsAFaultWithTheNextReadOfAnything) {
+TEST_F(CudaProgram, AFaultIsReportedByTheNextReadOfAnyValue) {
   Lookup l;
   l.run(-1);
   expect_error<Error>([&] { l.count.read(); }, {"index -1"});
@@ -126,7 +126,7 @@ TEST_F(CudaProgram, TellsAFaultWithTheNextReadOfAnything) {
   EXPECT_EQ(l.count.read().at(0), 1);
 }
 
-TEST_F(CudaProgram, TellsWhatAUsersFunctionThrewAndAssignsNothing) {
+TEST_F(CudaProgram, AUserFunctionsExceptionIsReportedAndNothingIsAssigned) {
   const CustomOp op = register_host_op({.name = "throws_below_0", .forward = [](auto in, auto out) {
                                           const double x = in[0].at(0);
                                           if (x < 0)
@@ -184,7 +184,7 @@ TEST_F(CudaProgram, TimesStepsInSeconds) {
   EXPECT_LE(total, all.count());
 }
 
-TEST_F(CudaProgram, TakesNoMemoryBesideItsPlan) {
+TEST_F(CudaProgram, AllocatesNoMemoryBeyondItsPlan) {
   Lookup l;
   Backend& gpu = backend(Device::cuda());
   l.run(1).wait();  // allocates staging memory and loads kernels
@@ -194,7 +194,7 @@ TEST_F(CudaProgram, TakesNoMemoryBesideItsPlan) {
 }
 
 // 17 GB per tensor: pointwise ops, a copy, a selection, a sum and a maximum count past 2³¹.
-TEST_F(CudaProgram, TakesMoreThanTwoToThe31Elements) {
+TEST_F(CudaProgram, SupportsMoreThanTwoToThe31Elements) {
   const std::int64_t n = (std::int64_t{1} << 31) + 1000;
   if (backend(Device::cuda()).available_bytes() < std::size_t{60} << 30)
     GTEST_SKIP() << "less than 60 GiB free";

@@ -81,7 +81,7 @@ std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
                         .ranks = {std::shared_ptr<void>(), &ranks}}));
 }
 
-TEST(CudaRanks, OpsHaveTheBitsOfTheCpu) {
+TEST(CudaRanks, OpsMatchTheCpuBitwise) {
   for (int n : {2, 3, 4}) {
     if (n > most_ranks()) continue;
     for (DType dtype : {f32, bf16, f16, f64}) {
@@ -129,15 +129,15 @@ void expect_bits_of_one(const How& how) {
   }
 }
 
-TEST(CudaRanks, TrainingHasTheBitsOfOneGpu) {
+TEST(CudaRanks, TrainingMatchesOneGpuBitwise) {
   expect_bits_of_one({"f32", nn::Precision::full, "adamw", 0.1, 0, micro_batches, 4});
 }
-TEST(CudaRanks, TrainingInBf16HasTheBitsOfOneGpu) {
+TEST(CudaRanks, TrainingInBf16MatchesOneGpuBitwise) {
   expect_bits_of_one({"bf16", nn::Precision::bf16, "adamw", 0, 0, micro_batches, 4});
 }
 
 // One batch on each rank: some gradients are summed during the backward pass.
-TEST(CudaRanks, EarlySumsHaveTheBitsOfOneGpu) {
+TEST(CudaRanks, EarlySumsMatchOneGpuBitwise) {
   expect_bits_of_one({"early", nn::Precision::bf16, "adamw", 0, 0, 2, 4, true, true});
 }
 
@@ -173,7 +173,7 @@ std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions
 
 // Both round parts of results, in different orders: the largest difference is a few roundings of the largest
 // number.
-TEST(CudaRanks, RingAttentionIsThatOfTheCpu) {
+TEST(CudaRanks, RingAttentionMatchesTheCpu) {
   NEEDS_GPUS(2);
   const AttentionOptions all[] = {{.causal = true}, {}, {.causal = true, .window_left = 20}};
   for (int n : {2, 4}) {
@@ -248,7 +248,7 @@ TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
 }
 
 // One batch of a step on each rank, in the program that updates; and several batches, in a separate program.
-TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
+TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
   NEEDS_GPUS(2);
   for (PlantedFault::Kind kind : {PlantedFault::index, PlantedFault::host_function})
     for (std::int64_t accumulate : {2, 4})
@@ -259,7 +259,7 @@ TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
 
 #ifdef TG_RACE_RUNS
 // NCCL detects the lost rank immediately, and the watchdog 3 s later, as for a host that does not answer.
-TEST(CudaRanks, ARankThatNcclMissesFirstIsLost) {
+TEST(CudaRanks, ARankThatNcclReportsFirstIsLost) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(world_of(rank, 2));
     const std::shared_ptr<Communicator> ranks(group, &group->communicator());
@@ -273,7 +273,7 @@ TEST(CudaRanks, ARankThatNcclMissesFirstIsLost) {
 }
 
 // The other ranks wait in NCCL for a rank that has agreed to join but never joins.
-TEST(CudaRanks, ARankThatHangsBeforeItMeetsTheOthersIsNamed) {
+TEST(CudaRanks, ARankThatHangsBeforeItJoinsIsNamed) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(
         world_of(rank, 2), {.step_timeout = milliseconds(1000), .end_after = std::chrono::seconds(10)});

@@ -162,7 +162,7 @@ TEST_F(CudaReduce, CrossEntropiesOfManyRows) {
 }
 
 // Only the forward: the backward would report them, too.
-TEST_F(CudaReduce, CrossEntropyTellsTargetsThatAreNoClass) {
+TEST_F(CudaReduce, CrossEntropyReportsInvalidTargets) {
   for (const DType wide : {i32, i64})
     for (const std::int64_t n : {8, 9, 264})  // rows that fit into registers, and rows that do not
       for (const std::int64_t wrong : {n, std::int64_t{-1}}) {
@@ -177,7 +177,7 @@ TEST_F(CudaReduce, CrossEntropyTellsTargetsThatAreNoClass) {
       }
 }
 
-TEST_F(CudaReduce, TurnsRowsThatShareAPosition) {
+TEST_F(CudaReduce, RotatesRowsThatShareAPosition) {
   for (DType t : {f32, bf16})
     for (const bool interleaved : {false, true})
       for (const Shape& s : {Shape{2, 6, 9, 64}, Shape{1, 9, 64}, Shape{9, 48}, Shape{5, 3, 10}})

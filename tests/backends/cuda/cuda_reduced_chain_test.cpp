@@ -49,7 +49,7 @@ std::vector<Tensor> all_reductions(const Tensor& x, const Axes& axes, bool keepd
 }
 
 // Rows in order: shorter than a warp, held in registers, and longer. Each has two of the reductions.
-TEST_F(CudaReducedChain, GivesTheBitsOfTwoStepsForRowsOfEveryLength) {
+TEST_F(CudaReducedChain, RowsOfEveryLengthMatchTwoStepsBitwise) {
   std::size_t nth = 0;
   for (DType t : {f32, f64})
     for (const Shape& shape :
@@ -71,7 +71,7 @@ TEST_F(CudaReducedChain, GivesTheBitsOfTwoStepsForRowsOfEveryLength) {
     }
 }
 
-TEST_F(CudaReducedChain, ReadsInputsThatLieAnyHow) {
+TEST_F(CudaReducedChain, ReadsInputsOfAnyLayout) {
   for (View view : all_views) {
     Graph g;
     const Given x = given(g, {12, 3, 32}, f32, view), y = given(g, {12, 3, 32}, f32, View::contiguous, 2),
@@ -89,7 +89,7 @@ TEST_F(CudaReducedChain, ReadsInputsThatLieAnyHow) {
 }
 
 // The value is stored as well, and the reduction reads the stored value.
-TEST_F(CudaReducedChain, StoresWhatOthersRead) {
+TEST_F(CudaReducedChain, StoresValuesWithOtherReaders) {
   for (DType t : {f32, bf16, f16, f64})
     for (std::int64_t n : {30, 1032}) {
       Graph g;
@@ -102,7 +102,7 @@ TEST_F(CudaReducedChain, StoresWhatOthersRead) {
 }
 
 // A 16-bit value that is not stored is not rounded.
-TEST_F(CudaReducedChain, ReducesWhatIsNotRounded) {
+TEST_F(CudaReducedChain, ReducesUnroundedValues) {
   for (DType t : {bf16, f16})
     for (std::int64_t n : {40, 2048}) {
       Graph g, on_cpu;
@@ -176,7 +176,7 @@ TEST_F(CudaReducedChain, CutsLongRows) {
 }
 
 // In these cases two steps are as fast.
-TEST_F(CudaReducedChain, LeavesFewNumbersAndRowsWithoutPacksAlone) {
+TEST_F(CudaReducedChain, SkipsFewNumbersAndRowsWithoutPacks) {
   Graph g;
   const Given x = given(g, {2, 5001}, f32), y = given(g, {64, 64}, f32, View::contiguous, 2);
   EXPECT_EQ(joined({sum(x.tensor * 2, {1})}), 0u);
@@ -186,7 +186,7 @@ TEST_F(CudaReducedChain, LeavesFewNumbersAndRowsWithoutPacksAlone) {
 }
 
 // A row that is normalized in place.
-TEST_F(CudaReducedChain, ResultsTakeAnInputsPlace) {
+TEST_F(CudaReducedChain, ResultsReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 64}, f32);
   const Tensor s = softmax(x.tensor, -1), e = exp(s),

@@ -51,7 +51,7 @@ struct Case {
   AttentionOptions options = {.causal = true};
   DType dtype = bf16;
   bool rotates_k = true, given = false;  // positions
-  bool reads_gradients = false;        // also fetches the gradients of rotated queries and keys
+  bool reads_gradients = false;          // also fetches the gradients of rotated queries and keys
 
   Shape shape(std::int64_t heads, std::int64_t rows, std::int64_t size) const {
     return {B, rows, heads, size};
@@ -143,13 +143,13 @@ TEST_F(CudaRope, IsInsideShortHeads) {
 }
 
 // As in latent attention: the first pairs are not rotated, and keys have a different RoPE.
-TEST_F(CudaRope, OfQueriesAloneIsInsideShortHeads) {
+TEST_F(CudaRope, OnlyQueriesInsideShortHeads) {
   const RopeOptions rows{.interleaved = true, .frequencies = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0.1, 0.01, 0.001}};
   check({.d = 24, .of_q = rows, .rotates_k = false}, "queries", 2);
   check({.L = 20, .T = 40, .d = 24, .of_q = rows, .rotates_k = false}, "fewer queries than keys", 2);
 }
 
-TEST_F(CudaRope, IsApartWhereItHasToBe) {
+TEST_F(CudaRope, IsSeparateIfNecessary) {
   const RopeOptions other{.theta = 100}, odd{.dims = 6}, later{.start = 2};
   check({.of_k = other}, "other frequencies", 0);
   check({.of_k = later}, "another start", 0);
@@ -173,17 +173,17 @@ TEST_F(CudaRope, IsInsideHoppersBackward) {
   check(of_64({.B = 1, .H = 6, .L = 300, .T = 300, .options = {.causal = true, .window_left = 90}}), "window",
         1);
   check(of_64({.L = 129, .T = 129, .of_q = {.start = 70}, .of_k = {.start = 70}}), "from position 70", 1);
-  check(of_64({.L = 128, .T = 128, .options = {.nondeterministic = true}}), "rounded by a kernel of its own",
+  check(of_64({.L = 128, .T = 128, .options = {.nondeterministic = true}}), "rounded by a separate kernel",
         1);
   Case values = of_64({.L = 140, .T = 140});
   values.dv = 24;
   check(values, "narrower values", 1);
 }
 // Each block of keys adds to z_q. A separate kernel rounds the sums.
-TEST_F(CudaRope, IsInsideHoppersBackwardOfLongTexts) {
+TEST_F(CudaRope, LongSequencesAreInsideHoppersBackward) {
   check({.B = 1, .H = 1, .Hk = 1, .L = 1100, .T = 1100, .d = 64, .dv = 64, .options = {}}, "long", 1);
 }
-TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
+TEST_F(CudaRope, IsAfterHoppersBackwardIfNecessary) {
   Case c{.L = 140, .T = 140, .d = 64, .dv = 64};
   check(c, "taken", 1);
   const auto with = [&](auto&& change) {
@@ -193,7 +193,7 @@ TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
   };
   check(with([](Case& x) { x.of_q = x.of_k = {.interleaved = true}; }), "interleaved", 0);
   check(with([](Case& x) { x.of_q = x.of_k = {.dims = 32}; }), "partial", 0);
-  check(with([](Case& x) { x.rotates_k = false; }), "queries alone", 0);
+  check(with([](Case& x) { x.rotates_k = false; }), "only queries", 0);
   check(with([](Case& x) { x.d = 128; }), "wider heads", 0);
   check(with([](Case& x) { x.options.softcap = 5; }), "softcap", 0);
   check(with([](Case& x) { x.given = true; }), "given positions", 0);
@@ -206,7 +206,7 @@ TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
 }
 
 // If z_q also has a reader without RoPE, it must be stored.
-TEST_F(CudaRope, GradientsThatOthersReadAreStored) {
+TEST_F(CudaRope, GradientsWithOtherReadersAreStored) {
   const Case c{.reads_gradients = true};
   const Ran got = c.at_once();
   const std::vector<Array> expected = c.one_by_one();
@@ -218,7 +218,7 @@ TEST_F(CudaRope, GradientsThatOthersReadAreStored) {
 }
 
 // As in latent attention, where the parts of a key have separate gradients.
-TEST_F(CudaRope, AGradientThatDoesNotTurnMayHaveReaders) {
+TEST_F(CudaRope, AnUnrotatedGradientMayHaveReaders) {
   Graph g;
   const Tensor q = g.input("q", {2, 2, 32, 16}, bf16), k = g.input("k", {2, 2, 32, 16}, bf16);
   const Tensor o = flash_attn(rope(q), k, k, {.causal = true}).o;
@@ -231,7 +231,7 @@ TEST_F(CudaRope, AGradientThatDoesNotTurnMayHaveReaders) {
   }
 }
 // The kernel would read rows of keys while other blocks write them.
-TEST_F(CudaRope, OfWhatIsReadTwiceIsApart) {
+TEST_F(CudaRope, TensorsReadTwiceAreSeparate) {
   Graph g;
   const Tensor x = g.input("x", {2, 2, 64, 16}, bf16), y = rope(x);
   const Array a = normal({2, 2, 64, 16}, bf16, 3);
@@ -254,7 +254,7 @@ TEST_F(CudaRope, TwoAreOneKernel) {
 }
 
 // Elements that are not rotated are copied, or left in place. Their values do not change.
-TEST_F(CudaRope, LeavesWhatDoesNotTurn) {
+TEST_F(CudaRope, UnrotatedElementsDoNotChange) {
   RopeOptions still{.interleaved = true, .frequencies = std::vector<double>(16, 0.0)};
   for (int i = 0; i < 8; ++i) still.frequencies.push_back(std::pow(10.0, -i));
   const Array a = normal({2, 3, 5, 48}, bf16, 7);
@@ -279,7 +279,7 @@ TEST_F(CudaRope, LeavesWhatDoesNotTurn) {
 }
 
 // Programs with the same RoPE share a table, and one program outlives the other.
-TEST_F(CudaRope, TablesOutliveTheProgramThatMadeThem) {
+TEST_F(CudaRope, TablesOutliveTheProgramThatCreatedThem) {
   const Array a = normal({1, 2, 40, 16}, f32, 5);
   std::vector<Array> results;
   Graph g;

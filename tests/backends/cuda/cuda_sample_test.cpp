@@ -49,7 +49,7 @@ TEST_F(CudaSample, DrawsFromLogitsOfEveryDtype) {
   for (const DType dtype : {f64, bf16}) expect_sampled(rows, true, {.device = Device::cuda()}, dtype);
 }
 
-TEST_F(CudaSample, TakesViews) {
+TEST_F(CudaSample, AcceptsViews) {
   Graph g;
   const Tensor x = g.input("x", {5, 3}), keys = g.input("keys", {2, 3}, i64);
   const std::vector<float> logits{0, 1, 2, 3, 4, 9, 1, 1, 1, 2, 0, 3, 7, 7, 0};

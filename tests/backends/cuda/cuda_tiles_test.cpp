@@ -85,7 +85,7 @@ TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
 // Warps, 256 threads and 1,024 threads select from lines. They collect equal numbers in chunks, one number
 // per thread. More than 2,048 are sorted in memory. There are more lines than 32 blocks for one
 // multiprocessor.
-TEST_F(CudaTiles, TopKOfLinesInSeveralChunksIsThatOfTheCpu) {
+TEST_F(CudaTiles, TopKOfLinesInSeveralChunksMatchesTheCpu) {
   struct Case {
     Shape shape;
     std::int64_t k;
@@ -129,7 +129,7 @@ TEST_F(CudaTiles, NormsOfBlocksOfListsAgreeWithTheCpu) {
 
 // Two steps of a program draw the CPU's numbers. One multiprocessor has 32 blocks of 256 threads, which draw
 // four numbers at a time.
-TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksAreThoseOfTheCpu) {
+TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksMatchTheCpu) {
   const std::int64_t n = 3 * 32 * 1024 + 5;
   for (const DType t : {f32, bf16, f64}) {
     Graph g;
@@ -154,7 +154,7 @@ TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksAreThoseOfTheCpu) {
 }
 
 // Copies, assignments and sums by index over several blocks of 256 threads.
-TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
+TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
   for (const DType t : {f32, bf16, i64, u8})
     for (const View view : {View::contiguous, View::transposed}) {
       Graph g;
@@ -293,13 +293,13 @@ TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
     const auto expected = gradients_of(f64, Device::cpu()), got = gradients_of(bf16, Device::cuda());
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16))
-          << "operand " << i << ", " << c.d << " columns, in "
-          << (c.nondeterministic ? "free order" : "order");
+          << "operand " << i << ", " << c.d << " columns, "
+          << (c.nondeterministic ? "nondeterministic" : "in order");
   }
 }
 
 // Ranges of keys of several sequences, with 16 and 72 heads, whose latents Hopper's kernels decode.
-TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
+TEST_F(CudaTiles, LatentsOfSeveralRangesMatchTheirDefinition) {
   for (const std::int64_t heads : {16, 72}) {
     PagedCall c{.H = heads,
                 .Hk = 1,

@@ -39,17 +39,17 @@ void expect_near(const std::vector<double>& a, const std::vector<double>& b, dou
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], bound) << "step " << i;
 }
 
-TEST_F(CudaTraining, StartsFromTheCpusWeightsBitForBit) {
+TEST_F(CudaTraining, InitialWeightsMatchTheCpuBitwise) {
   EXPECT_TRUE(same_bits(SmallGpt().weights_and_moments(), SmallGpt(on_gpu()).weights_and_moments()));
 }
 
-TEST_F(CudaTraining, LosesWhatTheCpuLosesInF32) {
+TEST_F(CudaTraining, LossesMatchTheCpuInF32) {
   SmallGpt host, gpu(on_gpu());
   expect_near(gpu.losses(steps, learning_rate), host.losses(steps, learning_rate), 1e-4);
 }
 
 // Different masks give different losses. The masks of a different seed show by how much.
-TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
+TEST_F(CudaTraining, DropoutMatchesTheCpuInEveryStep) {
   SmallGpt host({.dropout = 0.3}), other({.dropout = 0.3, .seed = 6}), gpu(on_gpu({.dropout = 0.3}));
   const auto here = host.losses(steps, learning_rate), elsewhere = other.losses(steps, learning_rate);
   double apart = 0;
@@ -58,7 +58,7 @@ TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
   expect_near(gpu.losses(steps, learning_rate), here, 1e-4);
 }
 
-TEST_F(CudaTraining, ComputesInTF32AndHalfTypesOnF32Weights) {
+TEST_F(CudaTraining, ComputesInTF32And16BitTypesOnF32Weights) {
   SmallGpt host;
   const auto exact = host.losses(steps, learning_rate);
   for (const nn::Precision p : {nn::Precision::tf32, nn::Precision::bf16, nn::Precision::f16}) {
@@ -88,7 +88,7 @@ TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
 
 // Recomputed values are bitwise identical to the first ones: cheap values, and with the smallest budgets also
 // GEMMs and attention.
-TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
+TEST_F(CudaTraining, MemoryBudgetKeepsResultsBitwise) {
   for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::full}) {
     const auto run = [&](std::size_t budget) {
       nn::Params params(1, f32, Device::cuda());
@@ -133,7 +133,7 @@ TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
 }
 
 // The loss in chunks, requested explicitly or caused by a budget, in GEMMs of 64 rows.
-TEST_F(CudaTraining, EndsInTheSameBitsInAnyChunksOfTheLoss) {
+TEST_F(CudaTraining, AnyChunksOfTheLossMatchBitwise) {
   const nn::ModelConfig config{.vocabulary = 1096, .context = 40, .layers = 1, .heads = 2, .width = 32};
   constexpr std::int64_t batch = 7, rows = batch * 40;
   std::vector<std::int32_t> x, y;
@@ -198,7 +198,7 @@ TEST_F(CudaTraining, EndsInTheSameBitsInAnyChunksOfTheLoss) {
   }
 }
 
-TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
+TEST_F(CudaTraining, ContinuesOnTheCpuFromWhereItStopped) {
   SmallGpt gpu(on_gpu()), host;
   gpu.losses(3, learning_rate);
   const auto copy = [](const std::vector<Parameter>& from, const std::vector<Parameter>& to) {
@@ -211,7 +211,7 @@ TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
 }
 
 // SGD and Muon consist of ordinary ops. A step of two batches is two programs. Blocks may run twice.
-TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
+TEST_F(CudaTraining, EveryOptimizerMatchesTheCpu) {
   const auto losses = [](Device device, const auto& make, const train::ProgramOptions& options) {
     nn::Params params(1, f32, device);
     const nn::Model model(params, small_gpt());
@@ -236,7 +236,7 @@ TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
         {.batch = small_batch, .threads = 1, .recompute = true});
 }
 
-TEST_F(CudaTraining, WritesTheCheckpointThatTheCpuWrites) {
+TEST_F(CudaTraining, CheckpointsMatchTheCpu) {
   const std::string dir = ::testing::TempDir() + "cuda_checkpoint_" + std::to_string(::getpid());
   const auto files = [](const SmallGpt& g) {
     return std::vector<io::CheckpointFile>{{"model.safetensors", g.params.all()},

@@ -49,7 +49,7 @@ struct Layer {
   }
 };
 
-TEST(PlaceRopes, AreNextToIt) {
+TEST(PlaceRopes, AreNextToAttention) {
   Layer l;
   const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
   std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
@@ -69,7 +69,7 @@ TEST(PlaceRopes, AreNextToIt) {
   EXPECT_EQ(after, sorted);
 }
 
-TEST(PlaceRopes, WhatOthersReadFirstStays) {
+TEST(PlaceRopes, TensorsWithEarlierReadersStay) {
   Layer l;
   const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
   std::vector<LoweredStep> steps = lowered(l.g, {early, o});
@@ -83,7 +83,7 @@ TEST(PlaceRopes, WhatOthersReadFirstStays) {
 }
 
 // A decoding step: one GPU kernel adds rows to a cache and reads it.
-TEST(PlaceRopes, ACachesRowsStayBesideIt) {
+TEST(PlaceRopes, RowsAddedToACacheStayNextToIt) {
   Layer l;
   Graph& g = l.g;
   const Tensor held = g.input("held", {2, 2, 8, 8}, f32), at = g.input("at", {8}, i32);
@@ -97,7 +97,7 @@ TEST(PlaceRopes, ACachesRowsStayBesideIt) {
 }
 
 // Positions that are computed after the gradient, as in a program that fetches them.
-TEST(PlaceRopes, AwaitsPositions) {
+TEST(PlaceRopes, WaitsForPositions) {
   Layer l;
   const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];
   const Tensor positions = cast(argmax(z, {-1}), i64);

@@ -40,7 +40,7 @@ struct Case {
   }
 };
 
-TEST(ProductsLast, MovesThoseThatAreReadLater) {
+TEST(ProductsLast, MovesProductsThatAreReadLater) {
   Case c(bf16, 16);
   const std::vector<ValueId> before = results(c.steps);
   ASSERT_EQ(c.steps.size(), 6u);  // first, x·y, softmax, second, softmax, squared_norm, in this order
@@ -51,7 +51,7 @@ TEST(ProductsLast, MovesThoseThatAreReadLater) {
   EXPECT_FALSE(c.steps[4].with_next);
 }
 
-TEST(ProductsLast, LeavesOthers) {
+TEST(ProductsLast, OtherProductsStay) {
   for (const auto& [t, n, parameter] : {std::tuple{f32, 16, false}, {bf16, 264, false}, {bf16, 16, true}}) {
     Case c(t, n, parameter);
     const std::vector<ValueId> before = results(c.steps);
@@ -61,7 +61,7 @@ TEST(ProductsLast, LeavesOthers) {
 }
 
 // The result of a concat has a different name from its operands, which it would copy.
-TEST(ProductsLast, LeavesWhatIsJoined) {
+TEST(ProductsLast, JoinedProductsStay) {
   Graph g;
   const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x),
                y = softmax(concat({a, matmul(x, transpose(x, 0, 1))}, 0), -1), b = matmul(x, softmax(x, 0));
@@ -72,7 +72,7 @@ TEST(ProductsLast, LeavesWhatIsJoined) {
 }
 
 // No GEMM may overwrite an operand that another still reads.
-TEST(ProductsLast, KeepsWhatTheyReadUntilTheLast) {
+TEST(ProductsLast, OperandsLiveUntilTheLastProduct) {
   Case c(bf16, 16);
   ASSERT_TRUE(products_last(c.g, c.steps, c.joined));
   Outputs outputs;
