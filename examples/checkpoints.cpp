@@ -1,7 +1,9 @@
-// Saves the weights and the optimizer of a small model in a run, and reads them again: to continue the
-// training, and as bf16 weights for inference.
+// Saves and restores the weights and the optimizer of a small model.
+//
 //   build/examples/checkpoints DIR
-// Exits with status 0 if what is read is what was saved.
+//
+// The weights are also restored as bf16 for inference. Exits with status 0 if all restored values are those
+// that were saved.
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>

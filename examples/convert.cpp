@@ -1,5 +1,5 @@
-// Reads a model from a Hugging Face folder or a GGUF file, and writes it as a folder in bf16 and as a GGUF
-// file in f16.
+// Converts a Hugging Face folder or a GGUF file to a folder in bf16 and to a GGUF file in f16.
+//
 //   convert MODEL FOLDER FILE.gguf
 #include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/tilegrad.h>

@@ -1,7 +1,10 @@
-// Mixed precision in a graph of one's own: a small GPT computes in bf16, its weights and AdamW stay in f32,
-// and the optimizer also writes the bf16 copies of the weights that the next step reads.
+// Mixed precision in a graph of one's own.
+//
 //   build/examples/mixed_precision
-// Exits with status 0 if the loss of a batch that is repeated becomes small.
+//
+// A small GPT computes in bf16. Its weights and the state of AdamW are f32. The optimizer also writes the
+// bf16 copies of the weights that the next step reads. Exits with status 0 if the loss of a repeated batch
+// becomes small.
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>

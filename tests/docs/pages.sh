@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks pages of docs/: their C++ is in the examples, and their commands print the output that they show.
-#   pages.sh ROOT BUILD_DIR PAGE...  checks these pages, such as docs/quickstart.md
-#   pages.sh --self-test             checks that wrong pages are rejected
+#
+#   pages.sh ROOT BUILD_DIR PAGE...  checks these pages, such as docs/quickstart.md.
+#   pages.sh --self-test             checks that wrong pages are rejected.
 . "$(dirname "$0")/../tools/tool.sh"
 
 # Each ```cpp block of a page is, up to indentation, a contiguous part of a file of examples/.
