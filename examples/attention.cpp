@@ -1,7 +1,8 @@
-// Compares attention by its definition with flash_attn: results, gradients and memory.
-//    build/examples/attention
-// Exits with status 0 if the numbers agree and flash_attn's memory does not grow with the square of the
-// length.
+// Compares flash_attn with attention by its definition: values, gradients and memory.
+//
+//   build/examples/attention
+//
+// Exits with status 0 if they agree and the memory of flash_attn does not grow with the square of the length.
 #include <cmath>
 #include <cstdio>
 
@@ -20,7 +21,7 @@ Tensor by_definition(const Tensor& q, const Tensor& k, const Tensor& v) {
   return matmul(softmax(where(greater(later, 0), -INFINITY, scores)), v);
 }
 
-// Queries, keys and values of one projection, as in a model. The results and gradients of both versions.
+// Queries, keys and values of one projection, as in a model, and the gradients of both versions.
 struct Both {
   Graph g;
   Tensor qkv;

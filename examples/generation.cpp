@@ -1,7 +1,9 @@
-// Generation: a small GPT memorizes a tongue twister in a few seconds. It then generates text token by token:
-// greedily or by sampling, with and without a key-value cache, within its context and beyond.
-//    build/examples/generation
-// Exits with status 0 if the rhyme is correct, and equivalent ways of generation give the same text.
+// Generation token by token: a small GPT memorizes a tongue twister in a few seconds and repeats it.
+//
+//   build/examples/generation
+//
+// It generates greedily or by sampling, with and without a key-value cache, within its context and beyond it.
+// Exits with status 0 if the rhyme is correct, and the same in every mode that must agree.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -35,7 +37,7 @@ int main() try {
   }
   std::printf("loss %.4f after %lld steps\n", loss, static_cast<long long>(steps));
 
-  // extend() reports each token as it is chosen and appends it to `ids`. Both must give the same text.
+  // extend() reports each token as it is chosen; what it appends is the same text.
   nn::Generator cached(model), whole(model, {.cache = false});
   const auto generate = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
                             std::uint64_t seed) {
@@ -67,7 +69,7 @@ int main() try {
   expect(generate(cached, inside, hot, 7) == generate(cached, inside, hot, 7),
          "the same seed gives the same text");
   expect(generate(cached, inside, hot, 7) != generate(cached, inside, hot, 8),
-         "another seed gives another text");
+         "a different seed gives a different text");
   return good ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

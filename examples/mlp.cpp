@@ -1,7 +1,9 @@
-// An MLP learns in about a second which points are between two circles: layers, an optimizer and one Program
-// for the whole training step.
-//    build/examples/mlp
-// Exits with status 0 if more than 97 % of unseen points are classified correctly.
+// An MLP learns in a second which points are between two circles.
+//
+//   build/examples/mlp
+//
+// It shows layers, an optimizer and one Program for the whole step. Exits with status 0 if more than 97 % of
+// unseen points are classified correctly.
 #include <cstdio>
 #include <random>
 

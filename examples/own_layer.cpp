@@ -1,7 +1,6 @@
-// A custom layer, sliding-window attention, in a model that trains, resumes and generates.
-//    build/examples/own_layer DIR
-// Exits with status 0 if the model reproduces its text, and a run that was resumed gives the same result as
-// an uninterrupted run.
+// A custom layer in a model that trains, resumes and generates: attention that sees only the last tokens.
+// Usage: build/examples/own_layer DIR.
+// Exits with status 0 if the model reproduces its text, and two half runs give the same result as one run.
 #include <cstdio>
 
 #include <tilegrad/nn/layers/layers.h>
@@ -11,13 +10,12 @@
 using namespace tg;
 constexpr std::int64_t batch = 8, context = 24, width = 32, heads = 4, window = 8;
 
-// Calling a Module opens a scope with its name and adds the residual that its block passes.
+// Calling a Module opens the scope with its name, and adds the residual that its block passes.
 class WindowAttention : public nn::Module {
  public:
   explicit WindowAttention(const nn::Path& at)
       : Module(at), qkv_(at / "qkv", width, 3 * width), out_(at / "out", width, width) {
-    // Saved with the weights, because their shapes do not show it.
-    at.setting(qkv_.weight(), "window", window);
+    at.setting(qkv_.weight(), "window", window);  // saved with the weights, whose shapes do not show it
   }
 
  private:

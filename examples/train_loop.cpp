@@ -1,6 +1,6 @@
-// An explicit training loop (trainer.cpp is shorter): a small GPT learns to add numbers below 100.
-//    build/examples/train_loop [DIR for a checkpoint]
-// Needs 20 s on two cores. Exits with status 0 if more than 99 % of unseen sums are answered correctly.
+// A complete training loop: a small GPT learns to add numbers below 100, in 20 s on two cores.
+// Usage: build/examples/train_loop [DIR for a checkpoint].
+// Exits with status 0 if more than 99 % of unseen sums are answered correctly. trainer.cpp is shorter.
 #include <cstdio>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
@@ -14,14 +14,14 @@ int main(int argc, char** argv) try {
   constexpr std::int64_t digits = 2, batch = 64, context = train::Sums::tokens(digits), steps = 800;
   const train::Sums sums(digits, batch, context);
 
-  // Parameters exist outside the graph. Their initial values are a function of (seed, name).
+  // Parameters live outside the graph; initial values are a function of (seed, name).
   nn::Params params(/*seed=*/1);
   const nn::Model model(
       params,
       {.vocabulary = sums.tokenizer().size(), .context = context, .layers = 2, .width = 64, .std = 0.06});
   const optim::AdamW optimizer(params.all(), {.weight_decay = 0.01});
 
-  // Forward, backward, clipping and update form one program. The evaluation uses the same parameters.
+  // Forward, backward, clipping and update are one program; evaluation is another on the same parameters.
   const train::ProgramOptions options{.batch = batch, .predictions = true};
   train::TrainingProgram training(model, optimizer, options);
   train::EvaluationProgram evaluation(model, options);
@@ -38,7 +38,7 @@ int main(int argc, char** argv) try {
   }
 
   std::int64_t right = 0, asked = 0;
-  for (std::int64_t k = 0; k < 30; ++k, asked += batch) {  // held-out sums, a tenth of all
+  for (std::int64_t k = 0; k < 30; ++k, asked += batch) {  // of the tenth of all sums that is held out
     sums.evaluation(k, x, y);
     const Array likeliest = evaluation.predictions(evaluation.start(x, y));
     right += sums.right_answers(y, {likeliest.data<std::int64_t>(), x.size()});

@@ -33,7 +33,7 @@ import plant
 ROOT = plant.HERE.parent.parent
 # Checks of the tree, of documents, of the compiler and of what has a build of its own: no fault is theirs to catch.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|^architecture(_catches_faults)?$|unity_names|public_headers|count_tests|kernel_symbols|installed_package|"
-                       r"emulat|tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|avx512|plugin)")
+                       r"emulat|^docs_|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|avx512|plugin)")
 NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "train/")  # nothing that gradcheck runs
 
 
