@@ -27,7 +27,7 @@ int main(int argc, char** argv) try {
     std::printf("%s", tokenizer->decode({&token, 1}).c_str());
     return true;
   };
-  generator.extend(tokens, /*count=*/39, {.temperature = 0}, /*seed=*/1, print);
+  generator.extend(tokens, /*count=*/36, {.temperature = 0}, /*seed=*/1, print);
   std::printf("\n");
 
   tg::nn::Engine engine(model, {.slots = 8});
