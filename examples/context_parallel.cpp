@@ -34,12 +34,12 @@ void compute_loss(const std::shared_ptr<parallel::Group>& group) {
   const Tensor mean_loss = sums.back() / n, norm = sqrt(squares);
   Program program = compile(graph, {mean_loss, norm}, {.ranks = {group, &group->communicator()}});
 
-  std::vector<std::int32_t> own_tokens, own_targets;
+  std::vector<std::int32_t> local_tokens, local_targets;
   for (const std::int64_t position : ring_positions(rank, n, context)) {
-    own_tokens.push_back(static_cast<std::int32_t>(position * 7 % vocabulary));
-    own_targets.push_back(static_cast<std::int32_t>((position + 1) * 7 % vocabulary));
+    local_tokens.push_back(static_cast<std::int32_t>(position * 7 % vocabulary));
+    local_targets.push_back(static_cast<std::int32_t>((position + 1) * 7 % vocabulary));
   }
-  program.run({{tokens, own_tokens}, {targets, own_targets}});
+  program.run({{tokens, local_tokens}, {targets, local_targets}});
   if (rank == 0)
     std::printf("%d ranks with %lld tokens each: loss %.4f, gradient norm %.4f\n", n,
                 static_cast<long long>(context / n), program.fetch(mean_loss).at(0),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tables in docs/notes/ranks-model.md are what tools/bench/ranks_model.py prints, line by line.
+# docs/notes/ranks-model.md contains each line of the tables that tools/bench/ranks_model.py prints.
 #   ranks_model.sh ROOT
 set -euo pipefail
 cd "$1"
