@@ -109,7 +109,7 @@ bool visits_special_points(const Case& c, const Options& o) {
   return false;
 }
 
-// Follows docs/gradcheck.md, "How many checks".
+// Follows docs/gradcheck-method.md, "Number of checks".
 Counts expected_counts(const Case& c, const Options& o, View view, DType dtype) {
   Shapes s = shapes_of(c);
   const Shapes own = s;

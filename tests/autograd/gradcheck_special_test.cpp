@@ -219,7 +219,7 @@ struct Decision {
 // The function consists of three outputs. Their shares of it add up to 1, their sizes to 2.
 constexpr double shares[] = {0.75, -0.5, 0.75}, sizes = 2;
 
-// docs/gradcheck.md, "Special points", as plain code.
+// docs/gradcheck-method.md, "Special points", as plain code.
 Decision decide(const Crafted& c, bool is_pointwise) {
   Decision d;
   const double hs[] = {1e-3, 1e-4, 1e-5}, a = c.a;
